@@ -1,0 +1,66 @@
+# Everything here needs python3 >= 3.11 and make, nothing else.
+# The environment is built once into .venv from hashed pins and reused until they change.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+WORKERS ?= 4
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench faults format lock snapshot clean
+
+help:
+	@echo "make demo      a small shop on an embedded Postgres, live"
+	@echo "make test      the tests, in parallel, on an embedded Postgres"
+	@echo "make check     lint, types, layers"
+	@echo "make bench     measure the cursor and publish (ratios and counters)"
+	@echo "make faults    the long torture runs"
+	@echo "make format    rewrite the code in the project's format"
+	@echo "make snapshot  rewrite the schema snapshot after a deliberate change"
+	@echo "make lock      refresh the pinned requirements (needs uv)"
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Outrider needs Python 3.11 or newer; $(PYTHON) is older. Set PYTHON=/path/to/python3.11."; exit 1; }
+	@echo "==> setting up $(VENV) (once; later runs reuse it)"
+	@PYTHON="$(PYTHON)" sh requirements/setup.sh $(VENV)
+	@touch $@
+
+demo: $(READY)
+	@echo "==> demo: a small shop on an embedded Postgres"
+	@$(BIN)/outrider demo
+
+test: $(READY)
+	@echo "==> tests: $(WORKERS) in parallel, one embedded Postgres, a database per test"
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(READY)
+	@echo "==> lint"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "==> types"
+	@$(BIN)/mypy
+	@echo "==> layers"
+	@$(BIN)/lint-imports
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+faults: $(READY)
+	@echo "==> faults: long torture runs"
+	@$(BIN)/python -m pytest -p no:xdist --timeout=1800 tests/faults --long $(ARGS)
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+snapshot: $(READY)
+	@OUTRIDER_UPDATE_SNAPSHOT=1 $(BIN)/python -m pytest -q tests/postgres/test_schema.py
+
+lock:
+	uv pip compile pyproject.toml --group dev --extra embedded --extra otel --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .outrider .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Everything that speaks to Postgres. The only package that imports psycopg."""
