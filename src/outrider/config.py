@@ -1,0 +1,102 @@
+"""The settings of one process, frozen. Each comes from its argument, else from the environment, else from its default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outrider import names
+from outrider.errors import ConfigError
+from outrider.payload import DEFAULT_LIMIT
+
+TRUE = {"1", "true", "yes", "on"}
+FALSE = {"", "0", "false", "no", "off"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    context: str
+    """The bounded context that this process speaks for: the source of its events. OUTRIDER_CONTEXT."""
+    contexts: frozenset[str] | None = None
+    """All contexts there are; when given, a publish to an unknown target is refused."""
+    dsn: str | None = None
+    """A libpq connection string or URL. OUTRIDER_DSN."""
+    embedded: bool = False
+    """Run on the embedded Postgres in .outrider/pg instead of a DSN. OUTRIDER_EMBEDDED."""
+    schema: str = "outrider"
+    """The schema that holds the tables. OUTRIDER_SCHEMA."""
+    generation: int = 0
+    """The deployment generation stamped on events; 0 = generations are not used. OUTRIDER_GENERATION."""
+    payload_limit: int = DEFAULT_LIMIT
+    """The largest payload in bytes, 1 KiB to 64 MiB. OUTRIDER_PAYLOAD_LIMIT."""
+    pool_size: int = 4
+    """The most connections that this process opens for itself, at least 1. OUTRIDER_POOL_SIZE."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("context", self.context), ("schema", self.schema)):
+            if wrong := names.wrong_word(value):
+                raise ConfigError(f"{name}: {wrong}")
+        if self.schema.startswith("pg_"):
+            raise ConfigError("schema: Postgres keeps names that begin with pg_ for itself")
+        for target in self.contexts or ():
+            if wrong := names.wrong_word(target):
+                raise ConfigError(f"contexts: {wrong}")
+        if self.embedded and self.dsn is not None:
+            raise ConfigError("embedded and dsn exclude each other: drop one of them")
+        if not 0 <= self.generation < 2**63:
+            raise ConfigError(f"generation: {self.generation} is not between 0 and 2**63 - 1")
+        if not 1024 <= self.payload_limit <= 64 * 1024 * 1024:
+            raise ConfigError(f"payload_limit: {self.payload_limit} is not between 1,024 and 67,108,864 bytes")
+        if self.pool_size < 1:
+            raise ConfigError(f"pool_size: {self.pool_size} is not at least 1")
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        context: str | None = None,
+        contexts: frozenset[str] | None = None,
+        dsn: str | None = None,
+        embedded: bool | None = None,
+        schema: str | None = None,
+        generation: int | None = None,
+        payload_limit: int | None = None,
+        pool_size: int | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Settings:
+        env = os.environ if environ is None else environ
+        if dsn is not None and embedded is None:
+            embedded = False
+        if embedded is None:
+            embedded = _flag(env, "OUTRIDER_EMBEDDED")
+            dsn = dsn or env.get("OUTRIDER_DSN") or None
+        elif not embedded:
+            dsn = dsn or env.get("OUTRIDER_DSN") or None
+        return cls(
+            context=context or env.get("OUTRIDER_CONTEXT") or "default",
+            contexts=contexts,
+            dsn=dsn,
+            embedded=embedded,
+            schema=schema or env.get("OUTRIDER_SCHEMA") or "outrider",
+            generation=_number(env, "OUTRIDER_GENERATION", 0) if generation is None else generation,
+            payload_limit=_number(env, "OUTRIDER_PAYLOAD_LIMIT", DEFAULT_LIMIT) if payload_limit is None else payload_limit,
+            pool_size=_number(env, "OUTRIDER_POOL_SIZE", 4) if pool_size is None else pool_size,
+        )
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "").strip().lower()
+    if value not in TRUE | FALSE:
+        raise ConfigError(f"{name}={env[name]!r} is neither true (1, yes, on) nor false (0, no, off)")
+    return value in TRUE
+
+
+def _number(env: Mapping[str, str], name: str, default: int) -> int:
+    value = env.get(name, "").strip()
+    if not value:
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{name}={value!r} is not a whole number") from None

@@ -1,0 +1,49 @@
+"""`Envelope`: an event as the log holds it, with everything that travels beside the payload."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from outrider.event import Event
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    id: UUID
+    event_type: str
+    event_version: int
+    payload_json: str
+    """The payload as JSON text; `payload` decodes it, `decode` turns it into an event."""
+    source: str
+    target: str | None = None
+    """The one context that shall see the event; None = everyone."""
+    content_class: str = "internal"
+    channel: str = "outbox_default"
+    generation: int = 0
+    workspace_id: str | None = None
+    aggregate_kind: str | None = None
+    key: str | None = None
+    """The ordering key (`aggregate_id` in the table); None = no order."""
+    entity_version: int | None = None
+    idempotency_key: str
+    trace_context: dict[str, str] | None = None
+    origin: str | None = None
+    """The inbox that brought the event; None = born here."""
+    occurred_at: datetime | None = None
+    """Set by the database unless the publisher gave it."""
+    seq: int | None = None
+    """The number in this log; None before the event has been written."""
+
+    @property
+    def payload(self) -> Any:
+        return json.loads(self.payload_json)
+
+    def decode(self, model: type[E]) -> E:
+        """The event as `model` sees it: fields that it does not know are ignored."""
+        return model.model_validate_json(self.payload_json, extra="ignore")

@@ -1,0 +1,51 @@
+"""What may be called what: the rules for names and keys, and their checks. Each check returns what is wrong, or None."""
+
+from __future__ import annotations
+
+import re
+
+IDENTIFIER_BYTES = 63
+TYPE_BYTES = 200
+KEY_BYTES = 512
+WORKSPACE_BYTES = 255
+CONTENT_CLASSES = ("public", "internal", "confidential", "restricted")
+
+_WORD = re.compile(r"[a-z][a-z0-9_]*\Z")
+_DOTTED = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def unstorable(text: str) -> str | None:
+    """Postgres stores neither NUL nor half of a surrogate pair in text."""
+    found = _UNSTORABLE.search(text)
+    if found is None:
+        return None
+    if found.group() == "\x00":
+        return f"contains \\u0000 at position {found.start()}, which Postgres cannot store"
+    return f"contains the lone surrogate \\u{ord(found.group()):04x} at position {found.start()}, which is not Unicode text"
+
+
+def wrong_word(name: str) -> str | None:
+    """A schema, a context, a channel class: one lower-case word that is also a safe identifier."""
+    if not _WORD.match(name):
+        return f"{name!r} is not a lower-case word (a letter, then letters, digits or _)"
+    return _too_long(name, IDENTIFIER_BYTES)
+
+
+def wrong_dotted(name: str, limit: int) -> str | None:
+    """An event type or a subscription: lower-case words joined by dots."""
+    if not _DOTTED.match(name):
+        return f"{name!r} is not lower-case words joined by dots, like 'orders.placed'"
+    return _too_long(name, limit)
+
+
+def wrong_text(text: str, limit: int) -> str | None:
+    """A key or another short text from outside: anything storable, not empty, not too long."""
+    if text == "":
+        return "is empty: leave it out instead"
+    return unstorable(text) or _too_long(text, limit)
+
+
+def _too_long(text: str, limit: int) -> str | None:
+    size = len(text.encode())
+    return f"has {size} bytes, at most {limit} are allowed" if size > limit else None

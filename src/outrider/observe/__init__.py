@@ -1,0 +1,1 @@
+"""Listeners of the signals: what operators see."""

@@ -1,0 +1,117 @@
+"""From an event to JSON text that Postgres takes and every reader gets back unchanged, or a refusal that names the field.
+
+Everything that Postgres would refuse is refused here, before a statement is sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import datetime, time
+from decimal import Decimal
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
+
+from outrider import names
+from outrider.errors import PublishRefused
+from outrider.event import Event
+
+DEPTH = 64
+INTEGER_BITS = 13_000
+DEFAULT_LIMIT = 256 * 1024
+
+
+class _Refusal(Exception):
+    def __init__(self, rule: str) -> None:
+        self.path: list[str] = []
+        self.rule = rule
+
+
+def encode(event: Event, event_type: str, limit: int = DEFAULT_LIMIT) -> str:
+    try:
+        _check(event, DEPTH + 1)
+    except _Refusal as refusal:
+        raise PublishRefused(event_type, _path(refusal.path), refusal.rule) from None
+    try:
+        text = event.model_dump_json(by_alias=True, warnings="error")
+    except (PydanticSerializationError, ValueError) as error:
+        raise PublishRefused(event_type, "payload", f"cannot be written as JSON: {_first_line(error)}") from error
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
+        raise PublishRefused(event_type, "payload", "contains \\u0000, which Postgres cannot store")
+    size = len(text.encode())
+    if size > limit:
+        raise PublishRefused(
+            event_type,
+            "payload",
+            f"has {size:,} bytes, the limit is {limit:,}; keep large content elsewhere and publish a reference, "
+            "or raise payload_limit= (OUTRIDER_PAYLOAD_LIMIT)",
+        )
+    return text
+
+
+def _check(value: Any, depth: int) -> None:
+    """Walk the values as they are, before pydantic turns them into something that hides the problem."""
+    match value:
+        case None | bool():
+            pass
+        case str():
+            if wrong := names.unstorable(value):
+                raise _Refusal(wrong)
+        case int():
+            if value.bit_length() > INTEGER_BITS:
+                raise _Refusal("is an integer of more than 3,900 digits, which Python refuses to read back")
+        case float():
+            if not math.isfinite(value):
+                raise _Refusal(f"is {value}, which JSON cannot express; use null or a string")
+        case Decimal():
+            if not value.is_finite():
+                raise _Refusal(f"is Decimal('{value}'), which is not a finite number")
+        case datetime():
+            if value.utcoffset() is None:
+                raise _Refusal(
+                    f"is the naive datetime {value.isoformat()}: give it a time zone, e.g. datetime.now(timezone.utc)"
+                )
+        case time():
+            pass
+        case BaseModel():
+            fields = type(value).model_fields
+            shown = ((k, v) for k, v in value.__dict__.items() if k not in fields or not fields[k].exclude)
+            _check_items(shown, depth)
+            if value.__pydantic_extra__:
+                _check_items(value.__pydantic_extra__.items(), depth)
+        case Mapping():
+            for key in value:
+                if isinstance(key, str) and (wrong := names.unstorable(key)):
+                    raise _Refusal(f"has a key that {wrong}")
+            _check_items(value.items(), depth)
+        case list() | tuple():
+            _check_items(enumerate(value), depth)
+        case AbstractSet():
+            _check_items(((repr(item), item) for item in value), depth)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            _check_items(((f.name, getattr(value, f.name)) for f in dataclasses.fields(value)), depth)
+
+
+def _check_items(items: Iterable[tuple[object, Any]], depth: int) -> None:
+    if depth == 0:
+        raise _Refusal(f"is nested more than {DEPTH} levels deep")
+    for name, item in items:
+        try:
+            _check(item, depth - 1)
+        except _Refusal as refusal:
+            refusal.path.append(f"[{name}]" if isinstance(name, int) else f".{name}")
+            raise
+
+
+def _path(parts: list[str]) -> str:
+    text = "".join(reversed(parts)).removeprefix(".")
+    return text if len(text) <= 120 else f"{text[:60]}…{text[-40:]}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[1] if len(lines) > 1 and lines[0].endswith("warnings:") else (lines or [type(error).__name__])[0]

@@ -1,0 +1,182 @@
+"""The server of one home folder as one process sees it: joined, left, restarted. Owns the order of the locks: start.lock
+first, then users.lock; supervisor.lock is only ever probed here.
+
+A user is whoever holds users.lock shared. A forked child inherits that hold and counts as a user until it ends or execs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from outrider.errors import EmbeddedError
+from outrider.postgres.embedded import data, supervise
+from outrider.postgres.embedded.account import Account
+from outrider.postgres.embedded.binaries import Install, runnable
+from outrider.postgres.embedded.home import Home
+from outrider.postgres.embedded.launch import launch, server_command
+
+PATIENCE = 90.0
+
+
+@dataclass
+class Cluster:
+    home: Home
+    install: Install
+    account: Account
+    settings: Mapping[str, str]
+    temporary: bool
+    _users: int | None = field(default=None, init=False)
+
+    @property
+    def joined(self) -> bool:
+        return self._users is not None
+
+    def dsn(self, database: str) -> str:
+        return make_conninfo(host=str(self.home.folder), port=5432, user="postgres", dbname=database)
+
+    def join(self) -> None:
+        """Register this process as a user and see to it that the server runs."""
+        with self._starting() as start:
+            users = self._users if self._users is not None else self._open("users.lock")
+            try:
+                self._acquire(users, fcntl.LOCK_SH)
+                self._ensure_data(start)
+                self._ensure_server()
+            except BaseException:
+                if self._users is None:
+                    os.close(users)
+                raise
+            self._users = users
+
+    def leave(self, *, wait: bool) -> None:
+        """Give up this process's registration. With `wait`, the last to leave returns when the server is down."""
+        if self._users is None:
+            return
+        users, self._users = self._users, None
+        if not self.home.folder.exists():
+            os.close(users)
+            return
+        with self._starting():
+            try:
+                if not self._supervised() and supervise.postmaster(self.home.data):
+                    self._launch()
+            finally:
+                os.close(users)
+            supervisor = self._supervisor_lock()
+            last = self._unused()
+        if supervisor is not None:
+            try:
+                if wait and last:
+                    await_end(supervisor)
+            finally:
+                os.close(supervisor)
+        if last and self.temporary and not self._supervised():
+            shutil.rmtree(self.home.folder, ignore_errors=True)
+
+    def restart(self, signal_number: int) -> None:
+        with self._starting():
+            self._ensure_server()
+            pid = supervise.postmaster(self.home.data)
+            if pid is None:
+                raise EmbeddedError(f"The server in {self.home.folder} has died; call start() to start it again.")
+            os.kill(pid, signal_number)
+            deadline = time.monotonic() + PATIENCE
+            while supervise.postmaster(self.home.data) == pid or self._supervised():
+                self._pause(deadline)
+            self._ensure_server()
+
+    def _ensure_data(self, start_lock: int) -> None:
+        if self.home.data.exists():
+            data.check_version(self.home.data, self.install.version)
+        else:
+            install = runnable(self.install, self.account, self.home.folder)
+            data.make(self.home.data, install, self.account, start_lock=start_lock, durable=not self.temporary)
+
+    def _ensure_server(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not (self._supervised() and self._answers()):
+            if not self._supervised():
+                self._launch()
+            self._pause(deadline)
+
+    def _launch(self) -> None:
+        install = runnable(self.install, self.account, self.home.folder)
+        command = server_command(install, self.home, self.settings, durable=not self.temporary)
+        launch(self.home, command, self.account, temporary=self.temporary, seconds=PATIENCE)
+
+    def _answers(self) -> bool:
+        conninfo = make_conninfo(self.dsn("postgres"), connect_timeout=5)
+        return pq.PGconn.ping(conninfo.encode()) == pq.Ping.OK
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[int]:
+        start = self._open("start.lock")
+        try:
+            self._acquire(start, fcntl.LOCK_EX)
+            yield start
+        finally:
+            os.close(start)
+
+    def _open(self, name: str) -> int:
+        lock = supervise.open_lock(self.home.folder / name)
+        if self.account.switched:
+            os.fchown(lock, self.account.uid, self.account.gid)
+        return lock
+
+    def _acquire(self, lock: int, operation: int) -> None:
+        if not supervise.acquire(lock, operation, PATIENCE):
+            raise self._too_slow()
+
+    def _pause(self, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise self._too_slow()
+        time.sleep(supervise.PAUSE)
+
+    def _too_slow(self) -> EmbeddedError:
+        log = self.home.folder / "server.log"
+        return EmbeddedError(f"The embedded Postgres was not ready after {PATIENCE:.0f} s; read {log} for the reason.")
+
+    def _supervisor_lock(self) -> int | None:
+        try:
+            return os.open(self.home.folder / "supervisor.lock", os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+
+    def _supervised(self) -> bool:
+        lock = self._supervisor_lock()
+        if lock is None:
+            return False
+        try:
+            return not supervise.try_lock(lock, fcntl.LOCK_SH)
+        finally:
+            os.close(lock)
+
+    def _unused(self) -> bool:
+        """Whether nobody is left: users.lock is free, or the supervisor already holds it to stop the server."""
+        try:
+            users = supervise.open_lock(self.home.folder / "users.lock")
+        except FileNotFoundError:
+            return True
+        try:
+            return supervise.try_lock(users, fcntl.LOCK_EX) or not supervise.try_lock(users, fcntl.LOCK_SH)
+        finally:
+            os.close(users)
+
+
+def await_end(supervisor: int) -> None:
+    """Wait until the process that holds the lock has ended, even if a successor takes the lock at once."""
+    pid = os.pread(supervisor, 32, 0)
+    deadline = time.monotonic() + PATIENCE
+    while os.pread(supervisor, 32, 0) == pid and not supervise.try_lock(supervisor, fcntl.LOCK_SH):
+        if time.monotonic() > deadline:
+            raise EmbeddedError(f"The embedded Postgres did not stop within {PATIENCE:.0f} s; read its server.log.")
+        time.sleep(supervise.PAUSE)

@@ -1,0 +1,41 @@
+"""The data folder: made by initdb aside and renamed, so that one which exists is complete; never made over another."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from outrider.errors import EmbeddedError
+from outrider.postgres.embedded.account import Account
+from outrider.postgres.embedded.binaries import Install
+
+OPTIONS = ("--username=postgres", "--encoding=UTF8", "--auth-local=trust", "--auth-host=reject", "--no-instructions")
+LOCALE = {
+    16: ("--locale=C",),
+    18: ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
+}
+
+
+def check_version(data: Path, wanted: int) -> None:
+    try:
+        found = (data / "PG_VERSION").read_text().strip()
+    except FileNotFoundError:
+        raise EmbeddedError(f"{data} is not a Postgres data folder; move it away or choose another folder.") from None
+    if found != str(wanted):
+        raise EmbeddedError(
+            f"{data} was made by Postgres {found} and Postgres {wanted} was asked for; use version={found}, "
+            f"choose another folder, or dump it with version {found}, remove it and restore it with {wanted}."
+        )
+
+
+def make(data: Path, install: Install, account: Account, *, start_lock: int, durable: bool) -> None:
+    """Run initdb. It inherits start.lock: if we get killed, the next arrival waits for it instead of meeting it."""
+    new = data.with_name(data.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    options = (*OPTIONS, *LOCALE[install.version], *(() if durable else ("--no-sync",)))
+    done = account.run(install.bin / "initdb", "-D", new, *options, keep=[start_lock])
+    if done.returncode != 0:
+        shutil.rmtree(new, ignore_errors=True)
+        said = (done.stderr or done.stdout).strip()
+        raise EmbeddedError(f"initdb could not make {data}; remove what stands in its way and start again: {said}")
+    new.rename(data)

@@ -1,0 +1,65 @@
+"""Starts the detached supervisor of a home folder and hands back its verdict. Decides the server's settings; never
+signals anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from outrider.errors import EmbeddedError
+from outrider.postgres.embedded import supervise
+from outrider.postgres.embedded.account import Account, environment
+from outrider.postgres.embedded.binaries import Install
+from outrider.postgres.embedded.home import Home
+
+DEFAULTS = {"listen_addresses": "", "shared_buffers": "128MB", "max_connections": "100", "cluster_name": "outrider"}
+CARELESS = {"fsync": "off", "full_page_writes": "off"}
+RESERVED = {"port", "unix_socket_directories", "data_directory", "external_pid_file"}
+
+
+def server_command(install: Install, home: Home, settings: Mapping[str, str], *, durable: bool) -> list[str]:
+    folder = str(home.folder).replace('"', '""')
+    fixed = {"port": "5432", "unix_socket_directories": f'"{folder}"'}
+    chosen = {**DEFAULTS, **({} if durable else CARELESS), **settings, **fixed}
+    options = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
+    return [str(install.bin / "postgres"), "-D", str(home.data), *options]
+
+
+def launch(home: Home, command: list[str], account: Account, *, temporary: bool, seconds: float) -> None:
+    """Return when the server is ready, or when another supervisor turns out to be at it."""
+    job = {
+        "home": str(home.folder),
+        "command": command,
+        "temporary": temporary,
+        "uid": account.uid if account.switched else None,
+        "gid": account.gid,
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-IS", supervise.__file__, json.dumps(job)],
+            cwd="/",
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        log = home.folder / "server.log"
+        raise EmbeddedError(f"The embedded Postgres was not ready after {seconds:.0f} s; read {log}.") from None
+    if done.returncode not in {supervise.READY, supervise.BUSY}:
+        raise EmbeddedError(
+            f"The embedded Postgres in {home.folder} did not start; correct what its log complains about: "
+            f"{complaint(done.stdout or done.stderr)}"
+        )
+
+
+def complaint(said: str) -> str:
+    """The lines of a log that name a cause, without their time and process."""
+    marks = ("FATAL:", "PANIC:", "DETAIL:", "HINT:")
+    named = [line[line.index(mark) :] for line in said.splitlines() for mark in marks if mark in line]
+    return " ".join(named) or said.strip() or "nothing was logged"

@@ -1,0 +1,206 @@
+"""The process that owns one server: starts or adopts it, waits until its last user has left, then stops it.
+
+Also run as a script, outside of any environment: it imports the standard library only, and never outrider. It never
+signals a process that it did not start or verify to be the postmaster of its data folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NoReturn
+
+READY, FAILED, BUSY = 0, 1, 2
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+LOG_BYTES = 10_000_000
+PAUSE = 0.01
+
+
+def open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+
+
+def try_lock(lock: int, operation: int) -> bool:
+    try:
+        fcntl.flock(lock, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def acquire(lock: int, operation: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not try_lock(lock, operation):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(PAUSE)
+    return True
+
+
+def pid_file(data: Path) -> tuple[int, str] | None:
+    """The pid and the status in postmaster.pid."""
+    try:
+        lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
+        return int(lines[0]), lines[7].strip() if len(lines) > 7 else ""
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def command_of(pid: int) -> str:
+    """The command line of a live process, else an empty string."""
+    if Path("/proc/self").exists():
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="surrogateescape")
+        except OSError:
+            return ""
+    listing = subprocess.run(["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
+    return listing.stdout.decode(errors="surrogateescape").rstrip("\n") + " "
+
+
+def postmaster(data: Path) -> int | None:
+    """The pid of the live postmaster of this data folder. Pids get reused, so the command line must name the folder."""
+    entry = pid_file(data)
+    return entry[0] if entry and f" -D {data} " in command_of(entry[0]) else None
+
+
+class Adopted:
+    """A postmaster that an earlier supervisor started, with the part of Popen's interface that is used here."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+
+    def wait(self) -> None:
+        if self._handle is not None:
+            select.select([self._handle], [], [])
+            return
+        while command_of(self.pid).strip():
+            time.sleep(0.2)
+
+    def send_signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, number)
+            else:
+                os.kill(self.pid, number)
+
+
+Server = Adopted | subprocess.Popen[bytes]
+
+
+class StartFailed(Exception):
+    """The server did not come up; the message is the end of its log."""
+
+
+def obtain(home: Path, command: list[str]) -> Server:
+    """Adopt the running server, or start one; wait out a predecessor that is still stopping."""
+    data, deadline = home / "data", time.monotonic() + START_SECONDS
+    while (pid := postmaster(data)) is not None:
+        adopted = Adopted(pid)
+        if pid_file(data) == (pid, "ready") and postmaster(data) == pid:
+            return adopted
+        if time.monotonic() > deadline:
+            raise StartFailed(f"process {pid} neither serves nor ends")
+        time.sleep(PAUSE)
+    discard_stale_locks(home)
+    while True:
+        begin = (home / "server.log").stat().st_size
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        while child.poll() is None:
+            if pid_file(data) == (child.pid, "ready"):
+                return child
+            time.sleep(PAUSE)
+        said = (home / "server.log").read_bytes()[begin:].decode(errors="replace")
+        # Backends of a killed postmaster need a moment to notice and let go of their memory.
+        if "pre-existing shared memory block" not in said or time.monotonic() > deadline:
+            raise StartFailed(said[-2000:].strip())
+        time.sleep(10 * PAUSE)
+
+
+def discard_stale_locks(home: Path) -> None:
+    """Postgres replaces a lock file whose process is gone, but gives up if the pid now belongs to something else."""
+    entry = pid_file(home / "data")
+    if entry and "postgres" not in command_of(entry[0]):
+        for stale in (home / "data" / "postmaster.pid", home / ".s.PGSQL.5432.lock"):
+            stale.unlink(missing_ok=True)
+
+
+def watch(home: Path, server: Server, temporary: bool) -> None:
+    """Return when the server is down: stopped by us once nobody uses it, or dead for a reason of its own."""
+    unused = threading.Event()
+
+    def stop(*_: object) -> None:
+        server.send_signal(signal.SIGINT)
+        insist = threading.Timer(STOP_SECONDS, server.send_signal, [signal.SIGQUIT])
+        insist.daemon = True
+        insist.start()
+
+    def outlast(users: int) -> None:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        unused.set()
+        stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    threading.Thread(target=outlast, args=[open_lock(home / "users.lock")], daemon=True).start()
+    server.wait()
+    if temporary and unused.wait(0.1):
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def daemon(home: Path, command: list[str], temporary: bool, report: int) -> NoReturn:
+    os.setsid()
+    log = home / "server.log"
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        log.replace(home / "server.log.1")
+    null, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(source, target)
+    lock = os.open(home / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    if not acquire(lock, fcntl.LOCK_EX, 1.0):
+        os.write(report, bytes([BUSY]))
+        os._exit(BUSY)
+    os.ftruncate(lock, 0)
+    os.write(lock, str(os.getpid()).encode())
+    try:
+        server = obtain(home, command)
+    except (StartFailed, OSError) as error:
+        os.write(report, bytes([FAILED]) + str(error).encode())
+        os._exit(FAILED)
+    os.write(report, bytes([READY]))
+    os.close(report)
+    watch(home, server, temporary)
+    os._exit(0)
+
+
+def main() -> None:
+    """Detach the daemon, and exit with its report once the server is ready or has failed."""
+    job = json.loads(sys.argv[1])
+    if job["uid"] is not None:
+        os.setgroups([])
+        os.setgid(job["gid"])
+        os.setuid(job["uid"])
+    os.umask(0o077)
+    listen, report = os.pipe()
+    if os.fork() == 0:
+        os.close(listen)
+        daemon(Path(job["home"]), job["command"], job["temporary"], report)
+    os.close(report)
+    with os.fdopen(listen, "rb") as stream:
+        said = stream.read()
+    sys.stdout.write(said[1:].decode(errors="replace"))
+    sys.exit(said[0] if said else FAILED)
+
+
+if __name__ == "__main__":
+    main()

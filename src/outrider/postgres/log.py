@@ -1,0 +1,152 @@
+"""The log as rows: append envelopes, take batches. What to send and how to read the answer; psycopg performs it.
+
+Deciding and performing are apart, so that the blocking and the async connection share everything but `await`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import tuple_row
+
+from outrider.envelope import Envelope
+from outrider.errors import CursorError, OutriderError, SchemaMismatch
+from outrider.postgres.statement import statement
+
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a take returned. `outcome`: idle, busy, more or done, as the SQL function says."""
+
+    events: list[Envelope]
+    outcome: str
+
+    @property
+    def more(self) -> bool:
+        """There is more to read at once: commit, then take again."""
+        return self.outcome == "more"
+
+
+async def append(conn: object, envelopes: Sequence[Envelope], schema: str) -> list[Envelope]:
+    if not isinstance(conn, AsyncConnection):
+        raise TypeError(_wrong_connection(conn, "AsyncConnection", "publish", isinstance(conn, Connection)))
+    query, params = _appending(envelopes, schema)
+    try:
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(query, params)
+            return _appended(envelopes, await cursor.fetchall())
+    except psycopg.errors.UndefinedTable as error:
+        raise missing_schema(schema) from error
+
+
+def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str) -> list[Envelope]:
+    if not isinstance(conn, Connection):
+        raise TypeError(_wrong_connection(conn, "Connection", "publish_sync", isinstance(conn, AsyncConnection)))
+    query, params = _appending(envelopes, schema)
+    try:
+        with conn.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(query, params)
+            return _appended(envelopes, cursor.fetchall())
+    except psycopg.errors.UndefinedTable as error:
+        raise missing_schema(schema) from error
+
+
+async def take(conn: AsyncConnection[Any], subscription: str, partition: int, limit: int, scan: int, schema: str) -> Batch:
+    params = {"subscription": subscription, "partition": partition, "limit": limit, "scan": scan, "generation": 0}
+    try:
+        async with conn.cursor(row_factory=tuple_row, binary=True) as cursor:
+            await cursor.execute(statement("take", schema), params)
+            return _batch(await cursor.fetchall())
+    except psycopg.Error as error:
+        if (clear := clear_error(error, schema)) is not None:
+            raise clear from error
+        raise
+
+
+def missing_schema(schema: str) -> SchemaMismatch:
+    return SchemaMismatch(f'the schema "{schema}" is not installed here: run outrider migrate, or await app.migrate()')
+
+
+def _appending(envelopes: Sequence[Envelope], schema: str) -> tuple[bytes, Params]:
+    rows = [_row(envelope) for envelope in envelopes]
+    if len(rows) == 1:
+        return statement("publish_one", schema), rows[0]
+    return statement("publish_many", schema), {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _row(e: Envelope) -> Params:
+    return {
+        "id": e.id,
+        "event_type": e.event_type,
+        "event_version": e.event_version,
+        "occurred_at": e.occurred_at,
+        "source": e.source,
+        "target": e.target,
+        "content_class": e.content_class,
+        "channel": e.channel,
+        "generation": e.generation,
+        "workspace_id": e.workspace_id,
+        "aggregate_kind": e.aggregate_kind,
+        "aggregate_id": e.key,
+        "entity_version": e.entity_version,
+        "payload": e.payload_json,
+        "idempotency_key": None if e.idempotency_key == str(e.id) else e.idempotency_key,
+        "trace_context": None if e.trace_context is None else json.dumps(e.trace_context),
+    }
+
+
+def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) -> list[Envelope]:
+    drawn = {id_: (seq, occurred_at) for id_, seq, occurred_at in rows}
+    return [replace(e, seq=drawn[e.id][0], occurred_at=drawn[e.id][1]) for e in envelopes]
+
+
+def _batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
+    return Batch([_envelope(row) for row in rows if row[1] is not None], rows[0][0])
+
+
+def _envelope(row: tuple[Any, ...]) -> Envelope:
+    return Envelope(
+        seq=row[1],
+        id=row[2],
+        event_type=row[3],
+        event_version=row[4],
+        occurred_at=row[5],
+        source=row[6],
+        target=row[7],
+        content_class=row[8],
+        channel=row[9],
+        generation=row[10],
+        workspace_id=row[11],
+        aggregate_kind=row[12],
+        key=row[13],
+        entity_version=row[14],
+        payload_json=row[15],
+        idempotency_key=row[16],
+        trace_context=None if row[17] is None else json.loads(row[17]),
+        origin=row[18],
+    )
+
+
+def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
+    """Our own SQLSTATEs, and a schema that is not there, as errors of ours; None for everything else."""
+    if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName):
+        return missing_schema(schema)
+    if error.sqlstate is not None and error.sqlstate.startswith("OR"):
+        hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
+        return CursorError(f"{error.diag.message_primary}.{hint}")
+    return None
+
+
+def _wrong_connection(conn: object, wanted: str, verb: str, other_kind: bool) -> str:
+    found = f"{type(conn).__module__}.{type(conn).__qualname__}"
+    if other_kind:
+        verb = "publish_sync" if verb == "publish" else "publish"
+        return f"this is a psycopg {type(conn).__name__}: use {verb}() with it"
+    return f"{verb}() takes your psycopg {wanted}, not {found}"

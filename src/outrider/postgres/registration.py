@@ -1,0 +1,44 @@
+"""Declared subscriptions become rows and cursors, each in a transaction of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
+
+from outrider.postgres.log import clear_error
+from outrider.postgres.statement import statement
+from outrider.subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    name: str
+    outcome: str
+    """created, extended or unchanged"""
+    partitions: int
+    """in force, which may be more than declared"""
+
+
+async def register(conn: AsyncConnection[Any], subscription: Subscription, schema: str) -> Registered:
+    params = {
+        "name": subscription.name,
+        "kind": subscription.kind,
+        "context": subscription.context,
+        "event_types": subscription.event_types,
+        "partitions": subscription.partitions,
+        "start": subscription.start_text,
+    }
+    try:
+        async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement("register", schema), params)
+            row = await cursor.fetchone()
+    except psycopg.Error as error:
+        if (clear := clear_error(error, schema)) is not None:
+            raise clear from error
+        raise
+    assert row is not None
+    return Registered(subscription.name, row[0], row[1])

@@ -1,0 +1,112 @@
+"""Opening sessions: psycopg's errors on the way become one clear sentence that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.conninfo import conninfo_to_dict
+
+from outrider.errors import DatabaseUnavailable
+
+OLDEST = 15
+CONNECT_TIMEOUT = 10
+
+AsyncSession = AsyncConnection[Any]
+Session = Connection[Any]
+
+
+async def connect(dsn: str, *, autocommit: bool = False) -> AsyncSession:
+    """A new session on a usable server."""
+    try:
+        conn = await AsyncConnection.connect(_with_timeout(dsn), autocommit=autocommit)
+    except psycopg.Error as error:
+        raise explain(error, dsn) from error
+    try:
+        check_server(conn)
+    except DatabaseUnavailable:
+        await conn.close()
+        raise
+    return conn
+
+
+def connect_sync(dsn: str, *, autocommit: bool = False) -> Session:
+    try:
+        conn = Connection.connect(_with_timeout(dsn), autocommit=autocommit)
+    except psycopg.Error as error:
+        raise explain(error, dsn) from error
+    try:
+        check_server(conn)
+    except DatabaseUnavailable:
+        conn.close()
+        raise
+    return conn
+
+
+def check_server(conn: AsyncSession | Session) -> None:
+    """Too old a server, or one that cannot hold all text, is refused at the first contact."""
+    version = conn.info.server_version // 10000
+    if version < OLDEST:
+        raise DatabaseUnavailable(
+            f"the server at {_where(conn.info.dsn)} is Postgres {version}; Outrider needs {OLDEST} or newer: "
+            "upgrade it, or point the DSN at another server"
+        )
+    encoding = conn.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise DatabaseUnavailable(
+            f"the database {conn.info.dbname!r} has the encoding {encoding}; Outrider needs UTF8: "
+            f"create one with: createdb -E UTF8 -T template0 {conn.info.dbname}_utf8"
+        )
+
+
+def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
+    """One sentence for why a connection failed. libpq gives no SQLSTATE here, so the server's words must do."""
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as wrong:
+        return DatabaseUnavailable(
+            f"the DSN is not a connection string ({str(wrong).strip()}): "
+            "write it like postgresql://user:password@host:5432/database"
+        )
+    text = str(error).strip()
+    user, database, where = parts.get("user", "the current user"), parts.get("dbname", "the default"), _where(dsn)
+    if "password authentication failed" in text or "no password supplied" in text:
+        return DatabaseUnavailable(
+            f"{where} refused the password of user {user!r}: correct it in the DSN, in PGPASSWORD or in ~/.pgpass"
+        )
+    if "database" in text and "does not exist" in text:
+        return DatabaseUnavailable(
+            f"{where} has no database {database!r}: create it (createdb {database}) or correct the DSN"
+        )
+    if "role" in text and "does not exist" in text:
+        return DatabaseUnavailable(f"{where} knows no user {user!r}: create it (createuser {user}) or correct the DSN")
+    if "could not translate host name" in text or "failed to resolve host" in text:
+        return DatabaseUnavailable(f"the host of {where} is unknown: correct the name in the DSN, or check your DNS")
+    if "too many clients" in text or "remaining connection slots" in text:
+        return DatabaseUnavailable(
+            f"{where} has no free connection: raise its max_connections, use a pooler, or lower pool_size"
+        )
+    if isinstance(error, psycopg.errors.ConnectionTimeout) or "timeout" in text:
+        return DatabaseUnavailable(
+            f"{where} did not answer within {parts.get('connect_timeout', CONNECT_TIMEOUT)} s: "
+            "check that the host is up and that no firewall drops the traffic"
+        )
+    if "Connection refused" in text or "No such file or directory" in text:
+        return DatabaseUnavailable(f"nothing listens at {where}: start Postgres there, or correct host and port in the DSN")
+    return DatabaseUnavailable(f"cannot connect to {where}: {text.splitlines()[-1] if text else type(error).__name__}")
+
+
+def _with_timeout(dsn: str) -> str:
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise explain(error, dsn) from error
+    return dsn if "connect_timeout" in given else psycopg.conninfo.make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT)
+
+
+def _where(dsn: str) -> str:
+    """Host and port, never the password."""
+    parts = conninfo_to_dict(dsn)
+    host, port = parts.get("host") or parts.get("hostaddr") or "the local socket", parts.get("port", 5432)
+    return f"{host}, port {port}" if str(host).startswith("/") else f"{host}:{port}"

@@ -1,0 +1,90 @@
+-- register: declare a subscription and make its cursors; only ever adds, so it may run at every deploy.
+--
+-- Use:    alone in a READ COMMITTED transaction (a cursor is made like a take that returns nothing).
+-- Locks:  the subscription row; when the partitions are doubled also its cursor rows, waiting for their readers.
+-- Start:  'now' (whatever is not yet visible at this moment), 'beginning' (all that the log still holds), or a time
+--         (from the first event that occurred then or later; reads the log up to it). Only for a new subscription.
+-- Known subscription: new event types are added, partitions grow by doubling (each cursor is copied, and the halves
+--         share its keys); fewer types or partitions than the table has change nothing.
+-- Returns created, extended or unchanged, and the number of partitions in force.
+create or replace function /*schema*/register(
+    p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer default 1,
+    p_start text default 'now', p_generation bigint default 0,
+    out outcome text, out partitions integer
+)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+as $$
+declare
+    q   bigint;
+    r   xid8;
+    sub /*schema*/subscription;
+begin
+    if current_setting('transaction_isolation') <> 'read committed'
+       or pg_current_xact_id_if_assigned() is not null then
+        raise 'register must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';
+    end if;
+    if (select s.seqcache from pg_sequence as s where s.seqrelid = '/*schema*/outbox_seq'::regclass) <> 1 then
+        raise 'the sequence of the log must have CACHE 1: with more, cursors would skip events'
+            using errcode = 'OR003', hint = 'alter sequence /*schema*/outbox_seq cache 1';
+    end if;
+
+    q := coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);
+
+    insert into /*schema*/subscription (name, kind, context, event_types, partitions)
+    values (p_name, p_kind, p_context, p_event_types, p_partitions)
+    on conflict (name) do nothing;
+
+    if found then
+        r := pg_current_xact_id();
+        insert into /*schema*/cursor (
+            subscription, generation, partition, seq, floor, inflight, horizon, mark_seq, mark_xid, cluster)
+        select p_name, p_generation, n,
+               case p_start
+                   when 'now' then q
+                   when 'beginning' then 0
+                   else coalesce((select min(o.seq) - 1 from /*schema*/outbox as o
+                                  where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
+               end,
+               /*schema*/foreign_floor(snapshot.now), snapshot.now, r, q, r,
+               (select system_identifier from pg_control_system())
+        from (select pg_current_snapshot() as now) as snapshot, generate_series(0, p_partitions - 1) as n;
+        outcome := 'created';
+        partitions := p_partitions;
+        return;
+    end if;
+
+    select s.* into sub from /*schema*/subscription as s where s.name = p_name for update;
+    if sub.kind <> p_kind or sub.context <> p_context then
+        raise 'subscription "%" is registered as a % of context "%", not as a % of context "%"',
+            p_name, sub.kind, sub.context, p_kind, p_context
+            using errcode = 'OR002', hint = 'Give the new one another name.';
+    end if;
+
+    outcome := 'unchanged';
+    if sub.event_types is not null and (p_event_types is null or not sub.event_types @> p_event_types) then
+        update /*schema*/subscription as s
+        set event_types = case when p_event_types is not null then
+            array(select distinct t from unnest(sub.event_types || p_event_types) as t order by t) end
+        where s.name = p_name;
+        outcome := 'extended';
+    end if;
+
+    partitions := sub.partitions;
+    if partitions < p_partitions then
+        perform from /*schema*/cursor as c where c.subscription = p_name order by generation, partition for update;
+        while partitions < p_partitions loop
+            insert into /*schema*/cursor (
+                subscription, generation, partition,
+                seq, floor, inflight, horizon, owing, owed_after, mark_seq, mark_xid, cluster)
+            select c.subscription, c.generation, c.partition + register.partitions,
+                   c.seq, c.floor, c.inflight, c.horizon, c.owing, c.owed_after, c.mark_seq, c.mark_xid, c.cluster
+            from /*schema*/cursor as c where c.subscription = p_name;
+            partitions := partitions * 2;
+        end loop;
+        update /*schema*/subscription as s set partitions = register.partitions where s.name = p_name;
+        outcome := 'extended';
+    end if;
+end
+$$;

@@ -1,0 +1,8 @@
+-- The ledger of applied migrations: made before the first of them, under the migration lock.
+create table if not exists /*schema*/migration (
+    version    integer     primary key,
+    name       text        not null,
+    breaking   boolean     not null,
+    applied_at timestamptz not null default now(),
+    applied_by text        not null
+);

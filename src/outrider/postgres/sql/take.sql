@@ -1,0 +1,3 @@
+-- take: one round trip for the next batch of a cursor partition. See functions/take.sql.
+select * from /*schema*/take(
+    %(subscription)s::text, %(partition)s::int, %(limit)s::int, %(scan)s::int, %(generation)s::bigint)

@@ -1,0 +1,148 @@
+"""Publish: one insert on the caller's own connection, in the caller's transaction.
+
+Never commits, never opens a connection, never talks to a broker. What cannot be stored is refused before the insert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TypedDict, Unpack
+
+from outrider import names
+from outrider.config import Settings
+from outrider.envelope import Envelope
+from outrider.errors import PublishRefused
+from outrider.event import Event
+from outrider.ids import uuid7
+from outrider.payload import encode
+from outrider.postgres import log
+from outrider.registry import EventSpec
+from outrider.signals import Published, Signals
+from outrider.trace import current_trace
+
+
+class PublishOptions(TypedDict, total=False):
+    key: str | None
+    """The ordering key, instead of the field that the event names."""
+    idempotency_key: str | None
+    """What makes two publishes the same event for a handler; default: the event's id."""
+    target: str | None
+    """The one context that shall see the event; default: everyone."""
+    workspace_id: str | None
+    aggregate_kind: str | None
+    entity_version: int | None
+    content_class: str
+    occurred_at: datetime | None
+    """When it happened; default: now, by the database's clock."""
+    channel_class: str | None
+
+
+class Publisher:
+    """Turns events into envelopes by the settings of one app, and appends them."""
+
+    def __init__(self, settings: Settings, signals: Signals) -> None:
+        self._settings = settings
+        self._signals = signals
+
+    def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
+        """The envelope of an event, complete but for what the database adds; PublishRefused if it cannot be stored."""
+        spec = _publishable(event)
+        payload = encode(event, spec.type, self._settings.payload_limit)
+        key, idempotency_key = options.get("key"), options.get("idempotency_key")
+        target, content_class = options.get("target"), options.get("content_class", "internal")
+        entity_version, occurred_at = options.get("entity_version"), options.get("occurred_at")
+        if key is None and spec.key is not None:
+            value = getattr(event, spec.key)
+            key = None if value is None else str(value)
+        for field, text, limit in (
+            ("key", key, names.KEY_BYTES),
+            ("idempotency_key", idempotency_key, names.KEY_BYTES),
+            ("workspace_id", options.get("workspace_id"), names.WORKSPACE_BYTES),
+            ("aggregate_kind", options.get("aggregate_kind"), names.TYPE_BYTES),
+        ):
+            if text is not None and (wrong := names.wrong_text(text, limit)):
+                raise PublishRefused(spec.type, field, wrong)
+        if target is not None and (wrong := self._wrong_target(target)):
+            raise PublishRefused(spec.type, "target", wrong)
+        if content_class not in names.CONTENT_CLASSES:
+            known = ", ".join(names.CONTENT_CLASSES)
+            raise PublishRefused(spec.type, "content_class", f"{content_class!r} is not one of {known}")
+        if entity_version is not None and not -(2**63) <= entity_version < 2**63:
+            raise PublishRefused(spec.type, "entity_version", f"{entity_version} does not fit into 64 bits")
+        if occurred_at is not None and occurred_at.utcoffset() is None:
+            raise PublishRefused(spec.type, "occurred_at", "is a naive datetime: give it a time zone")
+        event_id = uuid7()
+        return Envelope(
+            id=event_id,
+            event_type=spec.type,
+            event_version=spec.version,
+            payload_json=payload,
+            source=self._settings.context,
+            target=target,
+            content_class=content_class,
+            channel=self._channel(spec.type, options.get("channel_class")),
+            generation=self._settings.generation,
+            workspace_id=options.get("workspace_id"),
+            aggregate_kind=options.get("aggregate_kind"),
+            key=key,
+            entity_version=entity_version,
+            idempotency_key=str(event_id) if idempotency_key is None else idempotency_key,
+            trace_context=current_trace(),
+            occurred_at=occurred_at,
+        )
+
+    async def append(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
+        if not envelopes:
+            return []
+        return self._announce(await log.append(conn, envelopes, self._settings.schema))
+
+    def append_sync(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
+        if not envelopes:
+            return []
+        return self._announce(log.append_sync(conn, envelopes, self._settings.schema))
+
+    def _announce(self, written: list[Envelope]) -> list[Envelope]:
+        for envelope in written:
+            self._signals.emit(Published(envelope))
+        return written
+
+    def _wrong_target(self, target: str) -> str | None:
+        known = self._settings.contexts
+        if known is not None and target not in known:
+            return f"{target!r} is not one of the contexts that the app names ({', '.join(sorted(known))})"
+        return names.wrong_word(target)
+
+    def _channel(self, event_type: str, channel_class: str | None) -> str:
+        generation = self._settings.generation
+        if channel_class is None:
+            return f"outbox_gen_{generation}" if generation else "outbox_default"
+        channel = f"outbox_gen_{generation}_{channel_class}"
+        wrong = names.wrong_word(channel_class) or names.wrong_text(channel, names.IDENTIFIER_BYTES)
+        if wrong:
+            raise PublishRefused(event_type, "channel_class", wrong)
+        return channel
+
+
+def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envelope]:
+    """The envelopes of many events; a refusal says which of them it was."""
+    envelopes = []
+    for place, event in enumerate(events):
+        try:
+            envelopes.append(event if isinstance(event, Envelope) else publisher.envelope(event))
+        except PublishRefused as refused:
+            raise PublishRefused(refused.event_type, f"events[{place}].{refused.field}", refused.rule) from None
+    return envelopes
+
+
+def _publishable(event: object) -> EventSpec:
+    if isinstance(event, type) or not isinstance(event, Event):
+        found = event.__name__ if isinstance(event, type) else type(event).__name__
+        raise PublishRefused(found, "event", "is not an instance of an Event class")
+    spec = type(event).__outrider__
+    if spec is None:
+        rule = 'is not registered: declare it as class X(Event, type="a.b")'
+        raise PublishRefused(type(event).__name__, "event", rule)
+    if spec.foreign:
+        raise PublishRefused(spec.type, "event", "is a foreign view: only the context that owns the event publishes it")
+    return spec

@@ -1,0 +1,45 @@
+"""What a subscription is: a name, the events that it wants, and where it starts. Values only, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from outrider import names
+from outrider.errors import DeclarationError
+from outrider.event import Event, spec_of
+
+Start = Literal["now", "beginning"] | datetime
+MOST_PARTITIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    name: str
+    kind: Literal["reader"]
+    context: str
+    events: tuple[type[Event], ...]
+    """The classes that it decodes to; empty = every type, undecoded."""
+    partitions: int = 1
+    start: Start = "now"
+
+    def __post_init__(self) -> None:
+        if wrong := names.wrong_dotted(self.name, names.IDENTIFIER_BYTES):
+            raise DeclarationError(f"the subscription name {wrong}")
+        n = self.partitions
+        if not 1 <= n <= MOST_PARTITIONS or n & (n - 1):
+            raise DeclarationError(f"{self.name}: partitions={n} is not a power of two up to {MOST_PARTITIONS}")
+        if isinstance(self.start, datetime):
+            if self.start.utcoffset() is None:
+                raise DeclarationError(f"{self.name}: start is a naive datetime: give it a time zone")
+        elif self.start not in ("now", "beginning"):
+            raise DeclarationError(f"{self.name}: start={self.start!r} is neither 'now', 'beginning' nor a datetime")
+
+    @property
+    def event_types(self) -> list[str] | None:
+        return sorted({spec_of(model).type for model in self.events}) or None
+
+    @property
+    def start_text(self) -> str:
+        return self.start.isoformat() if isinstance(self.start, datetime) else self.start
