@@ -33,7 +33,7 @@ demo: $(READY)
 
 test: $(READY)
 	@echo "==> tests: $(WORKERS) in parallel, one embedded Postgres, a database per test"
-	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 check: $(READY)
 	@echo "==> lint"

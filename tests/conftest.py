@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import psycopg
@@ -91,13 +93,35 @@ def database(server: str) -> Iterator[str]:
     yield from _database(server, TEMPLATE)
 
 
+def _sessions_after_closing(conn: psycopg.Connection[Any], name: str) -> list[Any]:
+    """A closed session's backend is gone a moment later: look until it is, or until it clearly stays."""
+    deadline = time.monotonic() + 3
+    query = "select state, query from pg_stat_activity where datname = %s and backend_type = 'client backend'"
+    while (held := conn.execute(query, [name]).fetchall()) and time.monotonic() < deadline:
+        pass
+    return held
+
+
+@pytest.fixture(scope="module")
+def quiet_server() -> Iterator[str]:
+    """A server of this module's own, where no other test draws transaction ids."""
+    with Embedded.temporary(settings=SETTINGS) as quiet:
+        quiet.ensure_database(TEMPLATE)
+        asyncio.run(_migrate(quiet.dsn(TEMPLATE)))
+        yield quiet.dsn()
+
+
+@pytest.fixture
+def quiet_database(quiet_server: str) -> Iterator[str]:
+    yield from _database(quiet_server, TEMPLATE)
+
+
 def _database(server: str, template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as conn:
         conn.execute(f"create database {name} template {template}".encode())
         yield make_conninfo(server, dbname=name)
-        conn.execute("select pg_stat_clear_snapshot()")
-        held = conn.execute("select state, query from pg_stat_activity where datname = %s", [name]).fetchall()
+        held = _sessions_after_closing(conn, name)
         prepared = conn.execute("select gid from pg_prepared_xacts where database = %s", [name]).fetchall()
         for (gid,) in prepared:
             with psycopg.connect(server, dbname=name, autocommit=True) as inside:

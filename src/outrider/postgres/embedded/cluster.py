@@ -1,7 +1,7 @@
-"""The server of one home folder as one process sees it: joined, left, restarted. Owns the order of the locks: start.lock
-first, then users.lock; supervisor.lock is only ever probed here.
+"""The server of one home folder as one process sees it: joined, left, restarted. Owns the order of the locks:
+start.lock first, then users.lock; supervisor.lock is only ever probed here.
 
-A user is whoever holds users.lock shared. A forked child inherits that hold and counts as a user until it ends or execs.
+A user is whoever holds users.lock shared. A forked child inherits that hold and counts as a user until it ends.
 """
 
 from __future__ import annotations
@@ -61,26 +61,31 @@ class Cluster:
         """Give up this process's registration. With `wait`, the last to leave returns when the server is down."""
         if self._users is None:
             return
-        users, self._users = self._users, None
-        if not self.home.folder.exists():
-            os.close(users)
-            return
-        with self._starting():
-            try:
-                if not self._supervised() and supervise.postmaster(self.home.data):
-                    self._launch()
-            finally:
-                os.close(users)
-            supervisor = self._supervisor_lock()
+        with contextlib.ExitStack() as registration, contextlib.suppress(FileNotFoundError):
+            registration.callback(os.close, self._users)
+            self._users = None
+            while not self._depart(registration, wait=wait):
+                pass
+
+    def _depart(self, registration: contextlib.ExitStack, *, wait: bool) -> bool:
+        """False if the supervisor was killed before it had stopped the server. Creates no file: the folder may be
+        about to be removed."""
+        with self._starting(create=False):
+            registration.close()
             last = self._unused()
-        if supervisor is not None:
-            try:
-                if wait and last:
-                    await_end(supervisor)
-            finally:
-                os.close(supervisor)
-        if last and self.temporary and not self._supervised():
+            if not self._supervised() and supervise.postmaster(self.home.data):
+                self._launch()
+            supervisor = self._open("supervisor.lock", create=False)
+        try:
+            if wait and last:
+                await_end(supervisor)
+        finally:
+            os.close(supervisor)
+        if self._supervised() or supervise.postmaster(self.home.data):
+            return not (wait and last and self._unused())
+        if last and self.temporary:
             shutil.rmtree(self.home.folder, ignore_errors=True)
+        return True
 
     def restart(self, signal_number: int) -> None:
         with self._starting():
@@ -118,17 +123,17 @@ class Cluster:
         return pq.PGconn.ping(conninfo.encode()) == pq.Ping.OK
 
     @contextlib.contextmanager
-    def _starting(self) -> Iterator[int]:
-        start = self._open("start.lock")
+    def _starting(self, *, create: bool = True) -> Iterator[int]:
+        start = self._open("start.lock", create=create)
         try:
             self._acquire(start, fcntl.LOCK_EX)
             yield start
         finally:
             os.close(start)
 
-    def _open(self, name: str) -> int:
-        lock = supervise.open_lock(self.home.folder / name)
-        if self.account.switched:
+    def _open(self, name: str, *, create: bool = True) -> int:
+        lock = supervise.open_lock(self.home.folder / name, create=create)
+        if create and self.account.switched:
             os.fchown(lock, self.account.uid, self.account.gid)
         return lock
 
@@ -145,15 +150,10 @@ class Cluster:
         log = self.home.folder / "server.log"
         return EmbeddedError(f"The embedded Postgres was not ready after {PATIENCE:.0f} s; read {log} for the reason.")
 
-    def _supervisor_lock(self) -> int | None:
-        try:
-            return os.open(self.home.folder / "supervisor.lock", os.O_RDONLY | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return None
-
     def _supervised(self) -> bool:
-        lock = self._supervisor_lock()
-        if lock is None:
+        try:
+            lock = self._open("supervisor.lock", create=False)
+        except FileNotFoundError:
             return False
         try:
             return not supervise.try_lock(lock, fcntl.LOCK_SH)
@@ -163,7 +163,7 @@ class Cluster:
     def _unused(self) -> bool:
         """Whether nobody is left: users.lock is free, or the supervisor already holds it to stop the server."""
         try:
-            users = supervise.open_lock(self.home.folder / "users.lock")
+            users = self._open("users.lock", create=False)
         except FileNotFoundError:
             return True
         try:

@@ -30,6 +30,8 @@ def check_version(data: Path, wanted: int) -> None:
 
 def make(data: Path, install: Install, account: Account, *, start_lock: int, durable: bool) -> None:
     """Run initdb. It inherits start.lock: if we get killed, the next arrival waits for it instead of meeting it."""
+    if account.name == str(account.uid):
+        raise EmbeddedError(f"initdb needs a name for the user id {account.uid}; add one to /etc/passwd.")
     new = data.with_name(data.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     options = (*OPTIONS, *LOCALE[install.version], *(() if durable else ("--no-sync",)))

@@ -107,7 +107,7 @@ def claim(folder: Path, account: Account) -> None:
         )
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        names = set(os.listdir(handle)) - {"location"}
+        names = set(os.listdir(handle)) - {"location"}  # noqa: PTH208 (the folder that is open, not its path)
         if names and "start.lock" not in names:
             raise EmbeddedError(f"{folder} holds files that are not Outrider's; choose an empty or a new folder.")
         if found.st_uid != account.uid:

@@ -28,7 +28,7 @@ def server_command(install: Install, home: Home, settings: Mapping[str, str], *,
 
 
 def launch(home: Home, command: list[str], account: Account, *, temporary: bool, seconds: float) -> None:
-    """Return when the server is ready, or when another supervisor turns out to be at it."""
+    """Return when the server is ready, or the attempt came to nothing and should be repeated."""
     job = {
         "home": str(home.folder),
         "command": command,
@@ -51,7 +51,7 @@ def launch(home: Home, command: list[str], account: Account, *, temporary: bool,
     except subprocess.TimeoutExpired:
         log = home.folder / "server.log"
         raise EmbeddedError(f"The embedded Postgres was not ready after {seconds:.0f} s; read {log}.") from None
-    if done.returncode not in {supervise.READY, supervise.BUSY}:
+    if done.returncode == supervise.FAILED:
         raise EmbeddedError(
             f"The embedded Postgres in {home.folder} did not start; correct what its log complains about: "
             f"{complaint(done.stdout or done.stderr)}"

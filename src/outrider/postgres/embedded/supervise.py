@@ -20,15 +20,15 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-READY, FAILED, BUSY = 0, 1, 2
+READY, FAILED, BUSY, KILLED = range(4)
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 LOG_BYTES = 10_000_000
 PAUSE = 0.01
 
 
-def open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+def open_lock(path: Path, *, create: bool = True) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o644)
 
 
 def try_lock(lock: int, operation: int) -> bool:
@@ -77,41 +77,35 @@ def postmaster(data: Path) -> int | None:
 class Adopted:
     """A postmaster that an earlier supervisor started, with the part of Popen's interface that is used here."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    def __init__(self, pid: int, data: Path) -> None:
+        self.pid, self._data, self._handle = pid, data, -1
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._handle = os.pidfd_open(pid)
 
     def wait(self) -> None:
-        if self._handle is not None:
+        if self._handle >= 0:
             select.select([self._handle], [], [])
-            return
-        while command_of(self.pid).strip():
-            time.sleep(0.2)
+        while postmaster(self._data) == self.pid:
+            time.sleep(10 * PAUSE)
 
     def send_signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            if self._handle is not None:
-                signal.pidfd_send_signal(self._handle, number)
-            else:
+        if postmaster(self._data) == self.pid:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 Server = Adopted | subprocess.Popen[bytes]
 
 
-class StartFailed(Exception):
-    """The server did not come up; the message is the end of its log."""
-
-
 def obtain(home: Path, command: list[str]) -> Server:
-    """Adopt the running server, or start one; wait out a predecessor that is still stopping."""
+    """Adopt the running server, or start one; wait out a predecessor that is still stopping. Raises with the log."""
     data, deadline = home / "data", time.monotonic() + START_SECONDS
     while (pid := postmaster(data)) is not None:
-        adopted = Adopted(pid)
-        if pid_file(data) == (pid, "ready") and postmaster(data) == pid:
-            return adopted
+        if pid_file(data) == (pid, "ready"):
+            return Adopted(pid, data)
         if time.monotonic() > deadline:
-            raise StartFailed(f"process {pid} neither serves nor ends")
+            raise RuntimeError(f"process {pid} neither serves nor ends")
         time.sleep(PAUSE)
     discard_stale_locks(home)
     while True:
@@ -123,8 +117,9 @@ def obtain(home: Path, command: list[str]) -> Server:
             time.sleep(PAUSE)
         said = (home / "server.log").read_bytes()[begin:].decode(errors="replace")
         # Backends of a killed postmaster need a moment to notice and let go of their memory.
-        if "pre-existing shared memory block" not in said or time.monotonic() > deadline:
-            raise StartFailed(said[-2000:].strip())
+        passing = child.returncode == -signal.SIGKILL or "pre-existing shared memory block" in said
+        if not passing or time.monotonic() > deadline:
+            raise RuntimeError(said[-4000:])
         time.sleep(10 * PAUSE)
 
 
@@ -142,9 +137,7 @@ def watch(home: Path, server: Server, temporary: bool) -> None:
 
     def stop(*_: object) -> None:
         server.send_signal(signal.SIGINT)
-        insist = threading.Timer(STOP_SECONDS, server.send_signal, [signal.SIGQUIT])
-        insist.daemon = True
-        insist.start()
+        threading.Timer(STOP_SECONDS, server.send_signal, [signal.SIGQUIT]).start()
 
     def outlast(users: int) -> None:
         fcntl.flock(users, fcntl.LOCK_EX)
@@ -152,7 +145,7 @@ def watch(home: Path, server: Server, temporary: bool) -> None:
         stop()
 
     signal.signal(signal.SIGTERM, stop)
-    threading.Thread(target=outlast, args=[open_lock(home / "users.lock")], daemon=True).start()
+    threading.Thread(target=outlast, args=[open_lock(home / "users.lock")]).start()
     server.wait()
     if temporary and unused.wait(0.1):
         shutil.rmtree(home, ignore_errors=True)
@@ -172,11 +165,7 @@ def daemon(home: Path, command: list[str], temporary: bool, report: int) -> NoRe
         os._exit(BUSY)
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
-    try:
-        server = obtain(home, command)
-    except (StartFailed, OSError) as error:
-        os.write(report, bytes([FAILED]) + str(error).encode())
-        os._exit(FAILED)
+    server = obtain(home, command)
     os.write(report, bytes([READY]))
     os.close(report)
     watch(home, server, temporary)
@@ -194,12 +183,16 @@ def main() -> None:
     listen, report = os.pipe()
     if os.fork() == 0:
         os.close(listen)
-        daemon(Path(job["home"]), job["command"], job["temporary"], report)
+        try:
+            daemon(Path(job["home"]), job["command"], job["temporary"], report)
+        except (RuntimeError, OSError) as error:
+            os.write(report, bytes([FAILED]) + str(error).encode())
+            os._exit(FAILED)
     os.close(report)
     with os.fdopen(listen, "rb") as stream:
         said = stream.read()
     sys.stdout.write(said[1:].decode(errors="replace"))
-    sys.exit(said[0] if said else FAILED)
+    sys.exit(said[0] if said else KILLED)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Removes temporary servers whose user and supervisor were both killed. Touches only folders of the server's own user in
-which every lock is free."""
+"""Removes temporary servers whose user and supervisor were both killed. Touches only folders of the server's own user
+in which every lock is free."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def remove_if_abandoned(folder: Path) -> None:
             ("supervisor.lock", fcntl.LOCK_SH),
         ):
             try:
-                lock = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW)
+                lock = supervise.open_lock(folder / name, create=False)
             except FileNotFoundError:
                 if name == "supervisor.lock":
                     continue
