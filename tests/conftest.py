@@ -45,6 +45,18 @@ async def _migrate(dsn: str) -> None:
         await migrate.migrate(conn, "outrider", "tests")
 
 
+async def migrated(server: Embedded, database: str) -> None:
+    """Make a migrated database on a server of the test's own."""
+    await asyncio.to_thread(server.ensure_database, database)
+    await _migrate(server.dsn(database))
+
+
+@pytest.fixture
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether the run is a long one: make faults."""
+    return bool(request.config.option.long)
+
+
 def pytest_unconfigure() -> None:
     if _server is not None:
         _server.stop()

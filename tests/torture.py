@@ -94,19 +94,27 @@ class Pace:
         async with self.changed:
             self.waiting += 1
             self.changed.notify_all()
-            await self.changed.wait_for(lambda: self.commits >= goal or self.waiting >= self.publishing)
-            self.waiting -= 1
+            try:
+                await self.changed.wait_for(lambda: self.commits >= goal or self.waiting >= self.publishing)
+            finally:
+                self.waiting -= 1
 
 
 class Torture:
-    def __init__(self, dsn: str, seed: int, *, rounds: int = 40, big: int = 50_000) -> None:
+    def __init__(
+        self, dsn: str, seed: int, *, rounds: int = 40, big: int = 50_000, asleep: frozenset[str] = frozenset()
+    ) -> None:
+        """`asleep` names subscribers that do not read in this run."""
         self.dsn = dsn
+        self.awake = [subscriber for subscriber in SUBSCRIBERS if subscriber.name not in asleep]
         self.random = random.Random(seed)
         self.rounds = rounds
         self.big = big
         self.pace = Pace()
         self.stopping = asyncio.Event()
-        self.restarts = 0
+        self.up = asyncio.Event()
+        self.up.set()
+        self.mortal = False
 
     @contextlib.asynccontextmanager
     async def connect(self, **options: Any) -> AsyncIterator[Conn]:
@@ -115,6 +123,16 @@ class Torture:
             yield conn
         finally:
             await conn.close()
+
+    @contextlib.asynccontextmanager
+    async def outage(self) -> AsyncIterator[None]:
+        """Where the server may be restarted: a lost connection is forgiven once the server is up again."""
+        try:
+            yield
+        except psycopg.OperationalError:
+            if not self.mortal:
+                raise
+            await self.up.wait()
 
     async def setup(self) -> None:
         async with self.connect(autocommit=True) as conn:
@@ -225,17 +243,18 @@ class Torture:
             self.short, self.short, self.long, self.rolled_back, self.savepoints, self.copy, self.repeatable_read,
             self.serializable, self.prepared, self.early_xid, self.autocommit,
         ]  # fmt: skip
-        try:
-            async with self.connect(autocommit=True) as conn:
-                for _ in range(self.rounds):
+        left = self.rounds
+        while left:
+            async with self.outage(), self.connect(autocommit=True) as conn:
+                while left:
                     await self.random.choice(kinds)(conn)
+                    left -= 1
                     await self.pace.committed()
-        finally:
-            await self.pace.left()
+        await self.pace.left()
 
     async def big_publisher(self) -> None:
         """One transaction of many events that commits after many others."""
-        async with self.connect(autocommit=True) as conn, conn.transaction():
+        async with self.outage(), self.connect(autocommit=True) as conn, conn.transaction():
             await self.append(conn, "big", self.big // 2)
             await self.pace.overtaken_by(30)
             await self.append(conn, "big", self.big - self.big // 2)
@@ -247,7 +266,7 @@ class Torture:
 
     async def reader(self, subscriber: Subscriber) -> None:
         while not self.stopping.is_set():
-            async with self.connect() as conn:
+            async with self.outage(), self.connect() as conn:
                 for partition in self.random.sample(range(subscriber.partitions), subscriber.partitions):
                     await self.read(conn, subscriber, partition)
 
@@ -274,7 +293,7 @@ class Torture:
 
     async def drain(self) -> None:
         async with self.connect() as conn:
-            for subscriber in SUBSCRIBERS:
+            for subscriber in self.awake:
                 for partition in range(subscriber.partitions):
                     while await self.read(conn, subscriber, partition, careful=True) != "idle":
                         pass
@@ -290,16 +309,7 @@ class Torture:
             await here.execute("insert into unrelated (note) values ('open all the while')")
             await self.append(here, "longest", 2)
             await elsewhere.execute("select pg_current_xact_id()")
-            self.pace.publishing = publishers + 1
-            async with asyncio.TaskGroup() as readers:
-                for subscriber in SUBSCRIBERS:
-                    for _ in range(2):
-                        readers.create_task(self.reader(subscriber))
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(publishers):
-                        group.create_task(self.publisher())
-                    group.create_task(self.big_publisher())
-                self.stopping.set()
+            await self.publish_and_read(publishers)
             # Both long writers are still open: everything but their own events must come through.
             await self.drain()
             report = await self.report()
@@ -309,6 +319,40 @@ class Torture:
             return report
         await self.drain()
         return await self.report()
+
+    async def run_with(self, upset: Callable[[], None], times: int = 1, publishers: int = 8) -> Report:
+        """Everything at once, and several times `upset` in the midst of it: it restarts the server, or dumps it."""
+        self.mortal = True
+        await self.publish_and_read(publishers, upset, times)
+        async with self.connect(autocommit=True) as conn:
+            left = await conn.execute("select gid from pg_prepared_xacts where database = current_database()")
+            for (name,) in await left.fetchall():
+                await self._finish_prepared(conn, name, keep=True)
+        await self.drain()
+        return await self.report()
+
+    async def publish_and_read(
+        self, publishers: int, upset: Callable[[], None] | None = None, times: int = 0
+    ) -> None:
+        self.pace.publishing = publishers + 1
+        async with asyncio.TaskGroup() as readers:
+            for subscriber in self.awake:
+                for _ in range(2):
+                    readers.create_task(self.reader(subscriber))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(publishers):
+                    group.create_task(self.publisher())
+                group.create_task(self.big_publisher())
+                if upset is not None:
+                    group.create_task(self.upsetting(upset, times))
+            self.stopping.set()
+
+    async def upsetting(self, upset: Callable[[], None], times: int) -> None:
+        for _ in range(times):
+            await self.pace.overtaken_by(self.rounds)
+            self.up.clear()
+            await asyncio.to_thread(upset)
+            self.up.set()
 
     async def report(self) -> Report:
         async with self.connect() as conn:

@@ -1,0 +1,78 @@
+"""Finds the app that a command works for: `--app module:name`, else OUTRIDER_APP, else pyproject.toml."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+from outrider.app import Outrider
+from outrider.errors import ConfigError
+
+VARIABLE = "OUTRIDER_APP"
+
+
+def find_app(asked: str | None) -> Outrider | None:
+    """None when nobody names an app. The current folder is importable, as it is for `python -m`."""
+    for name, named_by in (
+        (asked, "--app"),
+        (os.environ.get(VARIABLE), VARIABLE),
+        (_in_pyproject(Path("pyproject.toml")), "[tool.outrider] app in pyproject.toml"),
+    ):
+        if name:
+            return _load(name, named_by)
+    return None
+
+
+def _in_pyproject(file: Path) -> str | None:
+    if not file.is_file():
+        return None
+    try:
+        name = tomllib.loads(file.read_text()).get("tool", {}).get("outrider", {}).get("app")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file.resolve()} is not valid TOML ({error}): correct it, or name the app with --app") from None
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f'[tool.outrider] app in {file.resolve()} is not a text: write it like app = "shop:app"')
+    return name
+
+
+def _load(name: str, named_by: str) -> Outrider:
+    module_name, _, attribute = name.partition(":")
+    if not (module_name and attribute):
+        raise ConfigError(f"{named_by} names {name!r}: write it as module:name, like shop:app")
+    module = _import(module_name, named_by)
+    apps = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Outrider)]
+    instead = f"name it as {' or '.join(apps)}" if apps else "create one there: app = Outrider(context=...)"
+    if not hasattr(module, attribute):
+        raise ConfigError(f"{named_by} names {name!r}, but {module_name} has no {attribute!r}: {instead}")
+    found = getattr(module, attribute)
+    if not isinstance(found, Outrider):
+        raise ConfigError(f"{named_by} names {name!r}, which is a {type(found).__name__}, not an Outrider: {instead}")
+    return found
+
+
+def _import(module_name: str, named_by: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"{named_by} names the module {module_name!r}, which is neither in {here} nor installed: "
+                "run this in the folder that holds it, or correct the name"
+            ) from None
+        raise _broken(module_name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(module_name, error) from error
+
+
+def _broken(module_name: str, error: BaseException) -> ConfigError:
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    return ConfigError(
+        f"importing {module_name!r} failed with {reason}; for the whole story run: python -c 'import {module_name}'"
+    )

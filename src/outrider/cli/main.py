@@ -1,0 +1,69 @@
+"""The `outrider` command: its subcommands, and the one place where errors become sentences and exit codes."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from outrider.cli import demo, dev, migrate
+from outrider.errors import OutriderError
+from outrider.postgres.session import DatabaseError
+
+INTERRUPTED = 130
+
+
+class Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OutriderError as error:
+            raise fail(str(error)) from error
+        except DatabaseError as error:
+            said = str(error).strip() or type(error).__name__
+            raise fail(f"the database refused: {said.splitlines()[0]}") from error
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def fail(sentence: str) -> typer.Exit:
+    typer.echo(f"outrider: {sentence}", err=True)
+    return typer.Exit(1)
+
+
+cli = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+cli.command("demo")(demo.demo)
+cli.command("dev")(dev.dev)
+cli.add_typer(migrate.commands, name="migrate")
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outrider {version('outrider')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def outrider(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Events out of your Postgres transaction, to every subscriber.
+
+    To see it work: [bold]outrider demo[/]. To develop without installing Postgres: [bold]outrider dev[/].
+    To install or upgrade the schema: [bold]outrider migrate[/].
+    """
+
+
+def main() -> None:
+    cli(prog_name="outrider")

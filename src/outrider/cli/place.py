@@ -1,0 +1,90 @@
+"""Where a command works: which database, which schema, whose subscriptions. Options win over the app's own settings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from outrider.app import Outrider
+from outrider.cli.find import find_app
+from outrider.config import Settings
+from outrider.postgres.session import AsyncSession
+from outrider.subscription import Subscription
+
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:NAME",
+        help="The app, like shop:app; its database, schema and subscriptions are used. "
+        "Else OUTRIDER_APP, else app under \\[tool.outrider] in pyproject.toml.",
+    ),
+]
+DsnOption = Annotated[
+    str | None,
+    typer.Option("--dsn", metavar="DSN", help="The database, as a URL or libpq string. Else the app's, else OUTRIDER_DSN."),
+]
+EmbeddedOption = Annotated[bool, typer.Option("--embedded", help="The embedded Postgres in .outrider/pg instead of a DSN.")]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option("--schema", metavar="NAME", help="The schema. Else the app's, else OUTRIDER_SCHEMA, else outrider."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options of one command line say."""
+
+    app: str | None = None
+    dsn: str | None = None
+    embedded: bool = False
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dsn and self.embedded:
+            raise typer.BadParameter("--dsn and --embedded exclude each other: drop one of them")
+
+    def over(self, outer: Asked) -> Asked:
+        """These options where given, else those given before the subcommand."""
+        elsewhere = not (self.dsn or self.embedded)
+        return Asked(
+            app=self.app or outer.app,
+            dsn=outer.dsn if elsewhere else self.dsn,
+            embedded=outer.embedded if elsewhere else self.embedded,
+            schema=self.schema or outer.schema,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    settings: Settings
+    subscriptions: tuple[Subscription, ...] = ()
+
+    @property
+    def schema(self) -> str:
+        return self.settings.schema
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncSession]:
+        """A session in which every statement is its own transaction."""
+        there = Outrider(dsn=self.settings.dsn, embedded=self.settings.embedded, schema=self.schema)
+        async with there, there.connect() as conn:
+            await conn.set_autocommit(True)
+            yield conn
+
+
+def find_place(asked: Asked) -> Place:
+    app = find_app(asked.app)
+    if app is None:
+        return Place(Settings.load(dsn=asked.dsn, embedded=asked.embedded or None, schema=asked.schema))
+    settings = app.settings
+    if asked.dsn or asked.embedded:
+        settings = replace(settings, dsn=asked.dsn, embedded=asked.embedded)
+    if asked.schema:
+        settings = replace(settings, schema=asked.schema)
+    return Place(settings, app.subscriptions)

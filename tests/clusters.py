@@ -1,0 +1,36 @@
+"""Whole servers as test subjects: dump one, restore into another, burn transaction ids."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import psycopg
+
+from outrider.postgres.embedded import Embedded
+
+
+def dump(server: Embedded, database: str, file: Path) -> None:
+    command = [server.bin / "pg_dump", "--format=custom", f"--file={file}", f"--dbname={server.dsn(database)}"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def restore(server: Embedded, database: str, file: Path) -> None:
+    server.ensure_database(database)
+    command = [server.bin / "pg_restore", "--exit-on-error", f"--dbname={server.dsn(database)}", file]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def next_xid(server: Embedded) -> int:
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        row = conn.execute("select pg_current_xact_id()::text::bigint").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def burn_xids(server: Embedded, upto: int) -> None:
+    count = upto - next_xid(server)
+    with psycopg.connect(server.dsn(), autocommit=True) as conn:
+        conn.execute(
+            f"do $$ begin for n in 1..{max(count, 0)} loop perform pg_current_xact_id(); commit; end loop; end $$".encode()
+        )

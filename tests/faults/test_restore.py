@@ -1,0 +1,146 @@
+"""pg_dump under load and restore into another cluster: its transaction ids mean nothing here, and nothing comes twice."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection
+
+from outrider.postgres.embedded import Embedded
+from tests.clusters import burn_xids, dump, next_xid, restore
+from tests.conftest import SETTINGS, migrated
+from tests.mutants import MUTANTS
+from tests.postgres.test_take import Desk, publish
+from tests.torture import Report, Torture
+
+
+async def torture_across_restore(
+    tmp_path: Path, *, seed: int, above: bool, long: bool = False, mutant: str | None = None
+) -> Report:
+    """Torture one cluster, dump it in the midst, torture the restored one on: the counts commit with the events.
+
+    One subscription sleeps until after the restore, so that it reads the old cluster's log beside live writers.
+    """
+    rounds, big = (300, 50_000) if long else (30, 4_000)
+    file = tmp_path / f"{seed}.dump"
+    with Embedded.temporary(settings=SETTINGS) as old:
+        await migrated(old, "shop")
+        # The new cluster, whose ids are lower, passes through the ids of the restored log while it is tortured.
+        burn_xids(old, next_xid(old) + 1000)
+        torture = Torture(old.dsn("shop"), seed, rounds=rounds, big=big, asleep=frozenset({"t.split"}))
+        await torture.setup()
+        await torture.run_with(lambda: dump(old, "shop", file))
+        top = next_xid(old)
+    with Embedded.temporary(settings=SETTINGS) as new:
+        if above:
+            burn_xids(new, top + 1000)
+        restore(new, "shop", file)
+        assert (next_xid(new) > top) == above
+        if mutant is not None:
+            with psycopg.connect(new.dsn("shop"), autocommit=True) as conn:
+                conn.execute(mutant.encode())
+        return await Torture(new.dsn("shop"), seed + 1, rounds=rounds, big=big).run()
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize("above", [False, True], ids=["ids below the log's", "ids above the log's"])
+async def test_cursor_is_exact_across_dump_and_restore(tmp_path: Path, above: bool, long: bool) -> None:
+    for seed in range(3 if long else 1):
+        report = await torture_across_restore(tmp_path, seed=seed, above=above, long=long)
+        assert report.exact, f"seed {seed}: {report}"
+
+
+@pytest.mark.timeout(170)
+async def test_mutant_without_the_rebase_is_caught(tmp_path: Path) -> None:
+    report = await torture_across_restore(tmp_path, seed=1, above=False, mutant=MUTANTS["without the rebase"])
+    assert report.doubled, str(report)
+
+
+@pytest.mark.parametrize("above", [False, True], ids=["ids below the log's", "ids above the log's"])
+async def test_what_was_owed_at_the_dump_is_read_once(tmp_path: Path, above: bool) -> None:
+    """The dump falls into the middle of a late transaction's pages, with another one committed and not yet read."""
+    file = tmp_path / "owing.dump"
+    async with contextlib.AsyncExitStack() as stack:
+        with Embedded.temporary(settings=SETTINGS) as old:
+            await migrated(old, "shop")
+            async with contextlib.AsyncExitStack() as sessions:
+                desk = Desk(old.dsn("shop"), sessions)
+                await desk.register()
+                slow, slower, never, quick = [await desk.session() for _ in range(4)]
+                await publish(slow, *(f"slow{n}" for n in range(10)))
+                await publish(slower, *(f"slower{n}" for n in range(5)))
+                await publish(never, "never")
+                await publish(quick, "quick")
+                await quick.commit()
+                assert await desk.take_all() == ["quick"]
+                await slow.commit()
+                await desk.take(limit=3)
+                await slower.commit()
+                await publish(quick, "fresh")
+                await quick.commit()
+                dump(old, "shop", file)
+                await never.rollback()
+                top = next_xid(old)
+        with Embedded.temporary(settings=SETTINGS) as new:
+            if above:
+                burn_xids(new, top + 100)
+            restore(new, "shop", file)
+            restored = Desk(new.dsn("shop"), stack)
+            restored.seen = desk.seen
+            # A live writer is there before the first take in the new cluster.
+            async with await AsyncConnection.connect(restored.dsn) as live:
+                await publish(live, "live")
+                await restored.take_all(limit=3)
+                await live.commit()
+            await restored.take_all(limit=3)
+    late = [f"slow{n}" for n in range(10)] + [f"slower{n}" for n in range(5)]
+    assert restored.seen == ["quick", *late, "fresh", "live"]
+
+
+async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant: str | None = None) -> bool:
+    """New transactions get the very ids that restored events carry. True if nothing is lost or read twice.
+
+    `before`: the subscription was there at the dump, and had read nothing yet; else it is made after the restore.
+    """
+    file = tmp_path / "log.dump"
+    names = [f"old{n}" for n in range(1000)]
+    with Embedded.temporary(settings=SETTINGS) as old:
+        await migrated(old, "shop")
+        burn_xids(old, next_xid(old) + 500)
+        async with await AsyncConnection.connect(old.dsn("shop"), autocommit=True) as conn:
+            if before:
+                await Desk(old.dsn("shop"), contextlib.AsyncExitStack()).register()
+            for name in names:
+                await publish(conn, name)
+        dump(old, "shop", file)
+        top = next_xid(old)
+    with Embedded.temporary(settings=SETTINGS) as new:
+        restore(new, "shop", file)
+        async with contextlib.AsyncExitStack() as stack:
+            desk = Desk(new.dsn("shop"), stack)
+            slow, other = await desk.session(), await desk.session(autocommit=True)
+            if mutant is not None:
+                await other.execute(mutant.encode())
+            if not before:
+                await desk.register(start="beginning")
+            await desk.take_all()
+            while next_xid(new) < top:
+                await publish(slow, "slow")
+                names.append("slow")
+                await desk.take_all()
+                await slow.commit()
+                await desk.take_all()
+                burn_xids(new, next_xid(new) + 20)
+            return desk.seen == names
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["made before the dump", "made after the restore"])
+async def test_restored_events_do_not_come_back(tmp_path: Path, before: bool) -> None:
+    assert await read_beside_colliding_writers(tmp_path, before=before)
+
+
+async def test_mutant_without_the_rebase_brings_them_back(tmp_path: Path) -> None:
+    assert not await read_beside_colliding_writers(tmp_path, before=True, mutant=MUTANTS["without the rebase"])
