@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.publishing import open_harness
 
 from outrider.testing import exercise
-from tests.publishing import open_harness
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

@@ -126,6 +126,11 @@ class Outrider:
         self._subscriptions[name] = subscription
         return Reader(subscription, self.settings, self.signals)
 
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """What has been declared so far."""
+        return tuple(self._subscriptions.values())
+
     async def migrate(self) -> list[Registered]:
         """Bring the schema up to date, then register the declared subscriptions and make their cursors."""
         pool = self._open_pool()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider import names
 from outrider.errors import ConfigError
@@ -20,8 +20,8 @@ class Settings:
     """The bounded context that this process speaks for: the source of its events. OUTRIDER_CONTEXT."""
     contexts: frozenset[str] | None = None
     """All contexts there are; when given, a publish to an unknown target is refused."""
-    dsn: str | None = None
-    """A libpq connection string or URL. OUTRIDER_DSN."""
+    dsn: str | None = field(default=None, repr=False)
+    """A libpq connection string or URL; it may hold a password, so it is never shown. OUTRIDER_DSN."""
     embedded: bool = False
     """Run on the embedded Postgres in .outrider/pg instead of a DSN. OUTRIDER_EMBEDDED."""
     schema: str = "outrider"

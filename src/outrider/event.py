@@ -39,8 +39,8 @@ class Event(BaseModel):
         wrong = names.wrong_dotted(type, names.TYPE_BYTES)
         if wrong:
             raise DeclarationError(f"{cls.__name__}: the event type {wrong}")
-        if version < 1:
-            raise DeclarationError(f"{cls.__name__}: version is {version}; versions count from 1")
+        if not 1 <= version < 2**31:
+            raise DeclarationError(f"{cls.__name__}: version is {version}; versions count from 1 to 2**31 - 1")
         cls.__outrider__ = EventSpec(type=type, version=version, key=key, foreign=foreign)
 
     @classmethod

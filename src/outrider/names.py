@@ -25,25 +25,35 @@ def unstorable(text: str) -> str | None:
     return f"contains the lone surrogate \\u{ord(found.group()):04x} at position {found.start()}, which is not Unicode text"
 
 
-def wrong_word(name: str) -> str | None:
+def wrong_word(name: object) -> str | None:
     """A schema, a context, a channel class: one lower-case word that is also a safe identifier."""
+    if not isinstance(name, str):
+        return _not_text(name)
     if not _WORD.match(name):
         return f"{name!r} is not a lower-case word (a letter, then letters, digits or _)"
     return _too_long(name, IDENTIFIER_BYTES)
 
 
-def wrong_dotted(name: str, limit: int) -> str | None:
+def wrong_dotted(name: object, limit: int) -> str | None:
     """An event type or a subscription: lower-case words joined by dots."""
+    if not isinstance(name, str):
+        return _not_text(name)
     if not _DOTTED.match(name):
         return f"{name!r} is not lower-case words joined by dots, like 'orders.placed'"
     return _too_long(name, limit)
 
 
-def wrong_text(text: str, limit: int) -> str | None:
+def wrong_text(text: object, limit: int) -> str | None:
     """A key or another short text from outside: anything storable, not empty, not too long."""
+    if not isinstance(text, str):
+        return _not_text(text)
     if text == "":
         return "is empty: leave it out instead"
     return unstorable(text) or _too_long(text, limit)
+
+
+def _not_text(value: object) -> str:
+    return f"{value!r:.60} is {type(value).__name__}, not str"
 
 
 def _too_long(text: str, limit: int) -> str | None:

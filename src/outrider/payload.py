@@ -6,15 +6,18 @@ Everything that Postgres would refuse is refused here, before a statement is sen
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from datetime import datetime, time
+from datetime import datetime
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from outrider import names
 from outrider.errors import PublishRefused
@@ -71,12 +74,15 @@ def _check(value: Any, depth: int) -> None:
             if not value.is_finite():
                 raise _Refusal(f"is Decimal('{value}'), which is not a finite number")
         case datetime():
-            if value.utcoffset() is None:
+            offset = value.utcoffset()
+            if offset is None:
                 raise _Refusal(
                     f"is the naive datetime {value.isoformat()}: give it a time zone, e.g. datetime.now(timezone.utc)"
                 )
-        case time():
-            pass
+            if offset.seconds % 60 or offset.microseconds:
+                raise _Refusal(f"is {value.isoformat()}: a UTC offset with seconds would be cut; convert it to UTC")
+        case Enum():
+            _check(value.value, depth)
         case BaseModel():
             fields = type(value).model_fields
             shown = ((k, v) for k, v in value.__dict__.items() if k not in fields or not fields[k].exclude)
@@ -85,15 +91,32 @@ def _check(value: Any, depth: int) -> None:
                 _check_items(value.__pydantic_extra__.items(), depth)
         case Mapping():
             for key in value:
-                if isinstance(key, str) and (wrong := names.unstorable(key)):
-                    raise _Refusal(f"has a key that {wrong}")
+                try:
+                    _check(key, depth)
+                except _Refusal as refusal:
+                    raise _Refusal(f"has a key that {refusal.rule}") from None
+            if _collide(value):
+                raise _Refusal("has two keys that are the same text in JSON, so one of them would be lost")
             _check_items(value.items(), depth)
-        case list() | tuple():
+        case list() | tuple() | deque():
             _check_items(enumerate(value), depth)
         case AbstractSet():
             _check_items(((repr(item), item) for item in value), depth)
+        case Iterator():
+            raise _Refusal("is an iterator, which can be read only once: use a list")
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             _check_items(((f.name, getattr(value, f.name)) for f in dataclasses.fields(value)), depth)
+
+
+def _collide(mapping: Mapping[Any, Any]) -> bool:
+    if all(isinstance(key, str) for key in mapping):
+        return False
+    try:
+        text = to_json(dict.fromkeys(mapping))
+    except PydanticSerializationError:
+        return False
+    written: list[str] = json.loads(text, object_pairs_hook=lambda pairs: [key for key, _ in pairs])
+    return len(set(written)) < len(written)
 
 
 def _check_items(items: Iterable[tuple[object, Any]], depth: int) -> None:

@@ -6,7 +6,8 @@ Never commits, never opens a connection, never talks to a broker. What cannot be
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from enum import Enum
 from typing import TypedDict, Unpack
 
 from outrider import names
@@ -38,6 +39,11 @@ class PublishOptions(TypedDict, total=False):
     channel_class: str | None
 
 
+OPTIONS = frozenset(PublishOptions.__annotations__)
+# A day inside what Python can hold: a reader's session may have any time zone.
+EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+
+
 class Publisher:
     """Turns events into envelopes by the settings of one app, and appends them."""
 
@@ -47,6 +53,8 @@ class Publisher:
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
         """The envelope of an event, complete but for what the database adds; PublishRefused if it cannot be stored."""
+        if unknown := options.keys() - OPTIONS:
+            raise TypeError(f"publish has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(OPTIONS))}")
         spec = _publishable(event)
         payload = encode(event, spec.type, self._settings.payload_limit)
         key, idempotency_key = options.get("key"), options.get("idempotency_key")
@@ -54,6 +62,7 @@ class Publisher:
         entity_version, occurred_at = options.get("entity_version"), options.get("occurred_at")
         if key is None and spec.key is not None:
             value = getattr(event, spec.key)
+            value = value.value if isinstance(value, Enum) else value
             key = None if value is None else str(value)
         for field, text, limit in (
             ("key", key, names.KEY_BYTES),
@@ -68,10 +77,10 @@ class Publisher:
         if content_class not in names.CONTENT_CLASSES:
             known = ", ".join(names.CONTENT_CLASSES)
             raise PublishRefused(spec.type, "content_class", f"{content_class!r} is not one of {known}")
-        if entity_version is not None and not -(2**63) <= entity_version < 2**63:
-            raise PublishRefused(spec.type, "entity_version", f"{entity_version} does not fit into 64 bits")
-        if occurred_at is not None and occurred_at.utcoffset() is None:
-            raise PublishRefused(spec.type, "occurred_at", "is a naive datetime: give it a time zone")
+        if entity_version is not None and (wrong := _wrong_version(entity_version)):
+            raise PublishRefused(spec.type, "entity_version", wrong)
+        if occurred_at is not None and (wrong := _wrong_time(occurred_at)):
+            raise PublishRefused(spec.type, "occurred_at", wrong)
         event_id = uuid7()
         return Envelope(
             id=event_id,
@@ -133,6 +142,20 @@ def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envel
         except PublishRefused as refused:
             raise PublishRefused(refused.event_type, f"events[{place}].{refused.field}", refused.rule) from None
     return envelopes
+
+
+def _wrong_version(version: object) -> str | None:
+    if not isinstance(version, int) or isinstance(version, bool):
+        return f"is {type(version).__name__}, not int"
+    return None if -(2**63) <= version < 2**63 else f"{version} does not fit into 64 bits"
+
+
+def _wrong_time(at: object) -> str | None:
+    if not isinstance(at, datetime):
+        return f"is {type(at).__name__}, not datetime"
+    if at.utcoffset() is None:
+        return "is a naive datetime: give it a time zone"
+    return None if EARLIEST <= at <= LATEST else f"{at.isoformat()} is not in the years 1 to 9999 in every time zone"
 
 
 def _publishable(event: object) -> EventSpec:

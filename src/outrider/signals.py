@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from outrider.envelope import Envelope
@@ -41,12 +42,17 @@ class Signals:
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` for every signal from now on; returns a function that ends it."""
         self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return lambda: self._drop(listener)
+
+    def _drop(self, listener: Listener) -> None:
+        """It may be gone already: dropped by another thread, or ended by itself."""
+        with suppress(ValueError):
+            self._listeners.remove(listener)
 
     def emit(self, signal: Signal) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(signal)
             except Exception as error:
-                self._listeners.remove(listener)
+                self._drop(listener)
                 warnings.warn(f"the listener {listener!r} raised {error!r} and was dropped", stacklevel=2)

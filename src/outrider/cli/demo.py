@@ -17,12 +17,14 @@ def demo(
 ) -> None:
     """Watch a small shop publish and read events, with every kind of trouble.
 
-    Customers order, change their minds, hesitate with open transactions and order in bulk; clerks read the events back
-    through an exact cursor, and roll back now and then. A live table counts what happened: nothing may be lost,
-    doubled or out of order. Ends with 0 if that held, else with 1.
+    Customers order, change their minds, order in bulk, keep transactions open.
+    Clerks read the events back through an exact cursor, and sometimes roll back.
+    A live table counts: nothing may be lost, doubled or out of order.
+    Exits with 0 if that held, else with 1.
 
-    Needs: [bold]pip install 'outrider\\[embedded]'[/]. It runs on the embedded Postgres in .outrider/pg, in a database
-    of its own, and tells you how to look into it with psql.
+    Needs: [bold]pip install 'outrider\\[embedded]'[/].
+    Runs on the embedded Postgres in .outrider/pg, in a database of its own,
+    and says how to look into it with psql.
 
     Example: [bold]outrider demo --seconds 30[/]
     """

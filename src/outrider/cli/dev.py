@@ -21,12 +21,14 @@ ENDING = {signal.SIGINT, signal.SIGTERM}
 def dev() -> None:
     """Run this project's own Postgres until Ctrl-C.
 
-    Starts the embedded server in .outrider/pg of the current folder, creates and migrates its database, and says how
-    to reach it. Apps with embedded=True in the same folder share it. The data stays when it ends.
+    Starts the embedded server in .outrider/pg of the current folder,
+    creates and migrates its database, and says how to reach it.
+    Apps with embedded=True in the same folder share it. The data stays.
 
     Needs: [bold]pip install 'outrider\\[embedded]'[/]; no installed Postgres, no root.
 
-    Example: [bold]outrider dev[/], then in another terminal the printed [bold]export OUTRIDER_DSN=...[/]
+    Example: [bold]outrider dev[/]
+    Then, in another terminal, the [bold]export OUTRIDER_DSN=...[/] that it prints.
     """
     schema = Settings.load(embedded=True).schema
     with Embedded() as server:
@@ -39,6 +41,7 @@ def dev() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         typer.echo("Running until Ctrl-C.")
         signal.sigwait(ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         typer.echo("Stopping.")
 
 

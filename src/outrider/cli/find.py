@@ -33,7 +33,7 @@ def _in_pyproject(file: Path) -> str | None:
     try:
         name = tomllib.loads(file.read_text()).get("tool", {}).get("outrider", {}).get("app")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file.resolve()} is not valid TOML ({error}): correct it, or name the app with --app") from None
+        raise ConfigError(f"{file.resolve()} is not valid TOML: {error}") from None
     if name is not None and not isinstance(name, str):
         raise ConfigError(f'[tool.outrider] app in {file.resolve()} is not a text: write it like app = "shop:app"')
     return name

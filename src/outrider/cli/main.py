@@ -60,8 +60,9 @@ def outrider(
 ) -> None:
     """Events out of your Postgres transaction, to every subscriber.
 
-    To see it work: [bold]outrider demo[/]. To develop without installing Postgres: [bold]outrider dev[/].
-    To install or upgrade the schema: [bold]outrider migrate[/].
+    See it work:                     [bold]outrider demo[/]
+    Develop without a Postgres:      [bold]outrider dev[/]
+    Install or upgrade the schema:   [bold]outrider migrate[/]
     """
 
 

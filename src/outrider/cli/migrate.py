@@ -17,6 +17,7 @@ from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, Json
 from outrider.postgres import registration
 from outrider.postgres.migrate import Applied, Migration, applied, known, migrate, pending, refuse_newer, script
 from outrider.postgres.registration import Registered, register
+from outrider.postgres.session import AsyncSession
 from outrider.subscription import Subscription
 
 commands = typer.Typer(invoke_without_command=True)
@@ -47,8 +48,11 @@ def run(
 ) -> None:
     """Install or upgrade the schema, and register an app's subscriptions.
 
-    Needs a Postgres 15 or newer and a role that owns the database (or the schema); no superuser, no extension.
-    Safe to run at every deploy, and from several machines at once. Without an app only the schema is migrated.
+    Safe at every deploy, and from several machines at once.
+    Without an app only the schema is migrated.
+
+    Needs: Postgres 15 or newer, and a role that owns the database or the schema.
+    No superuser, no extension.
 
     Examples:
 
@@ -87,7 +91,7 @@ def status(
 ) -> None:
     """Show every migration: applied when and by whom, or pending.
 
-    Needs a database that the role may read; changes nothing.
+    Needs: a role that may read the schema. Changes nothing.
 
     Example: [bold]outrider migrate status --dsn postgresql://localhost/shop[/]
     """
@@ -121,10 +125,14 @@ async def _plan(place: Place) -> Report:
         todo = pending(have)
         registered = [_unknown(each, new=not have) for each in place.subscriptions]
         if not todo:
-            # Only the database's own register knows what it would do, so it is asked and rolled back.
-            async with conn.transaction(force_rollback=True):
-                registered = [await register(conn, each, place.schema) for each in place.subscriptions]
+            registered = [await _try_register(conn, each, place.schema) for each in place.subscriptions]
         return Report(place.schema, conn.info.dbname, todo, registered, dry_run=True)
+
+
+async def _try_register(conn: AsyncSession, subscription: Subscription, schema: str) -> Registered:
+    """Only the database's own register knows what it would do: it is asked, and rolled back."""
+    async with conn.transaction(force_rollback=True):
+        return await register(conn, subscription, schema)
 
 
 def _unknown(subscription: Subscription, *, new: bool) -> Registered:

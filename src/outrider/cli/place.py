@@ -26,9 +26,11 @@ AppOption = Annotated[
 ]
 DsnOption = Annotated[
     str | None,
-    typer.Option("--dsn", metavar="DSN", help="The database, as a URL or libpq string. Else the app's, else OUTRIDER_DSN."),
+    typer.Option(
+        "--dsn", metavar="DSN", help="The database, a URL or libpq string. Else the app's, else OUTRIDER_DSN."
+    ),
 ]
-EmbeddedOption = Annotated[bool, typer.Option("--embedded", help="The embedded Postgres in .outrider/pg instead of a DSN.")]
+EmbeddedOption = Annotated[bool, typer.Option("--embedded", help="The embedded Postgres in .outrider/pg, not a DSN.")]
 SchemaOption = Annotated[
     str | None,
     typer.Option("--schema", metavar="NAME", help="The schema. Else the app's, else OUTRIDER_SCHEMA, else outrider."),

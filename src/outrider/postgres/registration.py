@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
 from outrider.postgres.log import clear_error
@@ -42,3 +42,12 @@ async def register(conn: AsyncConnection[Any], subscription: Subscription, schem
         raise
     assert row is not None
     return Registered(subscription.name, row[0], row[1])
+
+
+def script(subscription: Subscription, schema: str) -> str:
+    """The same as a statement for psql. It must be a transaction of its own, after the migrations."""
+    each = subscription
+    values = [each.name, each.kind, each.context, each.event_types, each.partitions, each.start_text]
+    types = ("text", "text", "text", "text[]", "integer", "text")
+    arguments = [f"{sql.Literal(value).as_string()}::{type_}" for value, type_ in zip(values, types, strict=True)]
+    return f'select * from "{schema}".register({", ".join(arguments)});\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
@@ -11,10 +12,12 @@ from psycopg.conninfo import conninfo_to_dict
 from outrider.errors import DatabaseUnavailable
 
 OLDEST = 15
+_MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 CONNECT_TIMEOUT = 10
 
 AsyncSession = AsyncConnection[Any]
 Session = Connection[Any]
+DatabaseError = psycopg.Error
 
 
 async def connect(dsn: str, *, autocommit: bool = False) -> AsyncSession:
@@ -64,23 +67,19 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
     """One sentence for why a connection failed. libpq gives no SQLSTATE here, so the server's words must do."""
     try:
         parts = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as wrong:
-        return DatabaseUnavailable(
-            f"the DSN is not a connection string ({str(wrong).strip()}): "
-            "write it like postgresql://user:password@host:5432/database"
-        )
+    except psycopg.ProgrammingError:
+        return _unreadable(dsn)
     text = str(error).strip()
-    user, database, where = parts.get("user", "the current user"), parts.get("dbname", "the default"), _where(dsn)
+    user, where = parts.get("user", "the current user"), _where(dsn)
     if "password authentication failed" in text or "no password supplied" in text:
         return DatabaseUnavailable(
             f"{where} refused the password of user {user!r}: correct it in the DSN, in PGPASSWORD or in ~/.pgpass"
         )
-    if "database" in text and "does not exist" in text:
-        return DatabaseUnavailable(
-            f"{where} has no database {database!r}: create it (createdb {database}) or correct the DSN"
-        )
-    if "role" in text and "does not exist" in text:
-        return DatabaseUnavailable(f"{where} knows no user {user!r}: create it (createuser {user}) or correct the DSN")
+    match _MISSING.findall(text):
+        case [("database", name), *_]:
+            return DatabaseUnavailable(f"{where} has no database {name!r}: create it (createdb {name}) or correct the DSN")
+        case [("role", name), *_]:
+            return DatabaseUnavailable(f"{where} knows no user {name!r}: create it (createuser {name}) or correct the DSN")
     if "could not translate host name" in text or "failed to resolve host" in text:
         return DatabaseUnavailable(f"the host of {where} is unknown: correct the name in the DSN, or check your DNS")
     if "too many clients" in text or "remaining connection slots" in text:
@@ -97,11 +96,19 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
     return DatabaseUnavailable(f"cannot connect to {where}: {text.splitlines()[-1] if text else type(error).__name__}")
 
 
+def _unreadable(dsn: str) -> DatabaseUnavailable:
+    """libpq's own words are left out: they quote the part that it could not read, which may be the password."""
+    return DatabaseUnavailable(
+        "the DSN is not a connection string: write it like postgresql://user:password@host:5432/database"
+        + ("; a % in the user name or password must be written as %25, an @ as %40" if "%" in dsn else "")
+    )
+
+
 def _with_timeout(dsn: str) -> str:
     try:
         given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise explain(error, dsn) from error
+    except psycopg.ProgrammingError:
+        raise _unreadable(dsn) from None
     return dsn if "connect_timeout" in given else psycopg.conninfo.make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT)
 
 

@@ -121,7 +121,7 @@ class Embedded:
         with self._mutex:
             self._joined().restart(SIGNALS[mode])
 
-    def describe(self) -> str:
+    def describe(self, database: str = "postgres") -> str:
         """Where the data is, how to look into it and what ends it, for a human."""
         home = self._joined().home
         psql = "psql" if shutil.which("psql") else str(self.bin / "psql")
@@ -131,7 +131,7 @@ class Embedded:
         lines += [
             f"  data     {home.data}" + (" (temporary: removed at the end)" if self._temporary else ""),
             f"  log      {home.folder / 'server.log'}",
-            f"  connect  {shlex.join([psql, self.dsn()])}",
+            f"  connect  {shlex.join([psql, self.dsn(database)])}",
             "  stops    when the last process that uses it has ended",
         ]
         return "\n".join(lines)

@@ -34,6 +34,7 @@ create or replace function /*schema*/take(
     set row_security = off           -- an error instead of silently seeing nothing
     set enable_seqscan = off         -- the planner must never trade the ordered index for a sort of the backlog
     set enable_bitmapscan = off
+    set plan_cache_mode = force_generic_plan   -- planned once a session; segments are pruned when it runs
     set jit = off
 as $$
 #variable_conflict use_column
