@@ -5,7 +5,6 @@ venv=$1
 here=$(dirname "$0")
 : "${PYTHON:=python3}"
 
-rm -rf "$venv"
 if "$PYTHON" -c 'import ensurepip' 2>/dev/null; then
     "$PYTHON" -m venv "$venv"
     pip="$venv/bin/python -m pip"

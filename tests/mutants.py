@@ -35,7 +35,9 @@ create index on outrider.outbox (tx, seq);
 """
 
 MUTANTS = {
-    "without inflight": changed("late_transactions", ("begin\n    return query", "begin\n    return;\n    return query")),
+    "without inflight": changed(
+        "late_transactions", ("begin\n    return query", "begin\n    return;\n    return query")
+    ),
     "without the range [xmax, R)": changed(
         "late_transactions", ("if pg_snapshot_xmax(p_inflight) < p_horizon then", "if false then")
     ),
@@ -56,7 +58,7 @@ MUTANTS = {
     "without the rebase": changed(
         "take",
         ("cur.cluster <> this and cur.owing is null", "false"),
-        ("cur.cluster = this and", "true and"),
+        ("if cur.cluster = this and", "if true and"),
     ),
     "a sequence with CACHE 20": "alter sequence outrider.outbox_seq cache 20",
     "seq drawn before tx": SEQ_BEFORE_TX,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -331,9 +332,7 @@ class Torture:
         await self.drain()
         return await self.report()
 
-    async def publish_and_read(
-        self, publishers: int, upset: Callable[[], None] | None = None, times: int = 0
-    ) -> None:
+    async def publish_and_read(self, publishers: int, upset: Callable[[], None] | None = None, times: int = 0) -> None:
         self.pace.publishing = publishers + 1
         async with asyncio.TaskGroup() as readers:
             for subscriber in self.awake:
@@ -356,7 +355,7 @@ class Torture:
 
     async def report(self) -> Report:
         async with self.connect() as conn:
-            expected = {key: n for key, n in await (await conn.execute("select key, n from aggregate")).fetchall()}
+            expected = dict(await (await conn.execute("select key, n from aggregate")).fetchall())
             effects: dict[tuple[str, str], list[int]] = defaultdict(list)
             rows = await conn.execute("select subscription, key, n from effect order by place")
             async for subscription, key, n in rows:
@@ -370,5 +369,5 @@ class Torture:
                 once = set(seen)
                 lost[subscriber.name] += n - len(once & set(range(1, n + 1)))
                 doubled[subscriber.name] += len(seen) - len(once)
-                disordered[subscriber.name] += sum(a > b for a, b in zip(seen, seen[1:], strict=False))
+                disordered[subscriber.name] += sum(a > b for a, b in itertools.pairwise(seen))
         return Report(sum(expected.values()), +lost, +doubled, +disordered)

@@ -160,5 +160,3 @@ class Outrider:
         if self._server is not None:
             await asyncio.to_thread(self._server.stop)
             self._server = None
-
-

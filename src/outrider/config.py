@@ -80,7 +80,9 @@ class Settings:
             embedded=embedded,
             schema=schema or env.get("OUTRIDER_SCHEMA") or "outrider",
             generation=_number(env, "OUTRIDER_GENERATION", 0) if generation is None else generation,
-            payload_limit=_number(env, "OUTRIDER_PAYLOAD_LIMIT", DEFAULT_LIMIT) if payload_limit is None else payload_limit,
+            payload_limit=_number(env, "OUTRIDER_PAYLOAD_LIMIT", DEFAULT_LIMIT)
+            if payload_limit is None
+            else payload_limit,
             pool_size=_number(env, "OUTRIDER_POOL_SIZE", 4) if pool_size is None else pool_size,
         )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from outrider.postgres.embedded import Embedded
 from tests.conftest import SETTINGS, migrated
 from tests.torture import Torture
+
+from outrider.postgres.embedded import Embedded
 
 
 @pytest.mark.timeout(170)

@@ -8,13 +8,13 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import AsyncConnection
-
-from outrider.postgres.embedded import Embedded
 from tests.clusters import burn_xids, dump, next_xid, restore
 from tests.conftest import SETTINGS, migrated
 from tests.mutants import MUTANTS
 from tests.postgres.test_take import Desk, publish
 from tests.torture import Report, Torture
+
+from outrider.postgres.embedded import Embedded
 
 
 async def torture_across_restore(

@@ -7,9 +7,9 @@ import asyncio
 import psycopg
 import pytest
 from psycopg import AsyncConnection
+from tests.postgres.test_take import Desk, desk, publish, until_blocked
 
 from outrider.postgres import log
-from tests.postgres.test_take import Desk, desk, publish, until_blocked
 
 __all__ = ["desk"]
 
@@ -135,5 +135,3 @@ async def test_register_refuses_a_transaction_that_has_written(desk: Desk) -> No
         with pytest.raises(psycopg.Error, match="first statement"):
             await conn.execute("select outrider.register('a.reader', 'reader', 'a', null)")
         await conn.rollback()
-
-

@@ -10,12 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import AsyncConnection
+from tests.mutants import MUTANTS, Q, changed
 
 from outrider.errors import CursorError
 from outrider.postgres import log
-from tests.mutants import MUTANTS
 
 Conn = AsyncConnection[Any]
+
+GATE = "    perform pg_advisory_xact_lock_shared(4713);\n"
 
 
 class Desk:
@@ -29,7 +31,9 @@ class Desk:
     async def session(self, **options: Any) -> Conn:
         return await self.stack.enter_async_context(await AsyncConnection.connect(self.dsn, **options))
 
-    async def register(self, types: list[str] | None = None, partitions: int = 1, start: str = "now") -> tuple[Any, ...]:
+    async def register(
+        self, types: list[str] | None = None, partitions: int = 1, start: str = "now"
+    ) -> tuple[Any, ...]:
         async with await AsyncConnection.connect(self.dsn, autocommit=True) as conn:
             cursor = await conn.execute(
                 "select * from outrider.register('a.reader', 'reader', 'a', %s, %s, %s)", [types, partitions, start]
@@ -148,7 +152,9 @@ async def number_before_transaction(desk: Desk) -> list[str]:
     # The first draw after a checkpoint is logged, which needs a transaction id; the next 32 are not.
     await publish(gate, "first")
     await gate.execute("select pg_advisory_lock(4711)")
-    insert = "insert into outrider.outbox (event_type, source, payload) values ('a.happened', 'a', '{\"name\": \"slow\"}')"
+    insert = (
+        "insert into outrider.outbox (event_type, source, payload) values ('a.happened', 'a', '{\"name\": \"slow\"}')"
+    )
     publishing = asyncio.create_task(slow.execute(insert))
     if MUTANTS["seq drawn before tx"] in desk_mutants:
         await until_blocked(gate)
@@ -406,3 +412,42 @@ async def test_hidden_rows_are_an_error(desk: Desk) -> None:
         await conn.rollback()
     finally:
         await owner.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+async def test_a_take_that_was_overtaken_does_not_go_back(desk: Desk) -> None:
+    """Another session reads and commits after a take has looked at the sequence and before it locks the cursor."""
+    await desk.register()
+    gate, conn = await desk.session(autocommit=True), await desk.session()
+    paused = changed("take", ("/*schema*/take(", "/*schema*/take_paused("), (Q, Q + GATE))
+    await gate.execute(paused.encode())
+    await publish(gate, "one")
+    await gate.execute("select pg_advisory_lock(4713)")
+    taking = asyncio.create_task(conn.execute("select outcome, seq from outrider.take_paused('a.reader')"))
+    await until_blocked(gate)
+    await publish(gate, "two", "three")
+    assert await desk.take_all() == ["one", "two", "three"]
+    await gate.execute("select pg_advisory_unlock(4713)")
+    assert await (await taking).fetchall() == [("idle", None)]
+    await conn.commit()
+    assert await desk.take_all() == []
+    assert await desk.cursor("seq") == 3
+
+
+async def test_a_take_that_was_overtaken_while_events_are_owed(desk: Desk) -> None:
+    """The same, where the overtaken take has late events to read: it reads them and stays where the other one got to."""
+    await desk.register()
+    gate, conn, slow = await desk.session(autocommit=True), await desk.session(), await desk.session()
+    await gate.execute(changed("take", ("/*schema*/take(", "/*schema*/take_paused("), (Q, Q + GATE)).encode())
+    await publish(slow, "slow")
+    await publish(gate, "one")
+    await gate.execute("select pg_advisory_lock(4713)")
+    taking = asyncio.create_task(conn.execute("select outcome, seq from outrider.take_paused('a.reader')"))
+    await until_blocked(gate)
+    await publish(gate, "two", "three")
+    assert await desk.take_all() == ["one", "two", "three"]
+    await slow.commit()
+    await gate.execute("select pg_advisory_unlock(4713)")
+    assert [seq for _, seq in await (await taking).fetchall()] == [1]
+    await conn.commit()
+    assert await desk.take_all() == []
+    assert await desk.cursor("seq") == 4

@@ -31,12 +31,14 @@ def _in_pyproject(file: Path) -> str | None:
     if not file.is_file():
         return None
     try:
-        name = tomllib.loads(file.read_text()).get("tool", {}).get("outrider", {}).get("app")
+        found: object = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file.resolve()} is not valid TOML: {error}") from None
-    if name is not None and not isinstance(name, str):
+    for step in ("tool", "outrider", "app"):
+        found = found.get(step) if isinstance(found, dict) else None
+    if found is not None and not isinstance(found, str):
         raise ConfigError(f'[tool.outrider] app in {file.resolve()} is not a text: write it like app = "shop:app"')
-    return name
+    return found
 
 
 def _load(name: str, named_by: str) -> Outrider:

@@ -23,7 +23,7 @@ class Commands(TyperGroup):
             raise fail(str(error)) from error
         except DatabaseError as error:
             said = str(error).strip() or type(error).__name__
-            raise fail(f"the database refused: {said.splitlines()[0]}") from error
+            raise fail(f"the database reported: {said.splitlines()[0]}") from error
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 

@@ -12,6 +12,7 @@ import typer
 from outrider.app import Outrider
 from outrider.cli.find import find_app
 from outrider.config import Settings
+from outrider.errors import ConfigError
 from outrider.postgres.session import AsyncSession
 from outrider.subscription import Subscription
 
@@ -74,6 +75,11 @@ class Place:
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncSession]:
         """A session in which every statement is its own transaction."""
+        if self.settings.dsn is None and not self.settings.embedded:
+            raise ConfigError(
+                "no database: give --dsn or set OUTRIDER_DSN, or name an app that has one with --app; "
+                "for development, --embedded runs one in .outrider/pg"
+            )
         there = Outrider(dsn=self.settings.dsn, embedded=self.settings.embedded, schema=self.schema)
         async with there, there.connect() as conn:
             await conn.set_autocommit(True)

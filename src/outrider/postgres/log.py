@@ -58,7 +58,9 @@ def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str) -> lis
         raise missing_schema(schema) from error
 
 
-async def take(conn: AsyncConnection[Any], subscription: str, partition: int, limit: int, scan: int, schema: str) -> Batch:
+async def take(
+    conn: AsyncConnection[Any], subscription: str, partition: int, limit: int, scan: int, schema: str
+) -> Batch:
     params = {"subscription": subscription, "partition": partition, "limit": limit, "scan": scan, "generation": 0}
     try:
         async with conn.cursor(row_factory=tuple_row, binary=True) as cursor:

@@ -103,7 +103,9 @@ def script(schema: str, applied_by: str, after: int = 0) -> str:
         return f"-- nothing to do: this Outrider knows no migration after {after}\n"
     parts = ["begin;\n"]
     if after == 0:
-        parts.append(f'create schema if not exists "{schema}";\n' + statement.statement("migration_ledger", schema).decode())
+        parts.append(
+            f'create schema if not exists "{schema}";\n' + statement.statement("migration_ledger", schema).decode()
+        )
     for migration in todo:
         parts.append(_step(migration, schema, last=migration is todo[-1]))
         parts.append(
@@ -142,7 +144,9 @@ def _step(migration: Migration, schema: str, *, last: bool) -> str:
     parts = [migration.sql]
     if last:
         parts += [text for _, text in statement.functions()]
-        parts.append("revoke all on all functions in schema /*schema*/ from public;".replace("/*schema*/", f'"{schema}"'))
+        parts.append(
+            "revoke all on all functions in schema /*schema*/ from public;".replace("/*schema*/", f'"{schema}"')
+        )
     return statement.render("\n".join(parts), schema)
 
 

@@ -15,7 +15,9 @@ from outrider.postgres import session
 class Pool:
     def __init__(self, dsn: str, size: int) -> None:
         self._dsn = dsn
-        self._pool = AsyncConnectionPool[AsyncConnection[Any]](dsn, min_size=0, max_size=size, open=False, name="outrider")
+        self._pool = AsyncConnectionPool[AsyncConnection[Any]](
+            dsn, min_size=0, max_size=size, open=False, name="outrider"
+        )
 
     async def open(self) -> None:
         conn = await session.connect(self._dsn)

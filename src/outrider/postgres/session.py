@@ -12,8 +12,9 @@ from psycopg.conninfo import conninfo_to_dict
 from outrider.errors import DatabaseUnavailable
 
 OLDEST = 15
-_MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 CONNECT_TIMEOUT = 10
+
+_MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 
 AsyncSession = AsyncConnection[Any]
 Session = Connection[Any]
@@ -77,9 +78,13 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
         )
     match _MISSING.findall(text):
         case [("database", name), *_]:
-            return DatabaseUnavailable(f"{where} has no database {name!r}: create it (createdb {name}) or correct the DSN")
+            return DatabaseUnavailable(
+                f"{where} has no database {name!r}: create it (createdb {name}) or correct the DSN"
+            )
         case [("role", name), *_]:
-            return DatabaseUnavailable(f"{where} knows no user {name!r}: create it (createuser {name}) or correct the DSN")
+            return DatabaseUnavailable(
+                f"{where} knows no user {name!r}: create it (createuser {name}) or correct the DSN"
+            )
     if "could not translate host name" in text or "failed to resolve host" in text:
         return DatabaseUnavailable(f"the host of {where} is unknown: correct the name in the DSN, or check your DNS")
     if "too many clients" in text or "remaining connection slots" in text:
@@ -92,7 +97,9 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
             "check that the host is up and that no firewall drops the traffic"
         )
     if "Connection refused" in text or "No such file or directory" in text:
-        return DatabaseUnavailable(f"nothing listens at {where}: start Postgres there, or correct host and port in the DSN")
+        return DatabaseUnavailable(
+            f"nothing listens at {where}: start Postgres there, or correct host and port in the DSN"
+        )
     return DatabaseUnavailable(f"cannot connect to {where}: {text.splitlines()[-1] if text else type(error).__name__}")
 
 

@@ -1,6 +1,6 @@
 -- The log, who reads it, and how far each reader is.
 -- breaking: yes
--- functions: pending
+-- functions: b9a6821e6d9b6542
 
 do $uuid7$
 begin

@@ -66,19 +66,18 @@ begin
             p_subscription, p_generation, p_partition
             using errcode = 'OR002', hint = 'Register the subscription first: app.migrate() or outrider migrate --app.';
     end if;
+    -- Looked up again: another session may have read on since q.
+    if cur.seq > q and cur.seq > coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0) then
+        raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, q
+            using errcode = 'OR003', hint = 'The log was restored without its sequence, or the sequence was set back.';
+    end if;
     this := (select system_identifier from pg_control_system());
-    if cur.cluster = this and cur.seq >= q and cur.owing is null then
-        if cur.seq > q then
-            raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, q
-                using errcode = 'OR003',
-                      hint = 'The log was restored without its sequence, or the sequence was set back.';
-        end if;
-        if not exists (select from /*schema*/late_transactions(
+    if cur.cluster = this and cur.seq >= q and cur.owing is null
+       and not exists (select from /*schema*/late_transactions(
                            cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
-            outcome := 'idle';
-            return next;
-            return;
-        end if;
+        outcome := 'idle';
+        return next;
+        return;
     end if;
 
     select c.* into cur from /*schema*/cursor as c
@@ -90,6 +89,7 @@ begin
         return;
     end if;
     r := pg_current_xact_id();
+    q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
     -- After the lock: doubling the partitions locks the cursors first.
     select s.* into sub from /*schema*/subscription as s where s.name = p_subscription;
 

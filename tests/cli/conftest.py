@@ -1,0 +1,72 @@
+"""Runs the real `outrider` command as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+MAIN = "from outrider.cli import main; main()"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    processes = []
+
+    def begin(*arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OUTRIDER_", "PG"))}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", MAIN, *arguments],
+            cwd=cwd,
+            env=clean | dict(env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def outrider(start: Start) -> Run:
+    def run(
+        *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        process = start(*arguments, env=env) if cwd is None else start(*arguments, cwd=cwd, env=env)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def owner(server: str) -> Iterator[str]:
+    """A role without any privilege beyond logging in."""
+    name = f"owner_{os.getpid()}"
+    with psycopg.connect(server, autocommit=True) as conn:
+        conn.execute(f"create role {name} login".encode())
+        yield name
+        conn.execute(f"drop role {name}".encode())
+
+
+@pytest.fixture
+def owned_database(owner: str, empty_database: str) -> str:
+    """A database as that role, who owns it. Dropped before the role, since it is made after it."""
+    with psycopg.connect(empty_database, autocommit=True) as conn:
+        conn.execute(f"alter database {conn.info.dbname} owner to {owner}".encode())
+    return make_conninfo(empty_database, user=owner)

@@ -1,0 +1,26 @@
+"""What the command says about itself."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+from tests.cli.conftest import Run
+
+
+def test_version(outrider: Run) -> None:
+    assert outrider("--version").stdout == f"outrider {version('outrider')}\n"
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["migrate", "status"], ["dev"], ["demo"]])
+def test_help_teaches(outrider: Run, command: list[str]) -> None:
+    done = outrider(*command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for taught in ("Needs:", "Example", f"outrider {' '.join(command)}"):
+        assert taught in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_help_lists_the_commands(outrider: Run) -> None:
+    done = outrider("--help")
+    assert all(command in done.stdout for command in ("demo", "dev", "migrate"))

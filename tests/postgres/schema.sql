@@ -1,0 +1,1342 @@
+CREATE SCHEMA outrider;
+
+CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select coalesce(greatest(
+        (select max(o.seq) from "outrider".outbox as o
+         where o.tx in (select pg_snapshot_xip(p_now))),
+        (select max(o.seq) from "outrider".outbox as o
+         where o.tx >= pg_snapshot_xmax(p_now))
+    ), 0)
+$$;
+
+CREATE FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) RETURNS SETOF xid8
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return query
+    select listed.tx
+    from (select pg_snapshot_xip(p_inflight) as tx) as listed,
+         -- Not EXISTS: the planner would turn it into a join that reads all their events.
+         lateral (select from "outrider".outbox as o
+                  where o.tx = listed.tx and o.seq > p_floor and o.seq <= p_upto limit 1) as one
+    where listed.tx < p_horizon and pg_visible_in_snapshot(listed.tx, p_now);
+
+    -- A snapshot's xmax is one past the newest *finished* transaction: running ones above it are not in its list.
+    if pg_snapshot_xmax(p_inflight) < p_horizon then
+        return query
+        with recursive above as (
+            (select o.tx from "outrider".outbox as o
+             where o.tx >= pg_snapshot_xmax(p_inflight) and o.tx < p_horizon and o.seq > p_floor and o.seq <= p_upto
+             order by o.tx limit 1)
+            union all
+            select (select o.tx from "outrider".outbox as o
+                    where o.tx > above.tx and o.tx < p_horizon and o.seq > p_floor and o.seq <= p_upto
+                    order by o.tx limit 1)
+            from above
+            where above.tx is not null
+        )
+        select above.tx from above where above.tx is not null;
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.publish(event_type text, payload jsonb, key text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, event_version integer DEFAULT 1, source text DEFAULT 'sql'::text, target text DEFAULT NULL::text, content_class text DEFAULT 'internal'::text, channel_class text DEFAULT NULL::text, workspace_id text DEFAULT NULL::text, aggregate_kind text DEFAULT NULL::text, entity_version bigint DEFAULT NULL::bigint, occurred_at timestamp with time zone DEFAULT NULL::timestamp with time zone, trace_context jsonb DEFAULT NULL::jsonb) RETURNS uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_variable
+declare
+    generation bigint := coalesce(nullif(current_setting('outrider.generation', true), '')::bigint, 0);
+    bytes      bigint := octet_length(payload::text);
+    allowed    bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
+    event_id   uuid := "outrider".uuid7();
+begin
+    if event_type is null or event_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' then
+        raise 'event type % is not lower-case words joined by dots', coalesce(quote_literal(event_type), 'NULL')
+            using errcode = 'OR004';
+    end if;
+    if payload is null or jsonb_typeof(payload) <> 'object' then
+        raise '% was not published: the payload must be a JSON object', event_type using errcode = 'OR004';
+    end if;
+    if bytes > allowed then
+        raise '% was not published: its payload has % bytes, the limit is %', event_type, bytes, allowed
+            using errcode = 'OR004', hint = 'The setting payload_max_bytes holds the limit.';
+    end if;
+    if key = '' or idempotency_key = '' then
+        raise '% was not published: an empty key or idempotency key', event_type
+            using errcode = 'OR004', hint = 'Leave it out, or pass NULL.';
+    end if;
+
+    insert into "outrider".outbox (
+        id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
+        aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context)
+    values (
+        event_id, event_type, event_version, coalesce(occurred_at, clock_timestamp()), source, target, content_class,
+        case when generation = 0 and channel_class is null then 'outbox_default'
+             else 'outbox_gen_' || generation || coalesce('_' || channel_class, '') end,
+        generation, coalesce(workspace_id, nullif(current_setting('app.workspace_id', true), '')),
+        aggregate_kind, key, entity_version, payload, idempotency_key, trace_context);
+    return event_id;
+end
+$_$;
+
+CREATE FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer DEFAULT 1, p_start text DEFAULT 'now'::text, p_generation bigint DEFAULT 0, OUT outcome text, OUT partitions integer) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    AS $$
+declare
+    q   bigint;
+    r   xid8;
+    sub "outrider".subscription;
+begin
+    if current_setting('transaction_isolation') <> 'read committed'
+       or pg_current_xact_id_if_assigned() is not null then
+        raise 'register must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';
+    end if;
+    if (select s.seqcache from pg_sequence as s where s.seqrelid = '"outrider".outbox_seq'::regclass) <> 1 then
+        raise 'the sequence of the log must have CACHE 1: with more, cursors would skip events'
+            using errcode = 'OR003', hint = 'alter sequence "outrider".outbox_seq cache 1';
+    end if;
+
+    q := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
+
+    insert into "outrider".subscription (name, kind, context, event_types, partitions)
+    values (p_name, p_kind, p_context, p_event_types, p_partitions)
+    on conflict (name) do nothing;
+
+    if found then
+        r := pg_current_xact_id();
+        insert into "outrider".cursor (
+            subscription, generation, partition, seq, floor, inflight, horizon, mark_seq, mark_xid, cluster)
+        select p_name, p_generation, n,
+               case p_start
+                   when 'now' then q
+                   when 'beginning' then 0
+                   else coalesce((select min(o.seq) - 1 from "outrider".outbox as o
+                                  where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
+               end,
+               "outrider".foreign_floor(snapshot.now), snapshot.now, r, q, r,
+               (select system_identifier from pg_control_system())
+        from (select pg_current_snapshot() as now) as snapshot, generate_series(0, p_partitions - 1) as n;
+        outcome := 'created';
+        partitions := p_partitions;
+        return;
+    end if;
+
+    select s.* into sub from "outrider".subscription as s where s.name = p_name for update;
+    if sub.kind <> p_kind or sub.context <> p_context then
+        raise 'subscription "%" is registered as a % of context "%", not as a % of context "%"',
+            p_name, sub.kind, sub.context, p_kind, p_context
+            using errcode = 'OR002', hint = 'Give the new one another name.';
+    end if;
+
+    outcome := 'unchanged';
+    if sub.event_types is not null and (p_event_types is null or not sub.event_types @> p_event_types) then
+        update "outrider".subscription as s
+        set event_types = case when p_event_types is not null then
+            array(select distinct t from unnest(sub.event_types || p_event_types) as t order by t) end
+        where s.name = p_name;
+        outcome := 'extended';
+    end if;
+
+    partitions := sub.partitions;
+    if partitions < p_partitions then
+        perform from "outrider".cursor as c where c.subscription = p_name order by generation, partition for update;
+        while partitions < p_partitions loop
+            insert into "outrider".cursor (
+                subscription, generation, partition,
+                seq, floor, inflight, horizon, owing, owed_after, mark_seq, mark_xid, cluster)
+            select c.subscription, c.generation, c.partition + register.partitions,
+                   c.seq, c.floor, c.inflight, c.horizon, c.owing, c.owed_after, c.mark_seq, c.mark_xid, c.cluster
+            from "outrider".cursor as c where c.subscription = p_name;
+            partitions := partitions * 2;
+        end loop;
+        update "outrider".subscription as s set partitions = register.partitions where s.name = p_name;
+        outcome := 'extended';
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT 0, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0) RETURNS TABLE(outcome text, seq bigint, id uuid, event_type text, event_version integer, occurred_at timestamp with time zone, source text, target text, content_class text, channel text, generation bigint, workspace_id text, aggregate_kind text, aggregate_id text, entity_version bigint, payload text, idempotency_key text, trace_context text, origin text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    q          bigint;
+    r          xid8;
+    cur        "outrider".cursor;
+    sub        "outrider".subscription;
+    this       bigint;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
+            using errcode = 'OR001', hint = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
+    end if;
+    if pg_current_xact_id_if_assigned() is not null then
+        raise 'take must come before anything is written in its transaction'
+            using errcode = 'OR001', hint = 'Take once, at the start of a new transaction.';
+    end if;
+    if p_limit < 1 or p_scan < p_limit then
+        raise 'take needs 1 <= limit <= scan, got limit % and scan %', p_limit, p_scan using errcode = 'OR001';
+    end if;
+
+    q := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
+
+    select c.* into cur from "outrider".cursor as c
+    where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
+    if not found then
+        raise 'there is no cursor for subscription "%", generation %, partition %',
+            p_subscription, p_generation, p_partition
+            using errcode = 'OR002', hint = 'Register the subscription first: app.migrate() or outrider migrate --app.';
+    end if;
+    -- Looked up again: another session may have read on since q.
+    if cur.seq > q and cur.seq > coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0) then
+        raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, q
+            using errcode = 'OR003', hint = 'The log was restored without its sequence, or the sequence was set back.';
+    end if;
+    this := (select system_identifier from pg_control_system());
+    if cur.cluster = this and cur.seq >= q and cur.owing is null
+       and not exists (select from "outrider".late_transactions(
+                           cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
+        outcome := 'idle';
+        return next;
+        return;
+    end if;
+
+    select c.* into cur from "outrider".cursor as c
+    where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition
+    for update skip locked;
+    if not found then
+        outcome := 'busy';
+        return next;
+        return;
+    end if;
+    r := pg_current_xact_id();
+    q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
+    -- After the lock: doubling the partitions locks the cursors first.
+    select s.* into sub from "outrider".subscription as s where s.name = p_subscription;
+
+    -- Restored from another cluster: its transactions are over, and what they left is here. Its ids mean nothing from
+    -- now on, except for what is still owed.
+    if cur.cluster <> this and cur.owing is null then
+        cur.owing := nullif(array(
+            select "outrider".late_transactions(
+                cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}');
+        cur.owed_after := case when cur.owing is not null then cur.floor end;
+        cur.floor := (select "outrider".foreign_floor(pg_current_snapshot()));
+        cur.inflight := '9223372036854775807:9223372036854775807:';
+        cur.horizon := '0';
+        cur.mark_seq := cur.floor;
+        cur.mark_xid := '0';
+        cur.cluster := this;
+    end if;
+
+    return query
+    with snapshot as materialized (
+        select pg_current_snapshot() as now
+    ),
+    late_tx as materialized (
+        select owing.tx from unnest(cur.owing) as owing (tx)
+        union all
+        select found.tx
+        from snapshot, "outrider".late_transactions(
+            cur.inflight, cur.horizon, snapshot.now, cur.floor, cur.seq) as found (tx)
+        where cur.owing is null
+    ),
+    late_found as materialized (
+        select late_tx.tx as of_tx, o.*
+        from late_tx cross join lateral (
+            select step.*
+            from (select o.* from "outrider".outbox as o
+                  where o.tx = late_tx.tx and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
+                  order by o.seq limit p_scan) as step
+            where (sub.event_types is null or step.event_type = any (sub.event_types))
+              and (step.target is null or step.target = sub.context)
+              and (sub.partitions = 1
+                   or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = p_partition)
+            limit p_limit
+        ) as o
+    ),
+    late_stop as materialized (
+        -- Where the reading of some transaction had to stop before its end; null when none had to.
+        select min(case
+            when found.events = p_limit then found.last_seq
+            else (select o.seq from "outrider".outbox as o
+                  where o.tx = late_tx.tx and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
+                  order by o.seq offset p_scan - 1 limit 1)
+        end) as seq
+        from late_tx
+        left join (select of_tx, count(*) as events, max(seq) as last_seq from late_found group by of_tx) as found
+            on found.of_tx = late_tx.tx
+    ),
+    late as materialized (
+        select late_found.* from late_found, late_stop
+        where late_stop.seq is null or late_found.seq <= late_stop.seq
+        order by late_found.seq limit p_limit
+    ),
+    late_end as materialized (
+        select case when count(*) = p_limit then max(late.seq) else (select seq from late_stop) end as seq,
+               count(*) as events
+        from late
+    ),
+    fresh as materialized (
+        select step.*
+        from (select o.* from "outrider".outbox as o
+              where o.seq > cur.seq and o.seq <= q
+              order by o.seq limit p_scan) as step
+        where (sub.event_types is null or step.event_type = any (sub.event_types))
+          and (step.target is null or step.target = sub.context)
+          and (sub.partitions = 1
+               or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = p_partition)
+        limit (select case when cur.owing is null and late_end.seq is null then p_limit - late_end.events else 0 end
+               from late_end)
+    ),
+    fresh_end as materialized (
+        select case
+            when cur.owing is not null or late_end.seq is not null then cur.seq
+            when count(fresh.seq) = p_limit - late_end.events then max(fresh.seq)
+            else coalesce((select o.seq from "outrider".outbox as o
+                           where o.seq > cur.seq and o.seq <= q
+                           order by o.seq offset p_scan - 1 limit 1), q)
+        end as seq
+        from late_end left join fresh on true
+        group by late_end.seq, late_end.events
+    ),
+    advance as (
+        update "outrider".cursor as c
+        set seq        = fresh_end.seq,
+            owing      = case when late_end.seq is null then null else
+                             coalesce(cur.owing, (select array_agg(late_tx.tx) from late_tx)) end,
+            owed_after = late_end.seq,
+            inflight   = case when cur.owing is null then snapshot.now else cur.inflight end,
+            horizon    = case when cur.owing is null and late_end.seq is null then r else cur.horizon end,
+            floor      = case when moved.mark then greatest(cur.floor, cur.mark_seq) else cur.floor end,
+            mark_seq   = case when moved.mark then q else cur.mark_seq end,
+            mark_xid   = case when moved.mark then r else cur.mark_xid end,
+            cluster    = cur.cluster
+        from snapshot, late_end, fresh_end,
+             lateral (select cur.owing is null and late_end.seq is null
+                             and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
+        where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition
+        returning case when c.seq = q and c.owing is null and cur.owing is null then 'done' else 'more' end as outcome
+    )
+    select advance.outcome, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
+           e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
+           e.entity_version, e.payload::text, coalesce(e.idempotency_key, e.id::text), e.trace_context::text, e.origin
+    from advance left join (
+        select 1 as part, late.seq, late.id, late.event_type, late.event_version, late.occurred_at, late.source,
+               late.target, late.content_class, late.channel, late.generation, late.workspace_id,
+               late.aggregate_kind, late.aggregate_id, late.entity_version, late.payload, late.idempotency_key,
+               late.trace_context, late.origin
+        from late
+        union all
+        select 2, fresh.seq, fresh.id, fresh.event_type, fresh.event_version, fresh.occurred_at, fresh.source,
+               fresh.target, fresh.content_class, fresh.channel, fresh.generation, fresh.workspace_id,
+               fresh.aggregate_kind, fresh.aggregate_id, fresh.entity_version, fresh.payload, fresh.idempotency_key,
+               fresh.trace_context, fresh.origin
+        from fresh
+    ) as e on true
+    order by e.part, e.seq;
+end
+$$;
+
+CREATE FUNCTION outrider.uuid7() RETURNS uuid
+    LANGUAGE sql PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$select uuidv7()$$;
+
+CREATE TABLE outrider.cursor (
+    subscription text NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    partition integer NOT NULL,
+    seq bigint NOT NULL,
+    floor bigint NOT NULL,
+    inflight pg_snapshot NOT NULL,
+    horizon xid8 NOT NULL,
+    owing xid8[],
+    owed_after bigint,
+    mark_seq bigint NOT NULL,
+    mark_xid xid8 NOT NULL,
+    cluster bigint NOT NULL,
+    CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
+    CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
+    CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
+)
+WITH (fillfactor='50');
+
+COMMENT ON COLUMN outrider.cursor.seq IS 'every committed event up to here is read, except those of inflight and owing';
+
+COMMENT ON COLUMN outrider.cursor.floor IS 'no event at or below this can belong to a transaction in inflight';
+
+COMMENT ON COLUMN outrider.cursor.inflight IS 'with horizon: the transactions below horizon that had not finished in this snapshot';
+
+COMMENT ON COLUMN outrider.cursor.owing IS 'finished transactions whose late events are being read in pages';
+
+COMMENT ON COLUMN outrider.cursor.owed_after IS 'how far owing has been read';
+
+COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id of mark_xid or above drew only numbers above mark_seq';
+
+COMMENT ON COLUMN outrider.cursor.cluster IS 'the system identifier of the cluster whose transaction ids these are';
+
+CREATE TABLE outrider.migration (
+    version integer NOT NULL,
+    name text NOT NULL,
+    breaking boolean NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL,
+    applied_by text NOT NULL
+);
+
+CREATE TABLE outrider.outbox (
+    tx xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    seq bigint NOT NULL,
+    id uuid DEFAULT outrider.uuid7() NOT NULL,
+    event_type text NOT NULL,
+    event_version integer DEFAULT 1 NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    source text NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text NOT NULL,
+    channel text DEFAULT 'outbox_default'::text NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+)
+PARTITION BY RANGE (seq);
+
+COMMENT ON COLUMN outrider.outbox.target IS 'the one context that shall see the event; null = broadcast';
+
+COMMENT ON COLUMN outrider.outbox.aggregate_id IS 'the ordering key; null = no order';
+
+COMMENT ON COLUMN outrider.outbox.idempotency_key IS 'null = the event''s id';
+
+COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; null = born here';
+
+CREATE TABLE outrider.outbox_s0 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s1 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s10 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s11 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s12 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s13 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s14 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s15 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s2 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s3 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s4 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s5 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s6 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s7 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s8 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.outbox_s9 (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+ALTER TABLE outrider.outbox ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME outrider.outbox_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE outrider.outbox_tail (
+    tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
+    seq bigint CONSTRAINT outbox_seq_not_null NOT NULL,
+    id uuid DEFAULT outrider.uuid7() CONSTRAINT outbox_id_not_null NOT NULL,
+    event_type text CONSTRAINT outbox_event_type_not_null NOT NULL,
+    event_version integer DEFAULT 1 CONSTRAINT outbox_event_version_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT outbox_occurred_at_not_null NOT NULL,
+    source text CONSTRAINT outbox_source_not_null NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text CONSTRAINT outbox_content_class_not_null NOT NULL,
+    channel text DEFAULT 'outbox_default'::text CONSTRAINT outbox_channel_not_null NOT NULL,
+    generation bigint DEFAULT 0 CONSTRAINT outbox_generation_not_null NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+CREATE TABLE outrider.setting (
+    name text NOT NULL,
+    value bigint NOT NULL,
+    "least" bigint NOT NULL,
+    "greatest" bigint NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT setting_check CHECK (((value >= "least") AND (value <= "greatest")))
+);
+
+CREATE TABLE outrider.subscription (
+    name text NOT NULL,
+    kind text NOT NULL,
+    context text NOT NULL,
+    event_types text[],
+    partitions integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
+    CONSTRAINT subscription_event_types_check CHECK ((cardinality(event_types) > 0)),
+    CONSTRAINT subscription_kind_check CHECK ((kind = 'reader'::text)),
+    CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
+    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0)))
+);
+
+COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type';
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s0 FOR VALUES FROM (MINVALUE) TO ('1000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s1 FOR VALUES FROM ('1000000') TO ('2000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s10 FOR VALUES FROM ('10000000') TO ('11000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s11 FOR VALUES FROM ('11000000') TO ('12000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s12 FOR VALUES FROM ('12000000') TO ('13000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s13 FOR VALUES FROM ('13000000') TO ('14000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s14 FOR VALUES FROM ('14000000') TO ('15000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s15 FOR VALUES FROM ('15000000') TO ('16000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s2 FOR VALUES FROM ('2000000') TO ('3000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s3 FOR VALUES FROM ('3000000') TO ('4000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s4 FOR VALUES FROM ('4000000') TO ('5000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s5 FOR VALUES FROM ('5000000') TO ('6000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s6 FOR VALUES FROM ('6000000') TO ('7000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s7 FOR VALUES FROM ('7000000') TO ('8000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s8 FOR VALUES FROM ('8000000') TO ('9000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s9 FOR VALUES FROM ('9000000') TO ('10000000');
+
+ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_tail FOR VALUES FROM ('16000000') TO (MAXVALUE);
+
+ALTER TABLE ONLY outrider.cursor
+    ADD CONSTRAINT cursor_pkey PRIMARY KEY (subscription, generation, partition);
+
+ALTER TABLE ONLY outrider.migration
+    ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
+
+ALTER TABLE ONLY outrider.outbox
+    ADD CONSTRAINT outbox_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s0
+    ADD CONSTRAINT outbox_s0_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s10
+    ADD CONSTRAINT outbox_s10_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s11
+    ADD CONSTRAINT outbox_s11_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s12
+    ADD CONSTRAINT outbox_s12_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s13
+    ADD CONSTRAINT outbox_s13_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s14
+    ADD CONSTRAINT outbox_s14_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s15
+    ADD CONSTRAINT outbox_s15_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s1
+    ADD CONSTRAINT outbox_s1_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s2
+    ADD CONSTRAINT outbox_s2_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s3
+    ADD CONSTRAINT outbox_s3_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s4
+    ADD CONSTRAINT outbox_s4_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s5
+    ADD CONSTRAINT outbox_s5_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s6
+    ADD CONSTRAINT outbox_s6_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s7
+    ADD CONSTRAINT outbox_s7_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s8
+    ADD CONSTRAINT outbox_s8_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_s9
+    ADD CONSTRAINT outbox_s9_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.outbox_tail
+    ADD CONSTRAINT outbox_tail_pkey PRIMARY KEY (seq);
+
+ALTER TABLE ONLY outrider.setting
+    ADD CONSTRAINT setting_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY outrider.subscription
+    ADD CONSTRAINT subscription_pkey PRIMARY KEY (name);
+
+CREATE INDEX outbox_id ON ONLY outrider.outbox USING btree (id);
+
+CREATE INDEX outbox_s0_id_idx ON outrider.outbox_s0 USING btree (id);
+
+CREATE INDEX outbox_tx_seq ON ONLY outrider.outbox USING btree (tx, seq);
+
+CREATE INDEX outbox_s0_tx_seq_idx ON outrider.outbox_s0 USING btree (tx, seq);
+
+CREATE INDEX outbox_s10_id_idx ON outrider.outbox_s10 USING btree (id);
+
+CREATE INDEX outbox_s10_tx_seq_idx ON outrider.outbox_s10 USING btree (tx, seq);
+
+CREATE INDEX outbox_s11_id_idx ON outrider.outbox_s11 USING btree (id);
+
+CREATE INDEX outbox_s11_tx_seq_idx ON outrider.outbox_s11 USING btree (tx, seq);
+
+CREATE INDEX outbox_s12_id_idx ON outrider.outbox_s12 USING btree (id);
+
+CREATE INDEX outbox_s12_tx_seq_idx ON outrider.outbox_s12 USING btree (tx, seq);
+
+CREATE INDEX outbox_s13_id_idx ON outrider.outbox_s13 USING btree (id);
+
+CREATE INDEX outbox_s13_tx_seq_idx ON outrider.outbox_s13 USING btree (tx, seq);
+
+CREATE INDEX outbox_s14_id_idx ON outrider.outbox_s14 USING btree (id);
+
+CREATE INDEX outbox_s14_tx_seq_idx ON outrider.outbox_s14 USING btree (tx, seq);
+
+CREATE INDEX outbox_s15_id_idx ON outrider.outbox_s15 USING btree (id);
+
+CREATE INDEX outbox_s15_tx_seq_idx ON outrider.outbox_s15 USING btree (tx, seq);
+
+CREATE INDEX outbox_s1_id_idx ON outrider.outbox_s1 USING btree (id);
+
+CREATE INDEX outbox_s1_tx_seq_idx ON outrider.outbox_s1 USING btree (tx, seq);
+
+CREATE INDEX outbox_s2_id_idx ON outrider.outbox_s2 USING btree (id);
+
+CREATE INDEX outbox_s2_tx_seq_idx ON outrider.outbox_s2 USING btree (tx, seq);
+
+CREATE INDEX outbox_s3_id_idx ON outrider.outbox_s3 USING btree (id);
+
+CREATE INDEX outbox_s3_tx_seq_idx ON outrider.outbox_s3 USING btree (tx, seq);
+
+CREATE INDEX outbox_s4_id_idx ON outrider.outbox_s4 USING btree (id);
+
+CREATE INDEX outbox_s4_tx_seq_idx ON outrider.outbox_s4 USING btree (tx, seq);
+
+CREATE INDEX outbox_s5_id_idx ON outrider.outbox_s5 USING btree (id);
+
+CREATE INDEX outbox_s5_tx_seq_idx ON outrider.outbox_s5 USING btree (tx, seq);
+
+CREATE INDEX outbox_s6_id_idx ON outrider.outbox_s6 USING btree (id);
+
+CREATE INDEX outbox_s6_tx_seq_idx ON outrider.outbox_s6 USING btree (tx, seq);
+
+CREATE INDEX outbox_s7_id_idx ON outrider.outbox_s7 USING btree (id);
+
+CREATE INDEX outbox_s7_tx_seq_idx ON outrider.outbox_s7 USING btree (tx, seq);
+
+CREATE INDEX outbox_s8_id_idx ON outrider.outbox_s8 USING btree (id);
+
+CREATE INDEX outbox_s8_tx_seq_idx ON outrider.outbox_s8 USING btree (tx, seq);
+
+CREATE INDEX outbox_s9_id_idx ON outrider.outbox_s9 USING btree (id);
+
+CREATE INDEX outbox_s9_tx_seq_idx ON outrider.outbox_s9 USING btree (tx, seq);
+
+CREATE INDEX outbox_tail_id_idx ON outrider.outbox_tail USING btree (id);
+
+CREATE INDEX outbox_tail_tx_seq_idx ON outrider.outbox_tail USING btree (tx, seq);
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s0_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s0_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s0_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s10_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s10_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s10_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s11_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s11_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s11_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s12_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s12_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s12_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s13_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s13_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s13_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s14_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s14_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s14_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s15_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s15_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s15_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s1_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s1_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s1_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s2_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s2_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s2_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s3_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s3_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s3_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s4_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s4_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s4_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s5_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s5_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s5_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s6_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s6_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s6_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s7_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s7_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s7_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s8_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s8_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s8_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s9_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_s9_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_s9_tx_seq_idx;
+
+ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_tail_id_idx;
+
+ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_tail_pkey;
+
+ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_tail_tx_seq_idx;
+
+ALTER TABLE ONLY outrider.cursor
+    ADD CONSTRAINT cursor_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
+REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.publish(event_type text, payload jsonb, key text, idempotency_key text, event_version integer, source text, target text, content_class text, channel_class text, workspace_id text, aggregate_kind text, entity_version bigint, occurred_at timestamp with time zone, trace_context jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_generation bigint, OUT outcome text, OUT partitions integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
