@@ -11,13 +11,13 @@ from outrider.postgres.embedded import Embedded
 
 
 def dump(server: Embedded, database: str, file: Path) -> None:
-    command = [server.bin / "pg_dump", "--format=custom", f"--file={file}", f"--dbname={server.dsn(database)}"]
+    command = [str(server.bin / "pg_dump"), "--format=custom", f"--file={file}", f"--dbname={server.dsn(database)}"]
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
 def restore(server: Embedded, database: str, file: Path) -> None:
     server.ensure_database(database)
-    command = [server.bin / "pg_restore", "--exit-on-error", f"--dbname={server.dsn(database)}", file]
+    command = [str(server.bin / "pg_restore"), "--exit-on-error", f"--dbname={server.dsn(database)}", str(file)]
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 

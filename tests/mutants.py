@@ -45,7 +45,7 @@ MUTANTS = {
     "Q read after the lock": changed(
         "take",
         (Q, Q + "    perform pg_sequence_last_value('/*schema*/outbox_seq'::regclass);\n"),
-        (R, R + "    perform pg_advisory_xact_lock_shared(4712); perform pg_sleep(0.002);\n" + Q),
+        (R, R + "    perform pg_advisory_xact_lock_shared(4712); perform pg_sleep(0.01);\n" + Q),
     ),
     "late cut by a plain LIMIT": changed(
         "take",

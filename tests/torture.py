@@ -229,6 +229,13 @@ class Torture:
             for key in self.pick(1):
                 await self.append(conn, key)
 
+    async def event_first(self, conn: Conn) -> None:
+        """The event is what gives the transaction its id; the key is new, so that it need not be locked before."""
+        key = f"first{self.random.random()}"
+        async with conn.transaction():
+            await conn.execute(APPEND, {"type": "torture.common", "key": key, "last": 1, "count": 1})
+            await conn.execute(COUNT, [key, 1])
+
     async def autocommit(self, conn: Conn) -> None:
         (key,) = self.pick(1)
         kind = "torture.rare" if key.startswith("rare") else "torture.common"
@@ -242,7 +249,7 @@ class Torture:
     async def publisher(self) -> None:
         kinds: list[Callable[[Conn], Awaitable[None]]] = [
             self.short, self.short, self.long, self.rolled_back, self.savepoints, self.copy, self.repeatable_read,
-            self.serializable, self.prepared, self.early_xid, self.autocommit,
+            self.serializable, self.prepared, self.early_xid, self.event_first, self.autocommit,
         ]  # fmt: skip
         left = self.rounds
         while left:

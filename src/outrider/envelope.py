@@ -15,6 +15,8 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
+    """One event of the log: its payload, and what travels beside it."""
+
     id: UUID
     event_type: str
     event_version: int

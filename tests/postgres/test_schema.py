@@ -14,7 +14,7 @@ SNAPSHOT = Path(__file__).parent / "schema.sql"
 
 
 def dumped(dsn: str) -> str:
-    command = [Embedded().bin / "pg_dump", "--schema-only", "--no-owner", "--schema=outrider", f"--dbname={dsn}"]
+    command = [str(Embedded().bin / "pg_dump"), "--schema-only", "--no-owner", "--schema=outrider", f"--dbname={dsn}"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = [line for line in text.splitlines() if not re.match(r"--|\\|SET |SELECT pg_catalog.set_config", line)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"

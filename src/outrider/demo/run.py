@@ -91,9 +91,9 @@ async def keep_watch(shop: Shop, all_read: asyncio.Event, *, live: bool) -> Figu
                 show(watch.line(counted - begun, figures, shop.rolled_back, rate))
             if last:
                 return figures
-            # Counting reads everything there is: it may take a tenth of the time, no more.
+            # Counting reads everything there is: it may take a quarter of the time, no more.
             cost = time.monotonic() - counted
-            await pause(all_read, max(0.25 if live else 1.0, 10 * cost))
+            await pause(all_read, max(0.25 if live else 1.0, 3 * cost))
 
 
 @contextmanager

@@ -41,8 +41,9 @@ from line
 NEWEST = """
 select s.seq, s.customer, s.number, extract(epoch from s.seen_at - s.occurred_at)::float
 from seen as s
-where %(late)s = exists (select from seen as before
-                         where before.partition = s.partition and before.seq > s.seq and before.place < s.place)
+where s.place > (select max(place) - 2000 from seen)
+  and %(late)s = exists (select from seen as before
+                           where before.partition = s.partition and before.seq > s.seq and before.place < s.place)
 order by place desc limit 6
 """
 
