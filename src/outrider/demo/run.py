@@ -52,7 +52,8 @@ def fresh_database(server: Embedded) -> Iterator[str]:
 
 async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
     closing, closed, all_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    app = Outrider(context="shop", dsn=dsn, pool_size=TILLS + len(HESITANT) + CLERKS + 1)
+    people_at_once = TILLS + len(HESITANT) + CLERKS + 1
+    app = Outrider(context="shop", dsn=dsn, schema="outrider", generation=0, pool_size=people_at_once)
     shop = Shop(app)
     async with app, asyncio.TaskGroup() as people:
         await shop.furnish()
