@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -26,6 +27,11 @@ _server: Embedded | None = None
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the torture at full length (make faults)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The blind search for mutants takes minutes, and their deterministic tests run anyway."""
+    return True if collection_path.name == "test_mutants.py" and not config.option.long else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,13 +1,17 @@
 """The torture finds every broken cursor by itself, without being told where to look.
 
-The deterministic interleaving for each mutant is in tests/postgres/test_take.py, the rebase's in test_restore.py.
+The deterministic interleaving for each mutant is in tests/postgres/test_take.py, the rebase's in test_restore.py; this
+is the slow, blind search, and runs with --long only (make faults).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
 
+from tests.faults.test_restore import torture_across_restore
 from tests.mutants import MUTANTS
 from tests.torture import Torture
 
@@ -27,3 +31,14 @@ async def test_torture_catches(database: str, name: str) -> None:
             assert report.lost, "each of these mutants loses events"
             return
     pytest.fail(f"{name}: not caught in {len(SEEDS)} runs")
+
+
+@pytest.mark.timeout(400)
+async def test_torture_catches_a_missing_rebase(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        report = await torture_across_restore(tmp_path, seed=seed, above=False, mutant=MUTANTS["without the rebase"])
+        if not report.exact:
+            print(f"without the rebase: {report}")
+            assert report.doubled
+            return
+    pytest.fail(f"not caught in {len(SEEDS)} runs")

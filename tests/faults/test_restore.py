@@ -28,16 +28,16 @@ async def torture_across_restore(
     file = tmp_path / f"{seed}.dump"
     with Embedded.temporary(settings=SETTINGS) as old:
         await migrated(old, "shop")
-        # The new cluster, whose ids are lower, passes through the ids of the restored log while it is tortured.
-        burn_xids(old, next_xid(old) + 1000)
+        lowest = next_xid(old) + 2000
+        burn_xids(old, lowest)
         torture = Torture(old.dsn("shop"), seed, rounds=rounds, big=big, asleep=frozenset({"t.split"}))
         await torture.setup()
         await torture.run_with(lambda: dump(old, "shop", file))
         top = next_xid(old)
     with Embedded.temporary(settings=SETTINGS) as new:
-        if above:
-            burn_xids(new, top + 1000)
         restore(new, "shop", file)
+        # Above everything in the log, or just below it, so that the new transactions pass through the log's own ids.
+        burn_xids(new, top + 1000 if above else lowest)
         assert (next_xid(new) > top) == above
         if mutant is not None:
             with psycopg.connect(new.dsn("shop"), autocommit=True) as conn:
@@ -51,12 +51,6 @@ async def test_cursor_is_exact_across_dump_and_restore(tmp_path: Path, above: bo
     for seed in range(3 if long else 1):
         report = await torture_across_restore(tmp_path, seed=seed, above=above, long=long)
         assert report.exact, f"seed {seed}: {report}"
-
-
-@pytest.mark.timeout(170)
-async def test_mutant_without_the_rebase_is_caught(tmp_path: Path) -> None:
-    report = await torture_across_restore(tmp_path, seed=1, above=False, mutant=MUTANTS["without the rebase"])
-    assert report.doubled, str(report)
 
 
 @pytest.mark.parametrize("above", [False, True], ids=["ids below the log's", "ids above the log's"])

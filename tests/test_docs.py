@@ -1,0 +1,54 @@
+"""What the README and the guide show is run as it stands there; their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def python_blocks(page: Path) -> str:
+    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_the_code_on_the_page_runs(page: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(python_blocks(ROOT / page))
+    run = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    expected = {"README.md": "invoiced 9.90", "docs/guide.md": "events read"}[page]
+    assert expected in run.stdout
+
+
+def test_the_readme_shows_the_quickstart() -> None:
+    quickstart = (ROOT / "examples/quickstart.py").read_text()
+    assert python_blocks(ROOT / "README.md").strip() == quickstart.split('"""\n', 1)[1].strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, _, anchor in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())):
+        if target.startswith("http"):
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name} links to {target}, which is not there"
+        if anchor and file.suffix == ".md":
+            headings = {
+                re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+                for heading in re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            }
+            assert anchor in headings, f"{page.name} links to #{anchor} of {file.name}, which is not there"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_tests_exist(page: Path) -> None:
+    """`tests/x.py::name` on a page is a test that exists."""
+    for file, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", page.read_text()):
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name} names {file}::{name}"
