@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from outrider.event import Event
 E = TypeVar("E", bound=Event)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Envelope:
     """One event of the log: its payload, and what travels beside it."""
 
@@ -41,6 +42,13 @@ class Envelope:
     """Set by the database unless the publisher gave it."""
     seq: int | None = None
     """The number in this log; None before the event has been written."""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Envelope:
+        """From all its fields at once; a frozen dataclass assigns them one by one, which shows at thousands a second."""
+        envelope = object.__new__(cls)
+        envelope.__dict__.update(fields)
+        return envelope
 
     @property
     def payload(self) -> Any:

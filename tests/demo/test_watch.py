@@ -11,7 +11,7 @@ from outrider.demo import watch
 from outrider.demo.shop import SEE, TABLES
 from outrider.demo.watch import Figures
 
-ORDERS = "insert into placed_order (customer, number, total) select 'Ada', n, 1 from generate_series(1, 3) as n"
+ORDERS = "insert into placed_order (customer, number, total) select 'amber', n, 1 from generate_series(1, 3) as n"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -35,9 +35,9 @@ async def test_every_fault_is_counted(
     """`seen` holds (number in the log, order) as a clerk wrote them."""
     async with await AsyncConnection.connect(database) as conn, conn.cursor() as cursor:
         await conn.execute(TABLES.encode())
-        await conn.execute("insert into customer values ('Ada', 3)")
+        await conn.execute("insert into customer values ('amber', 3)")
         await conn.execute(ORDERS)
-        await cursor.executemany(SEE, [(0, seq, order, "Ada", order, NOW) for seq, order in seen])
+        await cursor.executemany(SEE, [(0, seq, order, "amber", order, NOW) for seq, order in seen])
         figures = await watch.count(conn, closed=closed)
     assert figures == expected
     assert figures.exact == (expected.lost + expected.doubled + expected.disordered + expected.ghosts == 0)

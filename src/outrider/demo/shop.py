@@ -14,8 +14,8 @@ from decimal import Decimal
 from outrider import Event, Outrider
 from outrider.postgres.session import AsyncSession
 
-CUSTOMERS = ("Ada", "Blaise", "Carl", "Dorothy", "Edsger", "Frances", "Grace", "Hedy", "Kurt", "Leslie")
-HESITANT = ("Emmy", "Niels")
+CUSTOMERS = ("amber", "birch", "coral", "dune", "ember", "fern", "grove", "heath", "isle", "jade")
+HESITANT = ("mist", "stone")
 PARTITIONS = 4
 
 TABLES = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -105,8 +105,16 @@ def _row(e: Envelope) -> Params:
 
 
 def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) -> list[Envelope]:
-    drawn = {id_: (seq, occurred_at) for id_, seq, occurred_at in rows}
-    return [replace(e, seq=drawn[e.id][0], occurred_at=drawn[e.id][1]) for e in envelopes]
+    drawn = {id_: {"seq": seq, "occurred_at": occurred_at} for id_, seq, occurred_at in rows}
+    return [Envelope.of(vars(envelope) | drawn[envelope.id]) for envelope in envelopes]
+
+
+# In the order of take's columns, after its outcome.
+_COLUMNS = (
+    "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
+    "generation", "workspace_id", "aggregate_kind", "key", "entity_version", "payload_json", "idempotency_key",
+    "trace_context", "origin",
+)  # fmt: skip
 
 
 def _batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
@@ -114,26 +122,10 @@ def _batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
 
 
 def _envelope(row: tuple[Any, ...]) -> Envelope:
-    return Envelope(
-        seq=row[1],
-        id=row[2],
-        event_type=row[3],
-        event_version=row[4],
-        occurred_at=row[5],
-        source=row[6],
-        target=row[7],
-        content_class=row[8],
-        channel=row[9],
-        generation=row[10],
-        workspace_id=row[11],
-        aggregate_kind=row[12],
-        key=row[13],
-        entity_version=row[14],
-        payload_json=row[15],
-        idempotency_key=row[16],
-        trace_context=None if row[17] is None else json.loads(row[17]),
-        origin=row[18],
-    )
+    fields = dict(zip(_COLUMNS, row[1:], strict=True))
+    if fields["trace_context"] is not None:
+        fields["trace_context"] = json.loads(fields["trace_context"])
+    return Envelope.of(fields)
 
 
 def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
