@@ -305,8 +305,8 @@ def nested(levels: int, wrap: Any) -> Any:
 
 @pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: {"a": v}, lambda v: Holder(value=v), lambda v: Plain(v)])
 def test_the_deepest_payload(jsonb: psycopg.Connection[Any], wrap: Any) -> None:
-    """The event is the first level."""
-    text = encode(Anything(value=nested(DEPTH - 1, wrap)), "a.b")
+    """The levels are counted below the event."""
+    text = encode(Anything(value=nested(DEPTH, wrap)), "a.b")
     assert stored(jsonb, text)
     assert refusal(nested(DEPTH + 1, wrap)).rule == f"is nested more than {DEPTH} levels deep"
 
