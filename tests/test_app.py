@@ -219,3 +219,27 @@ async def test_a_connection_of_the_pool_comes_back_clean(database: str) -> None:
         await app.migrate()
         async with app.connect() as conn:
             assert not conn.autocommit
+
+
+async def test_opening_an_open_app_is_refused_and_harmless(database: str) -> None:
+    app = Outrider(dsn=database)
+    async with app:
+        with pytest.raises(ConfigError, match="open already"):
+            await app.__aenter__()
+        async with app.connect() as conn:
+            await conn.execute("select 1")
+
+
+async def test_opening_on_a_newer_breaking_schema_is_refused(database: str) -> None:
+    async with Outrider(dsn=database) as app, app.connect() as conn:
+        await conn.execute(
+            "insert into outrider.migration (version, name, breaking, applied_by) values (99, 'later', true, 'outrider 9.9')"
+        )
+    with pytest.raises(SchemaMismatch, match=r"Upgrade outrider .*outrider 9\.9"):
+        async with Outrider(dsn=database):
+            pass
+
+
+def test_contexts_is_several_names_not_one() -> None:
+    with pytest.raises(ConfigError, match=r"write \['shop'\]"):
+        Outrider(contexts="shop")

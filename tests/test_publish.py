@@ -221,9 +221,6 @@ async def test_a_row_factory_and_prepared_statements_change_nothing(app: Outride
     assert stored == [(e.id, e.seq) for e in first + second]
 
 
-@pytest.mark.xfail(
-    raises=TypeError, reason="log.append takes the connection's cursor factory, and raw cursors have other placeholders"
-)
 async def test_a_connection_with_raw_cursors(app: Outrider, database: str) -> None:
     async with connected(database, cursor_factory=psycopg.AsyncRawCursor) as conn:
         await app.publish(conn, Placed(order_id="1"))
@@ -539,7 +536,6 @@ async def test_sql_cannot_store_what_python_refuses(database: str, arguments: st
         assert await rows(conn) == []
 
 
-@pytest.mark.xfail(raises=psycopg.DataError, reason="no CHECK keeps a time out of the log that no reader can read")
 @pytest.mark.parametrize("at", ["infinity", "-infinity", "0044-03-15 BC", "10001-01-01"])
 async def test_sql_cannot_stop_the_readers_with_a_time(database: str, at: str) -> None:
     """psycopg cannot hold such a time: every take that meets it fails, and the cursor never passes it."""
@@ -550,9 +546,6 @@ async def test_sql_cannot_stop_the_readers_with_a_time(database: str, at: str) -
         assert await exercise.read(harness) == []
 
 
-@pytest.mark.xfail(
-    raises=pytest.fail.Exception, reason="publish in SQL checks neither: Python refuses both, and says why"
-)
 @pytest.mark.parametrize("argument", ["target => 'Not A Context'", "channel_class => 'Not A Word'"])
 async def test_sql_refuses_the_names_that_python_refuses(database: str, argument: str) -> None:
     async with connected(database) as conn:
@@ -602,3 +595,19 @@ async def test_many_sessions_publish_at_once(app: Outrider, database: str) -> No
         stored = {row["seq"]: row["id"] for row in await rows(conn)}
     assert stored == {e.seq: e.id for e in written}
     assert len(stored) == 160
+
+
+async def test_a_client_encoding_that_cannot_carry_the_text(app: Outrider, database: str) -> None:
+    async with connected(database, client_encoding="LATIN1") as conn:
+        with pytest.raises(PublishRefused, match="client_encoding"):
+            await app.publish(conn, Placed(order_id="ключ"))
+        await app.publish(conn, Placed(order_id="1"))
+        assert len(await rows(conn)) == 1
+
+
+@pytest.mark.parametrize("trace", ["[1]", '"x"', "1", '{"a": {"b": 1}}', '{"a":' * 2500 + "1" + "}" * 2500])
+async def test_a_trace_context_that_is_none_does_not_stop_a_reader(database: str, trace: str) -> None:
+    async with open_harness("async", database) as harness:
+        async with connected(database) as conn:
+            await conn.execute("select outrider.publish('a.b', '{}', trace_context => %s::jsonb)", [trace])
+        assert len(await exercise.read(harness)) == 1

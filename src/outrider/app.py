@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from types import TracebackType
 from typing import Self, Unpack
@@ -48,7 +48,7 @@ class Outrider:
     ) -> None:
         self.settings = Settings.load(
             context=context,
-            contexts=None if contexts is None else frozenset(contexts),
+            contexts=contexts,
             dsn=dsn,
             embedded=embedded,
             schema=schema,
@@ -62,32 +62,32 @@ class Outrider:
         self._subscriptions: dict[str, Subscription] = {}
         self._server: Embedded | None = None
         self._pool: Pool | None = None
+        self._open: AsyncExitStack | None = None
 
     # Open and close
 
     async def __aenter__(self) -> Self:
-        dsn = await self._find_server()
-        pool = Pool(dsn, self.settings.pool_size)
-        try:
-            await pool.open()
-        except BaseException:
-            await self._leave_server()
-            raise
-        self._pool = pool
+        if self._open is not None:
+            raise ConfigError("the app is open already: one `async with app:` is enough, its connections can be shared")
+        async with AsyncExitStack() as stack:
+            self._pool = Pool(await self._find_server(stack), self.settings.pool_size)
+            await stack.enter_async_context(self._pool)
+            async with self._pool.connection() as conn:
+                migrate.refuse_newer(await migrate.applied(conn, self.settings.schema), self.settings.schema)
+            self._open = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
-        await self._leave_server()
+        if self._open is not None:
+            opened, self._open, self._pool, self._server = self._open, None, None, None
+            await opened.aclose()
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[session.AsyncSession]:
         """A connection of the app's own pool. For publishing, any connection of yours does."""
-        async with self._open_pool().connection() as conn:
+        async with self._opened().connection() as conn:
             yield conn
 
     @property
@@ -110,6 +110,7 @@ class Outrider:
         return await self._publisher.append(conn, publish.each(self._publisher, events))
 
     def publish_many_sync(self, conn: object, events: Iterable[Event | Envelope]) -> list[Envelope]:
+        """Append many events with one statement on your blocking psycopg Connection."""
         return self._publisher.append_sync(conn, publish.each(self._publisher, events))
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
@@ -133,30 +134,27 @@ class Outrider:
 
     async def migrate(self) -> list[Registered]:
         """Bring the schema up to date, then register the declared subscriptions and make their cursors."""
-        pool = self._open_pool()
+        pool = self._opened()
         async with pool.autocommit() as conn:
             await migrate.migrate(conn, self.settings.schema, f"outrider {version('outrider')}")
             return [await register(conn, each, self.settings.schema) for each in self._subscriptions.values()]
 
-    def _open_pool(self) -> Pool:
-        if self._pool is None:
+    def _opened(self) -> Pool:
+        if self._open is None or self._pool is None:
             raise ConfigError("the app is not open: use it inside `async with app:`")
         return self._pool
 
-    async def _find_server(self) -> str:
+    async def _find_server(self, stack: AsyncExitStack) -> str:
         if self.settings.embedded:
-            self._server = Embedded()
-            await asyncio.to_thread(self._server.start)
-            await asyncio.to_thread(self._server.ensure_database, EMBEDDED_DATABASE)
-            return self._server.dsn(EMBEDDED_DATABASE)
+            server = Embedded()
+            stack.push_async_callback(asyncio.to_thread, server.stop)
+            await asyncio.to_thread(server.start)
+            await asyncio.to_thread(server.ensure_database, EMBEDDED_DATABASE)
+            self._server = server
+            return server.dsn(EMBEDDED_DATABASE)
         if self.settings.dsn is None:
             raise ConfigError(
                 "no database: pass dsn= or set OUTRIDER_DSN; for development, embedded=True or OUTRIDER_EMBEDDED=1 "
                 "runs one in .outrider/pg"
             )
         return self.settings.dsn
-
-    async def _leave_server(self) -> None:
-        if self._server is not None:
-            await asyncio.to_thread(self._server.stop)
-            self._server = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from outrider import names
@@ -56,7 +56,7 @@ class Settings:
         cls,
         *,
         context: str | None = None,
-        contexts: frozenset[str] | None = None,
+        contexts: Iterable[str] | None = None,
         dsn: str | None = None,
         embedded: bool | None = None,
         schema: str | None = None,
@@ -66,6 +66,8 @@ class Settings:
         environ: Mapping[str, str] | None = None,
     ) -> Settings:
         env = os.environ if environ is None else environ
+        if isinstance(contexts, str):
+            raise ConfigError(f"contexts: {contexts!r} is one text, not several: write [{contexts!r}]")
         if dsn is not None and embedded is None:
             embedded = False
         if embedded is None:
@@ -75,7 +77,7 @@ class Settings:
             dsn = dsn or env.get("OUTRIDER_DSN") or None
         return cls(
             context=context or env.get("OUTRIDER_CONTEXT") or "default",
-            contexts=contexts,
+            contexts=None if contexts is None else frozenset(contexts),
             dsn=dsn,
             embedded=embedded,
             schema=schema or env.get("OUTRIDER_SCHEMA") or "outrider",

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-
 from tests.faults.test_restore import torture_across_restore
 from tests.mutants import MUTANTS
 from tests.torture import Torture

@@ -263,7 +263,6 @@ def test_a_script_after_the_newest_says_that_there_is_nothing_to_do() -> None:
     assert migrate.script("outrider", "tests", after=NEWEST).startswith("-- nothing to do")
 
 
-@pytest.mark.xfail(raises=psycopg.errors.SyntaxError, reason="migrate.script puts applied_by between quotes as it is")
 async def test_the_script_quotes_who_applied_it(empty_database: str) -> None:
     async with connected(empty_database) as conn:
         await conn.execute(migrate.script("outrider", "o'brien").encode())
@@ -297,3 +296,10 @@ async def test_publish_never_runs_out_of_segments(database: str, number: int) ->
         assert await rows(conn, "select array_agg(seq order by seq) from outrider.outbox") == [
             ([number + 1, number + 2, number + 3],)
         ]
+
+
+async def test_other_functions_of_a_shared_schema_keep_their_rights(empty_database: str) -> None:
+    async with connected(empty_database) as conn:
+        await conn.execute("create function public.mine() returns int language sql as 'select 1'")
+        await migrate.migrate(conn, "public", "tests")
+        assert await rows(conn, "select proacl from pg_proc where proname = 'mine'") == [(None,)]

@@ -1,6 +1,7 @@
 """The log as rows: append envelopes, take batches. What to send and how to read the answer; psycopg performs it.
 
-Deciding and performing are apart, so that the blocking and the async connection share everything but `await`.
+Deciding and performing are apart, so that the blocking and the async connection share everything but `await`. Cursors are
+made here, not by the connection: the caller may have chosen another kind with other placeholders or rows.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.errors import CursorError, OutriderError, SchemaMismatch
+from outrider.errors import CursorError, OutriderError, PublishRefused, SchemaMismatch
 from outrider.postgres.statement import statement
 
 Params = dict[str, Any]
@@ -39,11 +40,11 @@ async def append(conn: object, envelopes: Sequence[Envelope], schema: str) -> li
         raise TypeError(_wrong_connection(conn, "AsyncConnection", "publish", isinstance(conn, Connection)))
     query, params = _appending(envelopes, schema)
     try:
-        async with conn.cursor(row_factory=tuple_row) as cursor:
+        async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute(query, params)
             return _appended(envelopes, await cursor.fetchall())
-    except psycopg.errors.UndefinedTable as error:
-        raise missing_schema(schema) from error
+    except (psycopg.errors.UndefinedTable, UnicodeEncodeError) as error:
+        raise _clear_append_error(error, envelopes, conn.info.encoding, schema) from error
 
 
 def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str) -> list[Envelope]:
@@ -51,11 +52,11 @@ def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str) -> lis
         raise TypeError(_wrong_connection(conn, "Connection", "publish_sync", isinstance(conn, AsyncConnection)))
     query, params = _appending(envelopes, schema)
     try:
-        with conn.cursor(row_factory=tuple_row) as cursor:
+        with Cursor(conn, row_factory=tuple_row) as cursor:
             cursor.execute(query, params)
             return _appended(envelopes, cursor.fetchall())
-    except psycopg.errors.UndefinedTable as error:
-        raise missing_schema(schema) from error
+    except (psycopg.errors.UndefinedTable, UnicodeEncodeError) as error:
+        raise _clear_append_error(error, envelopes, conn.info.encoding, schema) from error
 
 
 async def take(
@@ -63,8 +64,8 @@ async def take(
 ) -> Batch:
     params = {"subscription": subscription, "partition": partition, "limit": limit, "scan": scan, "generation": 0}
     try:
-        async with conn.cursor(row_factory=tuple_row, binary=True) as cursor:
-            await cursor.execute(statement("take", schema), params)
+        async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
+            await cursor.execute(statement("take", schema), params, binary=True)
             return _batch(await cursor.fetchall())
     except psycopg.Error as error:
         if (clear := clear_error(error, schema)) is not None:
@@ -124,8 +125,26 @@ def _batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
 def _envelope(row: tuple[Any, ...]) -> Envelope:
     fields = dict(zip(_COLUMNS, row[1:], strict=True))
     if fields["trace_context"] is not None:
-        fields["trace_context"] = json.loads(fields["trace_context"])
+        fields["trace_context"] = _trace(fields["trace_context"])
     return Envelope.of(fields)
+
+
+def _trace(text: str) -> dict[str, str] | None:
+    """SQL may write anything there; what is no trace context must not stop a reader."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None
+
+
+def _clear_append_error(
+    error: Exception, envelopes: Sequence[Envelope], encoding: str, schema: str
+) -> SchemaMismatch | PublishRefused:
+    if not isinstance(error, UnicodeEncodeError):
+        return missing_schema(schema)
+    rule = f"is {encoding}, which cannot carry {error.object[error.start]!r}: set client_encoding to UTF8"
+    return PublishRefused(envelopes[0].event_type, "the connection's client_encoding", rule)
 
 
 def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:

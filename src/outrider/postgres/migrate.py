@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
-from psycopg import AsyncConnection, errors
+from psycopg import AsyncConnection, errors, sql
 from psycopg.rows import tuple_row
 
 from outrider.errors import SchemaMismatch
@@ -45,10 +45,10 @@ class Applied:
 @cache
 def known() -> tuple[Migration, ...]:
     found = []
-    for filename, sql in statement.migrations():
+    for filename, text in statement.migrations():
         number, _, name = filename.partition("_")
-        header = dict(_HEADER.findall(sql))
-        found.append(Migration(int(number), name, header["breaking"] == "yes", header["functions"], sql))
+        header = dict(_HEADER.findall(text))
+        found.append(Migration(int(number), name, header["breaking"] == "yes", header["functions"], text))
     return tuple(found)
 
 
@@ -110,7 +110,7 @@ def script(schema: str, applied_by: str, after: int = 0) -> str:
         parts.append(_step(migration, schema, last=migration is todo[-1]))
         parts.append(
             statement.render("insert into /*schema*/migration (version, name, breaking, applied_by)\n", schema)
-            + f"values ({migration.version}, '{migration.name}', {str(migration.breaking).lower()}, '{applied_by}');\n"
+            + f"values ({migration.version}, '{migration.name}', {migration.breaking}, {sql.quote(applied_by)});\n"
         )
     parts.append("commit;\n")
     return "\n".join(parts)
@@ -143,10 +143,11 @@ def refuse_newer(have: Sequence[Applied], schema: str) -> None:
 def _step(migration: Migration, schema: str, *, last: bool) -> str:
     parts = [migration.sql]
     if last:
-        parts += [text for _, text in statement.functions()]
-        parts.append(
-            "revoke all on all functions in schema /*schema*/ from public;".replace("/*schema*/", f'"{schema}"')
-        )
+        names = ["uuid7"]
+        for name, text in statement.functions():
+            names.append(name)
+            parts.append(text)
+        parts += [f"revoke all on function /*schema*/{name} from public;" for name in names]
     return statement.render("\n".join(parts), schema)
 
 

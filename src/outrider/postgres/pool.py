@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
@@ -19,12 +19,13 @@ class Pool:
             dsn, min_size=0, max_size=size, open=False, name="outrider"
         )
 
-    async def open(self) -> None:
+    async def __aenter__(self) -> Self:
         conn = await session.connect(self._dsn)
         await conn.close()
         await self._pool.open()
+        return self
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
 
     def connection(self) -> AbstractAsyncContextManager[session.AsyncSession]:

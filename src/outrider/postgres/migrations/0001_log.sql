@@ -1,6 +1,6 @@
 -- The log, who reads it, and how far each reader is.
 -- breaking: yes
--- functions: b9a6821e6d9b6542
+-- functions: 8c964142d8b92d56
 
 do $uuid7$
 begin
@@ -31,7 +31,9 @@ create table /*schema*/outbox (
     id              uuid        not null default /*schema*/uuid7(),
     event_type      text        not null check (octet_length(event_type) between 1 and 200),
     event_version   integer     not null default 1 check (event_version >= 1),
-    occurred_at     timestamptz not null default clock_timestamp(),
+    -- Within what drivers can hold: a time that no reader can read would stop every reader.
+    occurred_at     timestamptz not null default clock_timestamp()
+                                check (occurred_at between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z'),
     source          text        not null check (octet_length(source) between 1 and 63),
     target          text        check (octet_length(target) between 1 and 63),
     content_class   text        not null default 'internal'

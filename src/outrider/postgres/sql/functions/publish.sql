@@ -1,7 +1,7 @@
 -- publish: append one event from SQL, in the caller's transaction: for triggers, psql and other languages.
 -- One insert; locks nothing. generation and workspace default to the session's settings outrider.generation and
--- app.workspace_id. Raises OR004 for what the Python publish refuses; as always in SQL, that ends the transaction
--- unless it is caught in a savepoint or an exception block.
+-- app.workspace_id. Raises OR004 (or a check violation of the table) for what the Python publish refuses; as always in
+-- SQL, that ends the transaction unless it is caught in a savepoint or an exception block.
 create or replace function /*schema*/publish(
     event_type text, payload jsonb, key text default null, idempotency_key text default null,
     event_version integer default 1, source text default 'sql', target text default null,
@@ -29,6 +29,10 @@ begin
     if bytes > allowed then
         raise '% was not published: its payload has % bytes, the limit is %', event_type, bytes, allowed
             using errcode = 'OR004', hint = 'The setting payload_max_bytes holds the limit.';
+    end if;
+    if target !~ '^[a-z][a-z0-9_]*$' or channel_class !~ '^[a-z][a-z0-9_]*$' then
+        raise '% was not published: target % and channel class % must be lower-case words', event_type,
+            quote_nullable(target), quote_nullable(channel_class) using errcode = 'OR004';
     end if;
     if key = '' or idempotency_key = '' then
         raise '% was not published: an empty key or idempotency key', event_type
