@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ from psycopg.conninfo import make_conninfo
 
 from outrider.postgres import migrate, session
 from outrider.postgres.embedded import Embedded
+
+# Databases are made by the hundred: in memory, where there is enough of it, this takes half the time.
+MEMORY = Path("/dev/shm")
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ["TMPDIR"] = str(MEMORY)
 
 SERVER = "OUTRIDER_TEST_SERVER"
 TEMPLATE = "outrider_template"
