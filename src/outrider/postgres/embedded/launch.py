@@ -14,7 +14,13 @@ from outrider.postgres.embedded.account import Account, environment
 from outrider.postgres.embedded.binaries import Install
 from outrider.postgres.embedded.home import Home
 
-DEFAULTS = {"listen_addresses": "", "shared_buffers": "128MB", "max_connections": "100", "cluster_name": "outrider"}
+DEFAULTS = {
+    "listen_addresses": "",
+    "shared_buffers": "128MB",
+    "max_connections": "100",
+    "cluster_name": "outrider",
+    "dynamic_shared_memory_type": "mmap",  # in the data folder: nothing is left in /dev/shm by a killed server
+}
 CARELESS = {"fsync": "off", "full_page_writes": "off"}
 RESERVED = {"port", "unix_socket_directories", "data_directory", "external_pid_file"}
 
