@@ -1,13 +1,24 @@
-"""Whole servers as test subjects: dump one, restore into another, burn transaction ids."""
+"""Whole servers as test subjects: migrate one, dump it, restore into another, burn transaction ids."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
 
 import psycopg
 
+from outrider.postgres import migrate, session
 from outrider.postgres.embedded import Embedded
+
+SETTINGS = {"max_connections": "300", "max_prepared_transactions": "50", "shared_buffers": "256MB"}
+
+
+async def migrated(server: Embedded, database: str) -> None:
+    """Make a database with the migrated schema."""
+    await asyncio.to_thread(server.ensure_database, database)
+    async with await session.connect(server.dsn(database), autocommit=True) as conn:
+        await migrate.migrate(conn, "outrider", "tests")
 
 
 def dump(server: Embedded, database: str, file: Path) -> None:

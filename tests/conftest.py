@@ -5,30 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from tests import leaks
+from tests.clusters import SETTINGS, migrated
 
-from outrider.postgres import migrate, session
 from outrider.postgres.embedded import Embedded
-
-# Databases are made by the hundred: in memory, where there is enough of it, this takes half the time.
-MEMORY = Path("/dev/shm")
-if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30:
-    os.environ["TMPDIR"] = str(MEMORY)
 
 SERVER = "OUTRIDER_TEST_SERVER"
 TEMPLATE = "outrider_template"
-SETTINGS = {"max_connections": "300", "max_prepared_transactions": "50", "shared_buffers": "256MB"}
+MEMORY = Path("/dev/shm")
 
 _server: Embedded | None = None
+_folder: Path | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,63 +38,49 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The controlling process owns the server; the workers of xdist find it in their environment."""
-    global _server
+    """The controlling process owns the folder and the server; the workers of xdist find both in their environment."""
+    global _server, _folder
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
+    # Databases are made by the hundred: in memory, where there is enough of it, this takes half the time.
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30
+    _folder = Path(tempfile.mkdtemp(prefix="outrider-tests-", dir=MEMORY if roomy else None))
+    _folder.chmod(0o711)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_folder)
     _server = Embedded.temporary(settings=SETTINGS)
     _server.start()
     os.environ[SERVER] = _server.dsn()
-    _server.ensure_database(TEMPLATE)
-    asyncio.run(_migrate(_server.dsn(TEMPLATE)))
+    asyncio.run(migrated(_server, TEMPLATE))
 
 
-async def _migrate(dsn: str) -> None:
-    async with await session.connect(dsn, autocommit=True) as conn:
-        await migrate.migrate(conn, "outrider", "tests")
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Nothing may outlive the tests. The workers are gone by now."""
+    global _server
+    if _server is None or _folder is None:
+        return
+    found = leaks.in_server(_server.dsn())
+    _server.stop()
+    _server = None
+    found += leaks.on_machine(_folder) + leaks.children()
+    shutil.rmtree(_folder, ignore_errors=True)
+    if found:
+        print("\nLEAKED:\n  " + "\n  ".join(found))
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-async def migrated(server: Embedded, database: str) -> None:
-    """Make a migrated database on a server of the test's own."""
-    await asyncio.to_thread(server.ensure_database, database)
-    await _migrate(server.dsn(database))
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_left() -> Iterator[None]:
+    """Each worker answers for the processes that it started."""
+    before = set(leaks.children())
+    yield
+    assert not set(leaks.children()) - before
 
 
 @pytest.fixture
 def long(request: pytest.FixtureRequest) -> bool:
     """Whether the run is a long one: make faults."""
     return bool(request.config.option.long)
-
-
-def pytest_unconfigure() -> None:
-    if _server is not None:
-        _server.stop()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Nothing may outlive the tests: no session, no prepared transaction, no database, no process."""
-    if _server is None:
-        return
-    with psycopg.connect(_server.dsn(), autocommit=True) as conn:
-        leaks = [
-            f"{kind} {name}"
-            for kind, name in conn.execute(
-                """select 'session', format('%s in %s: %s', pid, datname, query) from pg_stat_activity
-                   where backend_type = 'client backend' and pid <> pg_backend_pid()
-                   union all select 'prepared transaction', gid from pg_prepared_xacts
-                   union all select 'advisory lock', objid::text from pg_locks where locktype = 'advisory'
-                   union all select 'database', datname from pg_database
-                             where datname not in ('postgres', 'template0', 'template1', 'outrider_template')"""
-            ).fetchall()
-        ]
-    leaks += [
-        f"process {child.pid}: {' '.join(child.cmdline())}"
-        for child in psutil.Process().children(recursive=True)
-        if child.pid != _server.pid and "supervise" not in " ".join(child.cmdline()) and child.name() != "postgres"
-    ]
-    if leaks:
-        print("\nLEAKED:\n  " + "\n  ".join(leaks))
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
@@ -130,8 +113,7 @@ def _sessions_after_closing(conn: psycopg.Connection[Any], name: str) -> list[An
 def quiet_server() -> Iterator[str]:
     """A server of this module's own, where no other test draws transaction ids."""
     with Embedded.temporary(settings=SETTINGS) as quiet:
-        quiet.ensure_database(TEMPLATE)
-        asyncio.run(_migrate(quiet.dsn(TEMPLATE)))
+        asyncio.run(migrated(quiet, TEMPLATE))
         yield quiet.dsn()
 
 

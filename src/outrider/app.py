@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
@@ -151,6 +152,7 @@ class Outrider:
             await asyncio.to_thread(server.start)
             await asyncio.to_thread(server.ensure_database, EMBEDDED_DATABASE)
             self._server = server
+            logging.getLogger("outrider").info(server.describe(EMBEDDED_DATABASE))
             return server.dsn(EMBEDDED_DATABASE)
         if self.settings.dsn is None:
             raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.conftest import SETTINGS, migrated
+from tests.clusters import SETTINGS, migrated
 from tests.torture import Torture
 
 from outrider.postgres.embedded import Embedded

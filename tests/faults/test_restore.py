@@ -8,8 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import AsyncConnection
-from tests.clusters import burn_xids, dump, next_xid, restore
-from tests.conftest import SETTINGS, migrated
+from tests.clusters import SETTINGS, burn_xids, dump, migrated, next_xid, restore
 from tests.mutants import MUTANTS
 from tests.postgres.test_take import Desk, publish
 from tests.torture import Report, Torture
