@@ -57,8 +57,11 @@ MUTANTS = {
     ),
     "without the rebase": changed(
         "take",
-        ("cur.cluster <> this and cur.owing is null", "false"),
-        ("if cur.cluster = this and", "if true and"),
+        (
+            "if (cur.cluster <> this or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null",
+            "if false",
+        ),
+        ("if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())\n           and", "if"),
     ),
     "a sequence with CACHE 20": "alter sequence outrider.outbox_seq cache 20",
     "seq drawn before tx": SEQ_BEFORE_TX,

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from outrider.config import Settings
-from outrider.errors import CursorError
 from outrider.postgres import log
 from outrider.postgres.log import Batch
-from outrider.postgres.session import AsyncSession
 from outrider.signals import Signals, Taken
 from outrider.subscription import Subscription
 
@@ -25,7 +21,7 @@ class Reader:
                 await conn.execute(...)
 
     The position advances when the transaction commits and stays where it was when it rolls back. One session at a time
-    holds a partition; the others get an empty batch (`outcome == "busy"`).
+    holds a partition; any number of sessions may take at once.
     """
 
     def __init__(self, subscription: Subscription, settings: Settings, signals: Signals) -> None:
@@ -33,20 +29,20 @@ class Reader:
         self._schema = settings.schema
         self._signals = signals
 
-    async def take(self, conn: AsyncSession, *, partition: int = 0, limit: int = LIMIT, scan: int = SCAN) -> Batch:
-        """The next events, at most `limit`; must be the first statement of its transaction.
+    async def take(self, conn: object, *, partition: int | None = None, limit: int = LIMIT, scan: int = SCAN) -> Batch:
+        """The next events, at most `limit`, on your psycopg AsyncConnection, before anything is written in its transaction.
 
-        `scan` bounds the rows that one call looks at when most of them do not concern this subscription.
+        Without `partition` from any that has something to read and that nobody holds. `scan` bounds the rows that one
+        call looks at when most of them do not concern this subscription.
         """
-        if conn.autocommit and not _in_transaction(conn):
-            raise CursorError(
-                "take needs a transaction, or the position would advance before anything is done: "
-                "wrap it in `async with conn.transaction():`"
-            )
         batch = await log.take(conn, self.subscription.name, partition, limit, max(scan, limit), self._schema)
-        self._signals.emit(Taken(self.subscription.name, partition, len(batch.events), batch.outcome))
+        return self._announce(batch)
+
+    def take_sync(self, conn: object, *, partition: int | None = None, limit: int = LIMIT, scan: int = SCAN) -> Batch:
+        """The same on your blocking psycopg Connection."""
+        batch = log.take_sync(conn, self.subscription.name, partition, limit, max(scan, limit), self._schema)
+        return self._announce(batch)
+
+    def _announce(self, batch: Batch) -> Batch:
+        self._signals.emit(Taken(self.subscription.name, batch.partition, len(batch.events), batch.outcome))
         return batch
-
-
-def _in_transaction(conn: Any) -> bool:
-    return bool(conn.info.transaction_status)

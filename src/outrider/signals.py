@@ -26,7 +26,7 @@ class Taken:
     """A cursor was read in the caller's transaction; `outcome` as take returns it."""
 
     subscription: str
-    partition: int
+    partition: int | None
     events: int
     outcome: str
 

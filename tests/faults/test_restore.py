@@ -31,7 +31,10 @@ async def torture_across_restore(
         burn_xids(old, lowest)
         torture = Torture(old.dsn("shop"), seed, rounds=rounds, big=big, asleep=frozenset({"t.split"}))
         await torture.setup()
-        await torture.run_with(lambda: dump(old, "shop", file))
+        async with await AsyncConnection.connect(old.dsn("shop")) as writer:
+            # Keeps the floors low, so that nothing but the rebase stands between old events and new ids.
+            await writer.execute("select pg_current_xact_id()")
+            await torture.run_with(lambda: dump(old, "shop", file))
         top = next_xid(old)
     with Embedded.temporary(settings=SETTINGS) as new:
         restore(new, "shop", file)
@@ -96,7 +99,8 @@ async def test_what_was_owed_at_the_dump_is_read_once(tmp_path: Path, above: boo
 async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant: str | None = None) -> bool:
     """New transactions get the very ids that restored events carry. True if nothing is lost or read twice.
 
-    `before`: the subscription was there at the dump, and had read nothing yet; else it is made after the restore.
+    `before`: the subscription was there and had read everything, beside a writer that kept its floor low; else it is made
+    after the restore.
     """
     file = tmp_path / "log.dump"
     names = [f"old{n}" for n in range(300)]
@@ -104,19 +108,24 @@ async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant:
         await migrated(old, "shop")
         burn_xids(old, next_xid(old) + 400)
         async with await AsyncConnection.connect(old.dsn("shop"), autocommit=True) as conn:
-            if before:
-                await Desk(old.dsn("shop"), contextlib.AsyncExitStack()).register()
-            await conn.execute(
-                f"""do $$ begin for n in 0..{len(names) - 1} loop
-                        perform outrider.publish('a.happened', jsonb_build_object('name', 'old' || n)); commit;
-                    end loop; end $$""".encode()
-            )
-        dump(old, "shop", file)
+            desk = Desk(old.dsn("shop"), contextlib.AsyncExitStack())
+            async with await AsyncConnection.connect(old.dsn("shop")) as writer:
+                await writer.execute("select pg_current_xact_id()")
+                if before:
+                    await desk.register()
+                await conn.execute(
+                    f"""do $$ begin for n in 0..{len(names) - 1} loop
+                            perform outrider.publish('a.happened', jsonb_build_object('name', 'old' || n)); commit;
+                        end loop; end $$""".encode()
+                )
+                if before:
+                    assert await desk.take_all() == names
+                dump(old, "shop", file)
         top = next_xid(old)
     with Embedded.temporary(settings=SETTINGS) as new:
         restore(new, "shop", file)
         async with contextlib.AsyncExitStack() as stack:
-            desk = Desk(new.dsn("shop"), stack)
+            desk.dsn, desk.stack = new.dsn("shop"), stack
             slow, other = await desk.session(), await desk.session(autocommit=True)
             if mutant is not None:
                 await other.execute(mutant.encode())
@@ -140,3 +149,62 @@ async def test_restored_events_do_not_come_back(tmp_path: Path, before: bool) ->
 
 async def test_mutant_without_the_rebase_brings_them_back(tmp_path: Path) -> None:
     assert not await read_beside_colliding_writers(tmp_path, before=True, mutant=MUTANTS["without the rebase"])
+
+
+async def test_back_into_the_first_cluster(tmp_path: Path) -> None:
+    """A → B → A, where the cursor was not used in B: it looks as if it had never left, but B's events carry B's ids."""
+    with Embedded.temporary(settings=SETTINGS) as a, Embedded.temporary(settings=SETTINGS) as b:
+        await migrated(a, "one")
+        first = Desk(a.dsn("one"), contextlib.AsyncExitStack())
+        await first.register()
+        dump(a, "one", tmp_path / "a.dump")
+        restore(b, "two", tmp_path / "a.dump")
+        burn_xids(b, next_xid(a) + 200)
+        names = [f"b{n}" for n in range(100)]
+        async with await AsyncConnection.connect(b.dsn("two"), autocommit=True) as conn:
+            for name in names:
+                await publish(conn, name)
+        dump(b, "two", tmp_path / "b.dump")
+        restore(a, "three", tmp_path / "b.dump")
+        async with contextlib.AsyncExitStack() as stack:
+            desk = Desk(a.dsn("three"), stack)
+            writer, slow = await desk.session(), await desk.session()
+            await writer.execute("select pg_current_xact_id()")
+            while next_xid(a) < next_xid(b):
+                await publish(slow, "slow")
+                names.append("slow")
+                await desk.take_all()
+                await slow.commit()
+                await desk.take_all()
+                burn_xids(a, next_xid(a) + 5)
+            assert desk.seen == names
+
+
+async def test_a_clone_of_the_cluster_that_ran_ahead(tmp_path: Path) -> None:
+    """A physical copy has the same identifier; dumped and restored into the original, its ids are of another future."""
+    with Embedded.temporary(settings=SETTINGS) as server:
+        await migrated(server, "one")
+        desk = Desk(server.dsn("one"), contextlib.AsyncExitStack())
+        await desk.register()
+        async with contextlib.AsyncExitStack() as stack:
+            desk.stack = stack
+            slow, quick = await desk.session(), await desk.session()
+            await publish(slow, "slow")
+            await publish(quick, "quick")
+            await quick.commit()
+            assert await desk.take_all() == ["quick"]
+            await slow.commit()
+            # What the clone would hold: the same rows, with ids that this cluster has not drawn yet.
+            await quick.execute(
+                """update outrider.outbox set tx = (tx::text::bigint + 100000)::text::xid8;
+                   update outrider.cursor set horizon = (horizon::text::bigint + 100000)::text::xid8,
+                          mark_xid = (mark_xid::text::bigint + 100000)::text::xid8,
+                          inflight = format('%s:%s:%s', 100000 + pg_snapshot_xmin(inflight)::text::bigint,
+                                            100000 + pg_snapshot_xmax(inflight)::text::bigint,
+                                            100000 + pg_snapshot_xmin(inflight)::text::bigint)::pg_snapshot"""
+            )
+            await quick.commit()
+            await publish(quick, "after")
+            await quick.commit()
+            await desk.take_all()
+            assert sorted(desk.seen) == ["after", "quick", "slow"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
@@ -28,16 +29,18 @@ class Batch:
 
     events: list[Envelope]
     outcome: str
+    partition: int | None
+    """The one that was read; None when there was nothing to read, or when others hold it."""
 
     @property
     def more(self) -> bool:
-        """There is more to read at once: commit, then take again."""
-        return self.outcome == "more"
+        """There may be more to read at once: commit, then take again. False when all is read, or held by others."""
+        return self.outcome in ("more", "done")
 
 
 async def append(conn: object, envelopes: Sequence[Envelope], schema: str) -> list[Envelope]:
     if not isinstance(conn, AsyncConnection):
-        raise TypeError(_wrong_connection(conn, "AsyncConnection", "publish", isinstance(conn, Connection)))
+        raise TypeError(_wrong_connection(conn, "AsyncConnection", "publish"))
     query, params = _appending(envelopes, schema)
     try:
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
@@ -49,7 +52,7 @@ async def append(conn: object, envelopes: Sequence[Envelope], schema: str) -> li
 
 def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str) -> list[Envelope]:
     if not isinstance(conn, Connection):
-        raise TypeError(_wrong_connection(conn, "Connection", "publish_sync", isinstance(conn, AsyncConnection)))
+        raise TypeError(_wrong_connection(conn, "Connection", "publish_sync"))
     query, params = _appending(envelopes, schema)
     try:
         with Cursor(conn, row_factory=tuple_row) as cursor:
@@ -59,18 +62,49 @@ def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str) -> lis
         raise _clear_append_error(error, envelopes, conn.info.encoding, schema) from error
 
 
-async def take(
-    conn: AsyncConnection[Any], subscription: str, partition: int, limit: int, scan: int, schema: str
-) -> Batch:
-    params = {"subscription": subscription, "partition": partition, "limit": limit, "scan": scan, "generation": 0}
+async def take(conn: object, subscription: str, partition: int | None, limit: int, scan: int, schema: str) -> Batch:
+    if not isinstance(conn, AsyncConnection):
+        raise TypeError(_wrong_connection(conn, "AsyncConnection", "take"))
+    query, params = _taking(conn, subscription, partition, limit, scan, schema)
     try:
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(statement("take", schema), params, binary=True)
+            await cursor.execute(query, params, binary=True)
             return _batch(await cursor.fetchall())
     except psycopg.Error as error:
         if (clear := clear_error(error, schema)) is not None:
             raise clear from error
         raise
+
+
+def take_sync(conn: object, subscription: str, partition: int | None, limit: int, scan: int, schema: str) -> Batch:
+    if not isinstance(conn, Connection):
+        raise TypeError(_wrong_connection(conn, "Connection", "take_sync"))
+    query, params = _taking(conn, subscription, partition, limit, scan, schema)
+    try:
+        with Cursor(conn, row_factory=tuple_row) as cursor:
+            cursor.execute(query, params, binary=True)
+            return _batch(cursor.fetchall())
+    except psycopg.Error as error:
+        if (clear := clear_error(error, schema)) is not None:
+            raise clear from error
+        raise
+
+
+def _taking(
+    conn: AsyncConnection[Any] | Connection[Any],
+    subscription: str,
+    partition: int | None,
+    limit: int,
+    scan: int,
+    schema: str,
+) -> tuple[bytes, Params]:
+    if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+        raise CursorError(
+            "take needs a transaction, or the position would advance before anything is done: "
+            "wrap it in `with conn.transaction():`"
+        )
+    params = {"subscription": subscription, "partition": partition, "limit": limit, "scan": scan, "generation": 0}
+    return statement("take", schema), params
 
 
 def missing_schema(schema: str) -> SchemaMismatch:
@@ -110,7 +144,7 @@ def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) ->
     return [Envelope.of(vars(envelope) | drawn[envelope.id]) for envelope in envelopes]
 
 
-# In the order of take's columns, after its outcome.
+# In the order of take's columns, after its outcome and partition.
 _COLUMNS = (
     "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
     "generation", "workspace_id", "aggregate_kind", "key", "entity_version", "payload_json", "idempotency_key",
@@ -119,11 +153,11 @@ _COLUMNS = (
 
 
 def _batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
-    return Batch([_envelope(row) for row in rows if row[1] is not None], rows[0][0])
+    return Batch([_envelope(row) for row in rows if row[2] is not None], outcome=rows[0][0], partition=rows[0][1])
 
 
 def _envelope(row: tuple[Any, ...]) -> Envelope:
-    fields = dict(zip(_COLUMNS, row[1:], strict=True))
+    fields = dict(zip(_COLUMNS, row[2:], strict=True))
     if fields["trace_context"] is not None:
         fields["trace_context"] = _trace(fields["trace_context"])
     return Envelope.of(fields)
@@ -151,15 +185,19 @@ def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
     """Our own SQLSTATEs, and a schema that is not there, as errors of ours; None for everything else."""
     if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName):
         return missing_schema(schema)
+    if isinstance(error, psycopg.errors.InsufficientPrivilege) and "row-level" not in str(error):
+        return SchemaMismatch(
+            f'this user may not use the schema "{schema}" ({error.diag.message_primary}): let its owner grant the rights '
+            'that the guide lists under "Roles"'
+        )
     if error.sqlstate is not None and error.sqlstate.startswith("OR"):
         hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
         return CursorError(f"{error.diag.message_primary}.{hint}")
     return None
 
 
-def _wrong_connection(conn: object, wanted: str, verb: str, other_kind: bool) -> str:
-    found = f"{type(conn).__module__}.{type(conn).__qualname__}"
-    if other_kind:
-        verb = "publish_sync" if verb == "publish" else "publish"
-        return f"this is a psycopg {type(conn).__name__}: use {verb}() with it"
-    return f"{verb}() takes your psycopg {wanted}, not {found}"
+def _wrong_connection(conn: object, wanted: str, verb: str) -> str:
+    if isinstance(conn, Connection | AsyncConnection):
+        other = verb.removesuffix("_sync") if verb.endswith("_sync") else f"{verb}_sync"
+        return f"this is a psycopg {type(conn).__name__}: use {other}() with it"
+    return f"{verb}() takes your psycopg {wanted}, not {type(conn).__module__}.{type(conn).__qualname__}"

@@ -6,11 +6,15 @@
 create or replace function /*schema*/foreign_floor(p_now pg_snapshot) returns bigint
     language sql stable
     set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    set enable_bitmapscan = off
 as $$
+    -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, looking for a tx that is not there
+    -- (a million events: 0.2 s instead of less than a millisecond).
     select coalesce(greatest(
-        (select max(o.seq) from /*schema*/outbox as o
-         where o.tx in (select pg_snapshot_xip(p_now))),
-        (select max(o.seq) from /*schema*/outbox as o
-         where o.tx >= pg_snapshot_xmax(p_now))
+        (select max(newest.seq)
+         from (select pg_snapshot_xip(p_now) as tx) as listed,
+              lateral (select max(o.seq + 0) as seq from /*schema*/outbox as o where o.tx = listed.tx) as newest),
+        (select max(o.seq + 0) from /*schema*/outbox as o where o.tx >= pg_snapshot_xmax(p_now))
     ), 0)
 $$;

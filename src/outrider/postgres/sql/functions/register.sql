@@ -3,18 +3,19 @@
 -- Use:    alone in a READ COMMITTED transaction (a cursor is made like a take that returns nothing).
 -- Locks:  the subscription row; when the partitions are doubled also its cursor rows, waiting for their readers.
 -- Start:  'now' (whatever is not yet visible at this moment), 'beginning' (all that the log still holds), or a time
---         (from the first event that occurred then or later; reads the log up to it). Only for a new subscription.
+--         (from the first event that occurred then or later, and whatever is not yet visible; reads the log up to it).
+--         Only for a new subscription.
 -- Known subscription: new event types are added, partitions grow by doubling (each cursor is copied, and the halves
 --         share its keys); fewer types or partitions than the table has change nothing.
 -- Returns created, extended or unchanged, and the number of partitions in force.
 create or replace function /*schema*/register(
     p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer default 1,
-    p_start text default 'now', p_generation bigint default 0,
+    p_start text default 'now',
     out outcome text, out partitions integer
 )
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = off           -- an error instead of silently seeing nothing
 as $$
 declare
     q   bigint;
@@ -38,18 +39,20 @@ begin
 
     if found then
         r := pg_current_xact_id();
+        with snapshot as materialized (
+            select pg_current_snapshot() as now, /*schema*/foreign_floor(pg_current_snapshot()) as foreign_floor
+        )
         insert into /*schema*/cursor (
-            subscription, generation, partition, seq, floor, inflight, horizon, mark_seq, mark_xid, cluster)
-        select p_name, p_generation, n,
+            subscription, partition, seq, floor, inflight, horizon, mark_seq, mark_xid, cluster)
+        select p_name, n,
                case p_start
                    when 'now' then q
                    when 'beginning' then 0
                    else coalesce((select min(o.seq) - 1 from /*schema*/outbox as o
                                   where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
                end,
-               /*schema*/foreign_floor(snapshot.now), snapshot.now, r, q, r,
-               (select system_identifier from pg_control_system())
-        from (select pg_current_snapshot() as now) as snapshot, generate_series(0, p_partitions - 1) as n;
+               snapshot.foreign_floor, snapshot.now, r, q, r, (select system_identifier from pg_control_system())
+        from snapshot, generate_series(0, p_partitions - 1) as n;
         outcome := 'created';
         partitions := p_partitions;
         return;
