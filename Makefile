@@ -19,6 +19,7 @@ help:
 	@echo "make format    rewrite the code in the project's format"
 	@echo "make snapshot  rewrite the schema snapshot after a deliberate change"
 	@echo "make lock      refresh the pinned requirements (needs uv)"
+	@echo "make clean     remove the environment and the embedded Postgres of this project"
 
 $(READY): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -63,4 +64,5 @@ lock:
 		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/dev.txt
 
 clean:
+	@if [ -f .outrider/pg/location ]; then rm -rf "$$(cat .outrider/pg/location)"; fi
 	rm -rf $(VENV) .outrider .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

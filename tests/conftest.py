@@ -44,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     # Databases are made by the hundred: in memory, where there is enough of it, this takes half the time.
     roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30
-    _folder = Path(tempfile.mkdtemp(prefix="outrider-tests-", dir=MEMORY if roomy else None))
-    _folder.chmod(0o711)
+    _folder = Path(tempfile.mkdtemp(prefix="otr-", dir=MEMORY if roomy else None))
+    _folder.chmod(0o1777)
     os.environ["TMPDIR"] = tempfile.tempdir = str(_folder)
     _server = Embedded.temporary(settings=SETTINGS)
     _server.start()

@@ -6,12 +6,19 @@ import logging
 from pathlib import Path
 
 import pytest
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import make_conninfo
 
 import outrider
 from outrider import Outrider
-from outrider.errors import ConfigError, CursorError, DatabaseUnavailable, DeclarationError, SchemaMismatch
+from outrider.errors import (
+    ConfigError,
+    CursorError,
+    DatabaseUnavailable,
+    DeclarationError,
+    SchemaMismatch,
+    Undecodable,
+)
 from outrider.signals import Signal, Taken
 from outrider.testing.cases import Anything, Placed, PlacedElsewhere
 
@@ -125,7 +132,7 @@ async def test_any_schema_works_end_to_end(empty_database: str, schema: str) -> 
             assert await found.fetchall() == [(f'"{schema}"' if schema == "select" else schema,)]
     assert batch.events[0].id == written.id
     assert [envelope.decode(Placed).order_id for envelope in batch.events] == ["1", "2", "3"]
-    assert (batch.outcome, batch.more) == ("done", False)
+    assert (batch.outcome, batch.more) == ("done", True)
 
 
 async def test_two_schemas_in_one_database_do_not_see_each_other(empty_database: str) -> None:
@@ -150,7 +157,7 @@ async def test_take_outside_a_transaction_is_refused(database: str) -> None:
         await app.migrate()
         async with await AsyncConnection.connect(database, autocommit=True) as conn:
             await app.publish(conn, Placed(order_id="1"))
-            with pytest.raises(CursorError, match=r"take needs a transaction.*`async with conn.transaction\(\):`"):
+            with pytest.raises(CursorError, match=r"take needs a transaction.*`with conn.transaction\(\):`"):
                 await reader.take(conn)
             async with conn.transaction():
                 assert len((await reader.take(conn)).events) == 1
@@ -173,7 +180,7 @@ async def test_take_advances_with_the_commit_only(database: str) -> None:
                 await end()
     one, two, three = (envelope.seq for envelope in written)
     assert taken == [([one, two], "more"), ([one, two], "more"), ([three], "done"), ([], "idle")]
-    assert heard[-1] == Taken("shop.reader", 0, 0, "idle")
+    assert heard[-1] == Taken("shop.reader", None, 0, "idle")
 
 
 async def test_a_reader_that_was_never_registered(database: str) -> None:
@@ -201,7 +208,7 @@ async def test_take_writes_a_line_at_debug(database: str, caplog: pytest.LogCapt
         async with app.connect() as conn, conn.transaction():
             await reader.take(conn)
     messages = [record.getMessage() for record in caplog.records if record.name == "outrider"]
-    assert messages == ["event=taken subscription=shop.reader partition=0 events=0 outcome=idle"]
+    assert messages == ["event=taken subscription=shop.reader events=0 outcome=idle"]
 
 
 async def publish_and_fail(app: Outrider) -> None:
@@ -243,3 +250,91 @@ async def test_opening_on_a_newer_breaking_schema_is_refused(database: str) -> N
 def test_contexts_is_several_names_not_one() -> None:
     with pytest.raises(ConfigError, match=r"write \['shop'\]"):
         Outrider(contexts="shop")
+
+
+async def test_a_reader_reads_all_partitions_whatever_the_code_declares(database: str) -> None:
+    """Others may have doubled them: the number in the database counts."""
+    async with Outrider(context="shop", dsn=database) as wide:
+        wide.reader(name="shop.reader", partitions=4)
+        await wide.migrate()
+    app = Outrider(context="shop", dsn=database)
+    reader = app.reader(name="shop.reader")
+    async with app:
+        await app.migrate()
+        async with app.connect() as conn:
+            await app.publish_many(conn, [Placed(order_id=str(n)) for n in range(100)])
+        seen: list[str | None] = []
+        partitions = set()
+        while True:
+            async with app.connect() as conn, conn.transaction():
+                batch = await reader.take(conn, limit=10)
+            seen += [envelope.key for envelope in batch.events]
+            partitions.add(batch.partition)
+            if not batch.more:
+                break
+    assert sorted(seen, key=lambda key: int(key or 0)) == [str(n) for n in range(100)]
+    assert partitions == {0, 1, 2, 3, None}
+    assert batch.outcome == "idle"
+
+
+async def test_taking_from_a_partition_that_is_not_there(database: str) -> None:
+    app = Outrider(context="shop", dsn=database)
+    reader = app.reader(name="shop.reader", partitions=2)
+    async with app:
+        await app.migrate()
+        async with app.connect() as conn:
+            with pytest.raises(CursorError, match="Its partitions are 0 to 1"):
+                await reader.take(conn, partition=5)
+
+
+def test_taking_on_a_blocking_connection(database: str) -> None:
+    app = Outrider(context="shop", dsn=database)
+    reader = app.reader(Placed, name="shop.reader")
+    with Connection.connect(database, autocommit=True) as conn:
+        conn.execute("select outrider.register('shop.reader', 'reader', 'shop', null)")
+        app.publish_sync(conn, Placed(order_id="1"))
+        with conn.transaction():
+            batch = reader.take_sync(conn)
+        assert [envelope.decode(Placed).order_id for envelope in batch.events] == ["1"]
+        with pytest.raises(CursorError, match="take needs a transaction"):
+            reader.take_sync(conn)
+
+
+async def test_taking_on_the_wrong_kind_of_connection(database: str) -> None:
+    reader = Outrider(dsn=database).reader(name="shop.reader")
+    with Connection.connect(database) as conn, pytest.raises(TypeError, match=r"use take_sync\(\) with it"):
+        await reader.take(conn)
+    async with await AsyncConnection.connect(database) as aconn:
+        with pytest.raises(TypeError, match=r"use take\(\) with it"):
+            reader.take_sync(aconn)
+
+
+async def test_an_event_that_does_not_fit_is_named(database: str) -> None:
+    app = Outrider(context="shop", dsn=database)
+    reader = app.reader(name="shop.reader")
+    async with app:
+        await app.migrate()
+        async with app.connect() as conn:
+            await conn.execute("select outrider.publish('exercise.placed', '{}', event_version => 3)")
+        async with app.connect() as conn:
+            [envelope] = (await reader.take(conn)).events
+    with pytest.raises(
+        Undecodable, match=r"exercise\.placed version 3, number 1, is not a Placed: order_id: Field required"
+    ):
+        envelope.decode(Placed)
+    with pytest.raises(Undecodable, match="is not a Anything"):
+        envelope.decode(Anything)
+
+
+async def test_an_exhausted_pool_says_so(database: str) -> None:
+    async with Outrider(dsn=database, pool_size=1) as app:
+        app._opened()._pool.timeout = 0.01
+        async with app.connect():
+            with pytest.raises(DatabaseUnavailable, match="all 1 of the app's connections are in use"):
+                async with app.connect():
+                    pass
+
+
+def test_a_reader_takes_classes() -> None:
+    with pytest.raises(DeclarationError, match="pass the class, not its type"):
+        Outrider().reader("orders.placed", name="shop.reader")  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ def test_an_argument_decides_between_embedded_and_dsn(
 
 
 def test_an_environment_with_both_is_refused() -> None:
-    with pytest.raises(ConfigError, match="embedded and dsn exclude each other"):
+    with pytest.raises(ConfigError, match="OUTRIDER_EMBEDDED and OUTRIDER_DSN exclude each other"):
         load({"OUTRIDER_EMBEDDED": "1", "OUTRIDER_DSN": "host=a"})
 
 

@@ -7,7 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
+from tests.postgres.embedded.conftest import place
+
+from outrider import Event, Outrider
+from outrider.errors import SchemaMismatch
+
+__all__ = ["place"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -18,13 +25,52 @@ def python_blocks(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
-def test_the_code_on_the_page_runs(page: str, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
+def test_the_code_on_the_page_runs(page: str, place: Path) -> None:
+    program = place / "program.py"
     program.write_text(python_blocks(ROOT / page))
-    run = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, program], cwd=place, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     expected = {"README.md": "invoiced 9.90", "docs/guide.md": "events read"}[page]
     assert expected in run.stdout
+
+
+class Granted(Event, type="docs.granted"):
+    name: str
+
+
+async def test_the_rights_in_the_guide_are_enough_and_no_more(database: str) -> None:
+    """The role opens the app, publishes and reads; it cannot write the two columns that the cursor rests on."""
+    [grants] = re.findall(
+        r"^```sql\n(grant usage.*?)^```", (ROOT / "docs/guide.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    with psycopg.connect(database, autocommit=True) as owner:
+        role = f"role_{owner.info.dbname}"
+        app = Outrider(context="docs", dsn=psycopg.conninfo.make_conninfo(database, user=role))
+        reader = app.reader(Granted, name="docs.reader")
+        owner.execute("select outrider.register('docs.reader', 'reader', 'docs', null)")
+        owner.execute(f"create role {role} login".encode())
+        try:
+            with pytest.raises(SchemaMismatch, match="Roles"):
+                async with app:
+                    pass
+            owner.execute(re.sub(r"\bapp\b", role, grants).encode())
+            async with app:
+                async with app.connect() as conn, conn.transaction():
+                    await app.publish(conn, Granted(name="python"))
+                    await conn.execute("select outrider.publish('docs.granted', '{\"name\": \"sql\"}')")
+                async with app.connect() as conn, conn.transaction():
+                    batch = await reader.take(conn)
+                    assert [e.decode(Granted).name for e in batch.events] == ["python", "sql"]
+                async with app.connect() as conn:
+                    for column, value in (("tx", "'3'"), ("seq", "7")):
+                        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                            await conn.execute(
+                                f"""insert into outrider.outbox ({column}, event_type, source, payload)
+                                    overriding system value values ({value}, 'a.b', 'a', '{{}}')""".encode()
+                            )
+                        await conn.rollback()
+        finally:
+            owner.execute(f"drop owned by {role}; drop role {role}".encode())
 
 
 def test_the_readme_shows_the_quickstart() -> None:

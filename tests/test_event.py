@@ -26,7 +26,12 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 
 def envelope(payload: str, version: int = 1) -> Envelope:
     return Envelope(
-        id=UUID(int=1), event_type="a.b", event_version=version, payload_json=payload, source="a", idempotency_key="1"
+        id=UUID(int=1),
+        event_type="orders.placed",
+        event_version=version,
+        payload_json=payload,
+        source="a",
+        idempotency_key="1",
     )
 
 

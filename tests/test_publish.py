@@ -611,3 +611,18 @@ async def test_a_trace_context_that_is_none_does_not_stop_a_reader(database: str
         async with connected(database) as conn:
             await conn.execute("select outrider.publish('a.b', '{}', trace_context => %s::jsonb)", [trace])
         assert len(await exercise.read(harness)) == 1
+
+
+async def test_an_envelope_is_published_once(app: Outrider, database: str) -> None:
+    async with connected(database) as conn:
+        written = await app.publish(conn, Placed(order_id="1"))
+        with pytest.raises(PublishRefused, match=f"is in a log already, as number {written.seq}"):
+            await app.publish_many(conn, [written])
+        fresh = app.envelope(Placed(order_id="2"))
+        with pytest.raises(PublishRefused, match=r"events\[1\]: is the same envelope"):
+            await app.publish_many(conn, [fresh, fresh])
+        with pytest.raises(PublishRefused, match="publish_many takes envelopes"):
+            await app.publish(conn, fresh)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="several events, not one"):
+            await app.publish_many(conn, Placed(order_id="3"))  # type: ignore[arg-type]
+        assert len(await rows(conn)) == 1

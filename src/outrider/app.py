@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.metadata import version
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -74,7 +73,7 @@ class Outrider:
             self._pool = Pool(await self._find_server(stack), self.settings.pool_size)
             await stack.enter_async_context(self._pool)
             async with self._pool.connection() as conn:
-                migrate.refuse_newer(await migrate.applied(conn, self.settings.schema), self.settings.schema)
+                await migrate.check_newer(conn, self.settings.schema)
             self._open = stack.pop_all()
         return self
 
@@ -137,7 +136,7 @@ class Outrider:
         """Bring the schema up to date, then register the declared subscriptions and make their cursors."""
         pool = self._opened()
         async with pool.autocommit() as conn:
-            await migrate.migrate(conn, self.settings.schema, f"outrider {version('outrider')}")
+            await migrate.migrate(conn, self.settings.schema)
             return [await register(conn, each, self.settings.schema) for each in self._subscriptions.values()]
 
     def _opened(self) -> Pool:

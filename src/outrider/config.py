@@ -68,13 +68,13 @@ class Settings:
         env = os.environ if environ is None else environ
         if isinstance(contexts, str):
             raise ConfigError(f"contexts: {contexts!r} is one text, not several: write [{contexts!r}]")
-        if dsn is not None and embedded is None:
-            embedded = False
+        asked = embedded
         if embedded is None:
-            embedded = _flag(env, "OUTRIDER_EMBEDDED")
+            embedded = dsn is None and _flag(env, "OUTRIDER_EMBEDDED")
+        if not asked:
             dsn = dsn or env.get("OUTRIDER_DSN") or None
-        elif not embedded:
-            dsn = dsn or env.get("OUTRIDER_DSN") or None
+        if embedded and not asked and dsn is not None:
+            raise ConfigError("OUTRIDER_EMBEDDED and OUTRIDER_DSN exclude each other: unset one of them")
         return cls(
             context=context or env.get("OUTRIDER_CONTEXT") or "default",
             contexts=None if contexts is None else frozenset(contexts),

@@ -9,7 +9,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from outrider.event import Event
+from pydantic import ValidationError
+
+from outrider.errors import Undecodable
+from outrider.event import Event, spec_of
 
 E = TypeVar("E", bound=Event)
 
@@ -55,5 +58,16 @@ class Envelope:
         return json.loads(self.payload_json)
 
     def decode(self, model: type[E]) -> E:
-        """The event as `model` sees it: fields that it does not know are ignored."""
-        return model.model_validate_json(self.payload_json, extra="ignore")
+        """The event as `model` sees it: fields that it does not know are ignored. Undecodable if it cannot be one."""
+        spec = spec_of(model)
+        if spec.type != self.event_type:
+            raise Undecodable(f"{self} is not a {model.__name__}, which is {spec.type}")
+        try:
+            return model.model_validate_json(self.payload_json, extra="ignore")
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in wrong["loc"])
+            raise Undecodable(f"{self} is not a {model.__name__}: {where or 'payload'}: {wrong['msg']}") from error
+
+    def __str__(self) -> str:
+        return f"{self.event_type} version {self.event_version}" + ("" if self.seq is None else f", number {self.seq},")

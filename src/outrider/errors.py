@@ -28,6 +28,10 @@ class PublishRefused(OutriderError, ValueError):
         self.rule = rule
 
 
+class Undecodable(OutriderError, ValueError):
+    """The payload of an event does not have the shape that was asked for."""
+
+
 class DatabaseUnavailable(OutriderError):
     """The database cannot be used: unreachable, refused, missing or too old."""
 

@@ -30,7 +30,10 @@ class Event(BaseModel):
     def __init_subclass__(
         cls, *, type: str | None = None, version: int = 1, key: str | None = None, foreign: bool = False, **options: Any
     ) -> None:
-        super().__init_subclass__(**options)
+        if options:
+            known = "type, version, key, foreign"
+            raise DeclarationError(f"{cls.__name__}: Event has no option {', '.join(options)}; it has {known}")
+        super().__init_subclass__()
         cls.__outrider__ = None
         if type is None:
             if key is not None or foreign or version != 1:

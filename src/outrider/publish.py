@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TypedDict, Unpack
+from uuid import UUID
 
 from outrider import names
 from outrider.config import Settings
@@ -27,16 +28,21 @@ class PublishOptions(TypedDict, total=False):
     key: str | None
     """The ordering key, instead of the field that the event names."""
     idempotency_key: str | None
-    """What makes two publishes the same event for a handler; default: the event's id."""
+    """Travels with the event: what makes two publishes the same one for a handler. Default: the event's id."""
     target: str | None
     """The one context that shall see the event; default: everyone."""
     workspace_id: str | None
+    """The tenant."""
     aggregate_kind: str | None
+    """What kind of thing the key names."""
     entity_version: int | None
+    """The version of that thing after the event."""
     content_class: str
+    """How sensitive the payload is: public, internal (the default), confidential, restricted."""
     occurred_at: datetime | None
     """When it happened; default: now, by the database's clock."""
     channel_class: str | None
+    """The class of workers that shall be woken."""
 
 
 OPTIONS = frozenset(PublishOptions.__annotations__)
@@ -135,13 +141,25 @@ class Publisher:
 
 def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envelope]:
     """The envelopes of many events; a refusal says which of them it was."""
-    envelopes = []
+    if isinstance(events, Event | Envelope):
+        raise TypeError("publish_many takes several events, not one: use publish, or a list")
+    envelopes: dict[UUID, Envelope] = {}
     for place, event in enumerate(events):
         try:
-            envelopes.append(event if isinstance(event, Envelope) else publisher.envelope(event))
+            envelope = _unwritten(event) if isinstance(event, Envelope) else publisher.envelope(event)
         except PublishRefused as refused:
             raise PublishRefused(refused.event_type, f"events[{place}].{refused.field}", refused.rule) from None
-    return envelopes
+        if envelope.id in envelopes:
+            raise PublishRefused(envelope.event_type, f"events[{place}]", "is the same envelope as one before it")
+        envelopes[envelope.id] = envelope
+    return list(envelopes.values())
+
+
+def _unwritten(envelope: Envelope) -> Envelope:
+    if envelope.seq is not None:
+        rule = f"is in a log already, as number {envelope.seq}: publish an event, or an envelope from app.envelope()"
+        raise PublishRefused(envelope.event_type, "envelope", rule)
+    return envelope
 
 
 def _wrong_version(version: object) -> str | None:
@@ -161,7 +179,8 @@ def _wrong_time(at: object) -> str | None:
 def _publishable(event: object) -> EventSpec:
     if isinstance(event, type) or not isinstance(event, Event):
         found = event.__name__ if isinstance(event, type) else type(event).__name__
-        raise PublishRefused(found, "event", "is not an instance of an Event class")
+        also = "; publish_many takes envelopes" if isinstance(event, Envelope) else ""
+        raise PublishRefused(found, "event", f"is not an instance of an Event class{also}")
     spec = type(event).__outrider__
     if spec is None:
         rule = 'is not registered: declare it as class X(Event, type="a.b")'

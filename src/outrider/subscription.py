@@ -27,9 +27,13 @@ class Subscription:
     def __post_init__(self) -> None:
         if wrong := names.wrong_dotted(self.name, names.IDENTIFIER_BYTES):
             raise DeclarationError(f"the subscription name {wrong}")
+        for model in self.events:
+            if not isinstance(model, type) or not issubclass(model, Event):
+                raise DeclarationError(f"{self.name}: {model!r} is not an Event class: pass the class, not its type")
+            spec_of(model)
         n = self.partitions
-        if not 1 <= n <= MOST_PARTITIONS or n & (n - 1):
-            raise DeclarationError(f"{self.name}: partitions={n} is not a power of two up to {MOST_PARTITIONS}")
+        if not isinstance(n, int) or not 1 <= n <= MOST_PARTITIONS or n & (n - 1):
+            raise DeclarationError(f"{self.name}: partitions={n!r} is not a power of two up to {MOST_PARTITIONS}")
         if isinstance(self.start, datetime):
             if self.start.utcoffset() is None:
                 raise DeclarationError(f"{self.name}: start is a naive datetime: give it a time zone")

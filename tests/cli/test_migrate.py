@@ -82,8 +82,8 @@ def test_a_dry_run_changes_nothing(outrider: Run, empty_database: str, tmp_path:
     (tmp_path / "shop.py").write_text(APP)
     common = ("migrate", "--app", "shop:app", "--dsn", empty_database)
     before = outrider(*common, "--dry-run")
-    assert "would be applied     0001 log" in before.stdout
-    assert "would be registered  shop.audit: created, 4 partitions" in before.stdout
+    assert "migration     0001 log: would be applied" in before.stdout
+    assert "subscription  shop.audit: would be created, 4 partitions" in before.stdout
     assert schemas(empty_database) == {"public", "information_schema"}
 
     outrider("migrate", "--dsn", empty_database)

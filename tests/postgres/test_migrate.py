@@ -58,7 +58,7 @@ async def test_a_fresh_database(empty_database: str) -> None:
         assert await migrate.applied(conn, "outrider") == []
         done = await migrate.migrate(conn, "outrider", "tests 1.2")
         have = await migrate.applied(conn, "outrider")
-        await migrate.check(conn, "outrider")
+        await migrate.check_newer(conn, "outrider")
     assert [migration.version for migration in done] == [migration.version for migration in migrate.known()]
     assert [(row.version, row.name, row.breaking, row.applied_by) for row in have] == [
         (migration.version, migration.name, migration.breaking, "tests 1.2") for migration in migrate.known()
@@ -106,9 +106,7 @@ async def test_another_schema(empty_database: str) -> None:
     assert await run(empty_database, "other_log") != []
     async with connected(empty_database) as conn:
         assert await rows(conn, "select to_regnamespace('outrider')::text") == [(None,)]
-        await migrate.check(conn, "other_log")
-        with pytest.raises(SchemaMismatch, match='"outrider" is not installed here'):
-            await migrate.check(conn, "outrider")
+        await migrate.check_newer(conn, "other_log")
     assert await publish_and_take(empty_database, "other_log") == ["1", "2", "3"]
 
 
@@ -190,7 +188,7 @@ async def record(dsn: str, version: int, breaking: bool) -> None:
 async def test_a_newer_schema_that_breaks_nothing_is_accepted(database: str) -> None:
     await record(database, NEWEST + 1, False)
     async with connected(database) as conn:
-        await migrate.check(conn, "outrider")
+        await migrate.check_newer(conn, "outrider")
         assert await migrate.migrate(conn, "outrider", "tests") == []
     assert await publish_and_take(database) == ["1", "2", "3"]
 
@@ -204,29 +202,19 @@ async def test_a_newer_schema_that_breaks_older_code_is_refused(database: str) -
     )
     async with connected(database) as conn:
         with pytest.raises(SchemaMismatch, match=message):
-            await migrate.check(conn, "outrider")
+            await migrate.check_newer(conn, "outrider")
         with pytest.raises(SchemaMismatch, match=message):
             await migrate.migrate(conn, "outrider", "tests")
         assert len(await migrate.applied(conn, "outrider")) == NEWEST + 2
 
 
-async def test_an_older_schema_asks_for_migrate(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_older_schema_is_brought_up_to_date(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = migrate.Migration(NEWEST + 1, "newer", False, "-", "create table /*schema*/newer ();")
     monkeypatch.setattr(migrate, "known", lambda: (*KNOWN, newer))
     async with connected(database) as conn:
-        with pytest.raises(
-            SchemaMismatch, match=f"at version {NEWEST}, this Outrider needs {NEWEST + 1}: run outrider mig"
-        ):
-            await migrate.check(conn, "outrider")
         assert await migrate.migrate(conn, "outrider", "tests") == [newer]
-        await migrate.check(conn, "outrider")
+        await migrate.check_newer(conn, "outrider")
         assert await rows(conn, "select to_regclass('outrider.newer')::text") == [("outrider.newer",)]
-
-
-async def test_a_missing_schema(empty_database: str) -> None:
-    async with connected(empty_database) as conn:
-        with pytest.raises(SchemaMismatch, match='the schema "outrider" is not installed here: run outrider migrate'):
-            await migrate.check(conn, "outrider")
 
 
 # As a script
@@ -243,7 +231,7 @@ def dump(dsn: str) -> str:
 async def test_the_script_gives_the_same_schema(database: str, empty_database: str, schema: str) -> None:
     async with connected(empty_database) as conn:
         await conn.execute(migrate.script(schema, "a script").encode())
-        await migrate.check(conn, schema)
+        await migrate.check_newer(conn, schema)
         assert {row.applied_by for row in await migrate.applied(conn, schema)} == {"a script"}
     if schema == "outrider":
         assert dump(empty_database) == dump(database)
@@ -303,3 +291,27 @@ async def test_other_functions_of_a_shared_schema_keep_their_rights(empty_databa
         await conn.execute("create function public.mine() returns int language sql as 'select 1'")
         await migrate.migrate(conn, "public", "tests")
         assert await rows(conn, "select proacl from pg_proc where proname = 'mine'") == [(None,)]
+
+
+# Whose objects
+
+
+@pytest.mark.parametrize("trap", ["function", "table", "schema"])
+async def test_what_belongs_to_somebody_else_is_not_trusted(empty_database: str, trap: str) -> None:
+    """Their functions would run with our rights."""
+    async with connected(empty_database) as conn:
+        role = f"stranger_{conn.info.dbname}"
+        await conn.execute(f"create role {role}".encode())
+        try:
+            owner = role if trap == "schema" else "postgres"
+            await conn.execute(f"create schema outrider authorization {owner}".encode())
+            if trap == "function":
+                await conn.execute("create function outrider.foreign_floor(pg_snapshot) returns bigint return 0")
+                await conn.execute(f"alter function outrider.foreign_floor owner to {role}".encode())
+            if trap == "table":
+                await conn.execute("create table outrider.migration ()")
+                await conn.execute(f"alter table outrider.migration owner to {role}".encode())
+            with pytest.raises(SchemaMismatch, match=f"the {trap} .* belongs to '{role}'"):
+                await migrate.migrate(conn, "outrider", "tests")
+        finally:
+            await conn.execute(f"drop owned by {role} cascade; drop role {role}".encode())

@@ -166,6 +166,16 @@ def test_a_late_transaction_is_read_in_pages(conn: Conn, limit: int) -> None:
             pass
 
 
+def test_the_floor_of_a_new_cursor_does_not_cost_the_log(conn: Conn) -> None:
+    with psycopg.connect(conn.info.dsn) as slow:
+        slow.execute("select pg_current_xact_id()")
+        before = touched(conn)
+        assert conn.execute("select outrider.foreign_floor(pg_current_snapshot())").fetchone() == (0,)
+        after = touched(conn)
+    assert after["by_seq_scan"] == before["by_seq_scan"]
+    assert after["entries"] - before["entries"] <= 4 * 50, "planning may look at both ends of each segment"
+
+
 # EXPLAIN of the statement inside take
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -90,9 +91,10 @@ async def test_nothing_listens(kind: str, closed_port: int) -> None:
 
 
 @KINDS
-async def test_no_socket_in_the_folder(kind: str, tmp_path: object) -> None:
-    text = await failure(kind, make_conninfo(host=str(tmp_path), dbname="shop"))
-    assert text.startswith(f"nothing listens at {tmp_path}, port 5432: start Postgres there")
+async def test_no_socket_in_the_folder(kind: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        text = await failure(kind, make_conninfo(host=folder, dbname="shop"))
+    assert text.startswith(f"nothing listens at {folder}, port 5432: start Postgres there")
 
 
 @KINDS
@@ -103,15 +105,15 @@ async def test_a_database_that_does_not_exist(kind: str, server: str) -> None:
 
 @KINDS
 async def test_a_database_that_the_dsn_does_not_name(kind: str, server: str) -> None:
-    parts = psycopg.conninfo.conninfo_to_dict(server)
+    parts, role = psycopg.conninfo.conninfo_to_dict(server), f"nameless_{kind}"
     with psycopg.connect(server, autocommit=True) as conn:
-        conn.execute("create role nameless login")
+        conn.execute(f"create role {role} login".encode())
     try:
-        text = await failure(kind, make_conninfo(host=parts["host"], port=parts.get("port"), user="nameless"))
+        text = await failure(kind, make_conninfo(host=parts["host"], port=parts.get("port"), user=role))
     finally:
         with psycopg.connect(server, autocommit=True) as conn:
-            conn.execute("drop role nameless")
-    assert "has no database 'nameless': create it (createdb nameless)" in text
+            conn.execute(f"drop role {role}".encode())
+    assert f"has no database '{role}': create it (createdb {role})" in text
 
 
 @KINDS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
-from importlib.metadata import version
 
 import typer
 
@@ -47,4 +46,4 @@ def dev() -> None:
 
 async def _migrate(dsn: str, schema: str) -> None:
     async with await connect(dsn, autocommit=True) as conn:
-        await migrate(conn, schema, f"outrider {version('outrider')}")
+        await migrate(conn, schema)

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -113,7 +112,7 @@ def status(
 
 async def _migrate(place: Place) -> Report:
     async with place.connect() as conn:
-        done = await migrate(conn, place.schema, _this())
+        done = await migrate(conn, place.schema)
         registered = [await register(conn, each, place.schema) for each in place.subscriptions]
         return Report(place.schema, conn.info.dbname, done, registered)
 
@@ -145,7 +144,7 @@ async def _applied(place: Place) -> list[Applied]:
 
 
 def _script(place: Place, after: int) -> str:
-    parts = [script(place.schema, _this(), after)]
+    parts = [script(place.schema, after=after)]
     parts += [registration.script(each, place.schema) for each in place.subscriptions]
     return "\n".join(parts)
 
@@ -155,10 +154,10 @@ def _show(report: Report) -> None:
     would = "would be " if report.dry_run else ""
     for step in report.applied:
         breaking = " (breaking: older code stops working)" if step.breaking and step.version > 1 else ""
-        typer.echo(f"  {would}applied     {step.version:04} {step.name}{breaking}")
+        typer.echo(f"  migration     {step.version:04} {step.name}: {would}applied{breaking}")
     for each in report.registered:
         partitions = "1 partition" if each.partitions == 1 else f"{each.partitions} partitions"
-        typer.echo(f"  {would}registered  {each.name}: {each.outcome}, {partitions}")
+        typer.echo(f"  subscription  {each.name}: {would}{each.outcome}, {partitions}")
     if not report.applied:
         typer.echo(f"  up to date: version {known()[-1].version}")
     if report.dry_run:
@@ -182,7 +181,3 @@ def _fields(step: Migration) -> dict[str, object]:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def _this() -> str:
-    return f"outrider {version('outrider')}"

@@ -86,7 +86,7 @@ def draw(
     counts.add_row("events published", f"{figures.published:,}")
     counts.add_row("events read", f"[bold]{figures.read:,}[/]")
     counts.add_row("  of them late", f"[yellow]{figures.late:,}[/]")
-    counts.add_row("  of them read again", f"{read_again:,}")
+    counts.add_row("reads rolled back", f"{read_again:,}")
     counts.add_row("events per second", f"{rate:,.0f}")
     counts.add_row()
     for name, number in (

@@ -46,7 +46,7 @@ async def append(conn: object, envelopes: Sequence[Envelope], schema: str) -> li
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute(query, params)
             return _appended(envelopes, await cursor.fetchall())
-    except (psycopg.errors.UndefinedTable, UnicodeEncodeError) as error:
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege, UnicodeEncodeError) as error:
         raise _clear_append_error(error, envelopes, conn.info.encoding, schema) from error
 
 
@@ -58,7 +58,7 @@ def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str) -> lis
         with Cursor(conn, row_factory=tuple_row) as cursor:
             cursor.execute(query, params)
             return _appended(envelopes, cursor.fetchall())
-    except (psycopg.errors.UndefinedTable, UnicodeEncodeError) as error:
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege, UnicodeEncodeError) as error:
         raise _clear_append_error(error, envelopes, conn.info.encoding, schema) from error
 
 
@@ -109,6 +109,13 @@ def _taking(
 
 def missing_schema(schema: str) -> SchemaMismatch:
     return SchemaMismatch(f'the schema "{schema}" is not installed here: run outrider migrate, or await app.migrate()')
+
+
+def forbidden(schema: str, error: psycopg.Error) -> SchemaMismatch:
+    return SchemaMismatch(
+        f'this user may not use the schema "{schema}" ({error.diag.message_primary}): let its owner grant the rights '
+        'that the guide lists under "Roles"'
+    )
 
 
 def _appending(envelopes: Sequence[Envelope], schema: str) -> tuple[bytes, Params]:
@@ -175,6 +182,8 @@ def _trace(text: str) -> dict[str, str] | None:
 def _clear_append_error(
     error: Exception, envelopes: Sequence[Envelope], encoding: str, schema: str
 ) -> SchemaMismatch | PublishRefused:
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return forbidden(schema, error)
     if not isinstance(error, UnicodeEncodeError):
         return missing_schema(schema)
     rule = f"is {encoding}, which cannot carry {error.object[error.start]!r}: set client_encoding to UTF8"
@@ -186,10 +195,7 @@ def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
     if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName):
         return missing_schema(schema)
     if isinstance(error, psycopg.errors.InsufficientPrivilege) and "row-level" not in str(error):
-        return SchemaMismatch(
-            f'this user may not use the schema "{schema}" ({error.diag.message_primary}): let its owner grant the rights '
-            'that the guide lists under "Roles"'
-        )
+        return forbidden(schema, error)
     if error.sqlstate is not None and error.sqlstate.startswith("OR"):
         hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
         return CursorError(f"{error.diag.message_primary}.{hint}")

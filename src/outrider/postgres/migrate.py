@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from hashlib import sha256
+from importlib.metadata import version
 from typing import Any
 
 from psycopg import AsyncConnection, errors, sql
@@ -19,8 +20,9 @@ from psycopg.rows import tuple_row
 
 from outrider.errors import SchemaMismatch
 from outrider.postgres import statement
-from outrider.postgres.log import missing_schema
+from outrider.postgres.log import forbidden
 
+APPLIED_BY = f"outrider {version('outrider')}"
 _HEADER = re.compile(r"^-- (breaking|functions): *(\S+)$", re.MULTILINE)
 
 
@@ -74,7 +76,7 @@ def pending(have: Sequence[Applied]) -> list[Migration]:
     return [migration for migration in known() if migration.version not in versions]
 
 
-async def migrate(conn: AsyncConnection[Any], schema: str, applied_by: str) -> list[Migration]:
+async def migrate(conn: AsyncConnection[Any], schema: str, applied_by: str = APPLIED_BY) -> list[Migration]:
     """Bring the schema up to what this code knows; returns what was applied. Safe when several do it at once."""
     if not conn.autocommit:
         raise ValueError("migrate needs an autocommit connection: every migration is a transaction of its own")
@@ -82,6 +84,7 @@ async def migrate(conn: AsyncConnection[Any], schema: str, applied_by: str) -> l
     while True:
         async with conn.transaction():
             await conn.execute("select pg_advisory_xact_lock(hashtextextended('outrider.migrate.' || %s, 0))", [schema])
+            await _refuse_strangers(conn, schema)
             have = await applied(conn, schema)
             refuse_newer(have, schema)
             todo = pending(have)
@@ -96,7 +99,7 @@ async def migrate(conn: AsyncConnection[Any], schema: str, applied_by: str) -> l
             done.append(todo[0])
 
 
-def script(schema: str, applied_by: str, after: int = 0) -> str:
+def script(schema: str, applied_by: str = APPLIED_BY, after: int = 0) -> str:
     """The same as SQL to read, or to run with psql where a program may not."""
     todo = [migration for migration in known() if migration.version > after]
     if not todo:
@@ -116,17 +119,12 @@ def script(schema: str, applied_by: str, after: int = 0) -> str:
     return "\n".join(parts)
 
 
-async def check(conn: AsyncConnection[Any], schema: str) -> None:
-    """Refuse to work on a schema that is missing, older than this code, or newer in a way that it cannot know."""
-    have = await applied(conn, schema)
-    if not have:
-        raise missing_schema(schema)
-    refuse_newer(have, schema)
-    if todo := pending(have):
-        raise SchemaMismatch(
-            f'the schema "{schema}" is at version {have[-1].version}, this Outrider needs {todo[-1].version}: '
-            "run outrider migrate"
-        )
+async def check_newer(conn: AsyncConnection[Any], schema: str) -> None:
+    """Refuse to work on a schema that is newer in a way that this code cannot know. None at all is fine: it may come."""
+    try:
+        refuse_newer(await applied(conn, schema), schema)
+    except errors.InsufficientPrivilege as error:
+        raise forbidden(schema, error) from error
 
 
 def refuse_newer(have: Sequence[Applied], schema: str) -> None:
@@ -143,12 +141,26 @@ def refuse_newer(have: Sequence[Applied], schema: str) -> None:
 def _step(migration: Migration, schema: str, *, last: bool) -> str:
     parts = [migration.sql]
     if last:
-        names = ["uuid7"]
-        for name, text in statement.functions():
-            names.append(name)
-            parts.append(text)
-        parts += [f"revoke all on function /*schema*/{name} from public;" for name in names]
+        parts += [text for _, text in statement.functions()]
+        parts += [f"revoke all on function /*schema*/{name} from public;" for name in _function_names()]
     return statement.render("\n".join(parts), schema)
+
+
+def _function_names() -> list[str]:
+    return ["uuid7", *(name for name, _ in statement.functions())]
+
+
+async def _refuse_strangers(conn: AsyncConnection[Any], schema: str) -> None:
+    query, params = statement.statement("strangers", schema), {"schema": schema, "functions": _function_names()}
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(query, params)
+        found = await cursor.fetchone()
+    if found is not None:
+        kind, name, owner = found
+        raise SchemaMismatch(
+            f'the {kind} "{name}" belongs to {owner!r}, whose code would run with the rights of {conn.info.user!r}: '
+            f'migrate as {owner!r}, or let a superuser make it yours: alter {kind} … owner to "{conn.info.user}"'
+        )
 
 
 async def _make_ledger(conn: AsyncConnection[Any], schema: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from psycopg import AsyncConnection
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from outrider.errors import DatabaseUnavailable
 from outrider.postgres import session
 
 
@@ -28,12 +29,24 @@ class Pool:
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
 
-    def connection(self) -> AbstractAsyncContextManager[session.AsyncSession]:
-        return self._pool.connection()
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[session.AsyncSession]:
+        try:
+            conn = await self._pool.getconn()
+        except PoolTimeout as error:
+            raise DatabaseUnavailable(
+                f"no connection within {self._pool.timeout:.0f} s: the server is away, or all {self._pool.max_size} of "
+                "the app's connections are in use: give them back sooner, or raise pool_size (OUTRIDER_POOL_SIZE)"
+            ) from error
+        try:
+            async with conn:
+                yield conn
+        finally:
+            await self._pool.putconn(conn)
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[session.AsyncSession]:
-        async with self._pool.connection() as conn:
+        async with self.connection() as conn:
             await conn.set_autocommit(True)
             try:
                 yield conn

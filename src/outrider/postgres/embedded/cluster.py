@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -134,8 +135,23 @@ class Cluster:
     def _open(self, name: str, *, create: bool = True) -> int:
         lock = supervise.open_lock(self.home.folder / name, create=create)
         if create and self.account.switched:
-            os.fchown(lock, self.account.uid, self.account.gid)
+            self._hand_over(lock, name)
         return lock
+
+    def _hand_over(self, lock: int, name: str) -> None:
+        """Give a lock file that root has just made to the server's user: never something else that was put in its place."""
+        found = os.fstat(lock)
+        if found.st_uid == self.account.uid:
+            return
+        fresh = (
+            stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid == os.geteuid() and not found.st_size
+        )
+        if not fresh:
+            os.close(lock)
+            raise EmbeddedError(
+                f"{self.home.folder / name} is not a lock file of Outrider's; look at it and remove it."
+            )
+        os.fchown(lock, self.account.uid, self.account.gid)
 
     def _acquire(self, lock: int, operation: int) -> None:
         if not supervise.acquire(lock, operation, PATIENCE):

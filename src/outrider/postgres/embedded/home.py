@@ -19,6 +19,7 @@ SOCKET = ".s.PGSQL.5432"
 SOCKET_LIMIT = 103
 PREFIX = "outrider-pg-"
 TEMPORARY_PREFIX = "outrider-tmp-"
+PROJECT_FOLDER = ".outrider"
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,9 @@ def find_obstacle(folder: Path, account: Account) -> str | None:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return f"{folder.parent} cannot be created ({error.strerror})"
+    if folder.parent.name == PROJECT_FOLDER and not (ignored := folder.parent / ".gitignore").exists():
+        with contextlib.suppress(OSError):
+            ignored.write_text("*\n")
     return None if account.may(folder.parent, "x") else f"{account.name} cannot reach {folder.parent}"
 
 
@@ -107,6 +111,8 @@ def claim(folder: Path, account: Account) -> None:
         )
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
+        if not os.path.samestat(found, os.fstat(handle)):
+            raise EmbeddedError(f"{folder} was replaced while it was looked at; look at it and try again.")
         names = set(os.listdir(handle)) - {"location"}  # noqa: PTH208 (the folder that is open, not its path)
         if names and "start.lock" not in names:
             raise EmbeddedError(f"{folder} holds files that are not Outrider's; choose an empty or a new folder.")

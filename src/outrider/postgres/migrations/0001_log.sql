@@ -1,6 +1,6 @@
 -- The log, who reads it, and how far each reader is.
 -- breaking: yes
--- functions: 8c964142d8b92d56
+-- functions: edd2e2e5b453412b
 
 do $uuid7$
 begin
