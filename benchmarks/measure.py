@@ -1,4 +1,4 @@
-"""Repeat, take the median and the spread, and count what the clock cannot disturb: WAL bytes and round trips."""
+"""Repeat, take the median and the spread, and count what the clock cannot disturb: WAL bytes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 Conn = psycopg.Connection[Any]
+Cases = dict[str, tuple[int, Callable[[], None]]]
+"""By name: how many events a run handles, and the run."""
 
 
 @dataclass
 class Result:
     name: str
     events: int
-    round_trips: float
     seconds: list[float] = field(default_factory=list)
     wal: list[int] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -39,11 +40,11 @@ def wal_position(admin: Conn) -> int:
     return int(row[0])
 
 
-def compare(admin: Conn, cases: dict[str, tuple[int, float, Callable[[], None]]], repeats: int) -> list[Result]:
+def compare(admin: Conn, cases: Cases, repeats: int) -> list[Result]:
     """Run all cases in turn, `repeats` times over, so that a noisy moment hits all of them alike."""
-    results = {name: Result(name, events, trips) for name, (events, trips, _) in cases.items()}
+    results = {name: Result(name, events) for name, (events, _) in cases.items()}
     for _ in range(repeats):
-        for name, (_, _, run) in cases.items():
+        for name, (_, run) in cases.items():
             before, cpu, start = wal_position(admin), time.process_time(), time.perf_counter()
             run()
             results[name].seconds.append(time.perf_counter() - start)
@@ -55,7 +56,7 @@ def compare(admin: Conn, cases: dict[str, tuple[int, float, Callable[[], None]]]
 def show(title: str, results: list[Result]) -> None:
     """The first result is the yardstick."""
     table = Table(title=title, title_justify="left")
-    columns = ("", "events/s (median)", "spread", "ratio", "WAL B/event", "round trips/event", "client CPU µs/event")
+    columns = ("", "events/s (median)", "spread", "ratio", "WAL B/event", "client CPU µs/event")
     for column in columns:
         table.add_column(column, justify="left" if not column else "right")
     for result in results:
@@ -65,7 +66,6 @@ def show(title: str, results: list[Result]) -> None:
             result.spread,
             f"{result.rate / results[0].rate:.2f}",
             f"{statistics.median(result.wal) / result.events:,.0f}",
-            f"{result.round_trips:.4f}",
             f"{statistics.median(result.cpu) / result.events * 1e6:.1f}",
         )
     Console(width=140).print(table)
