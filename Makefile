@@ -50,7 +50,7 @@ bench: $(READY)
 
 faults: $(READY)
 	@echo "==> faults: long torture runs"
-	@$(BIN)/python -m pytest -p no:xdist --timeout=1800 tests/faults --long $(ARGS)
+	@$(BIN)/python -m pytest -p no:xdist tests/faults --long $(ARGS)
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .

@@ -37,6 +37,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.name == "test_mutants.py" and not config.option.long else None
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.long:
+        for item in items:
+            item.add_marker(pytest.mark.timeout(1800), append=False)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The controlling process owns the folder and the server; the workers of xdist find both in their environment."""
     global _server, _folder

@@ -355,7 +355,7 @@ class Torture:
 
     async def upsetting(self, upset: Callable[[], None], times: int) -> None:
         for _ in range(times):
-            await self.pace.overtaken_by(self.rounds)
+            await self.pace.overtaken_by(self.rounds * 8 // (times + 1))
             self.up.clear()
             await asyncio.to_thread(upset)
             self.up.set()

@@ -132,3 +132,20 @@ def test_the_user_for_root_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
                 server_account()
         else:
             assert server_account().uid == os.geteuid()
+
+
+def test_git_ignores_the_folder_of_a_project(place: Path) -> None:
+    with Embedded(place / ".outrider" / "pg"):
+        assert (place / ".outrider" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_planted_lock_file_is_not_given_away(place: Path, account: Account) -> None:
+    """Root hands its lock files to the server's user; a hard link to something of root's must not go with them."""
+    precious, folder = place / "precious", place / "pg"
+    precious.write_text("secret")
+    folder.mkdir(mode=0o700)
+    os.link(precious, folder / "start.lock")
+    if account.switched:
+        with pytest.raises(EmbeddedError, match=r"start\.lock is not a lock file of Outrider's"):
+            Embedded(folder).start()
+    assert precious.stat().st_uid == os.geteuid()
