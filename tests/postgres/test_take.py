@@ -451,3 +451,25 @@ async def test_a_take_that_was_overtaken_while_events_are_owed(desk: Desk) -> No
     await conn.commit()
     assert await desk.take_all() == []
     assert await desk.cursor("seq") == 4
+
+
+async def test_a_publish_writes_one_row_whoever_subscribes_and_stalls(desk: Desk) -> None:
+    await desk.register()
+    conn, stalled = await desk.session(autocommit=True), await desk.session()
+    for n in range(20):
+        await conn.execute("select outrider.register(%s, 'reader', 'a', null, 4)", [f"a.r{n}"])
+    await publish(conn, "first")
+    await log.take(stalled, "a.reader", 0, 10, 10, "outrider")
+    written = """select sum(pg_stat_get_xact_tuples_inserted(c.oid) + pg_stat_get_xact_tuples_updated(c.oid)
+                            + pg_stat_get_xact_tuples_deleted(c.oid))
+                 from pg_class as c where c.relnamespace = 'outrider'::regnamespace and c.relkind = 'r'"""
+    async with conn.transaction():
+        await conn.execute("set local lock_timeout = '1s'")
+        before = await (await conn.execute(written)).fetchone()
+        await publish(conn, "second")
+        after = await (await conn.execute(written)).fetchone()
+    assert before is not None
+    assert after is not None
+    assert after[0] - before[0] == 1
+    await stalled.rollback()
+    assert await desk.take_all() == ["first", "second"]
