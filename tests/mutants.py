@@ -26,7 +26,7 @@ def changed(function: str, *replacements: tuple[str, str]) -> str:
 SEQ_BEFORE_TX = """
 create function outrider.gate() returns boolean language plpgsql as
     'begin perform pg_advisory_lock_shared(4711); perform pg_advisory_unlock_shared(4711);
-     perform pg_sleep(0.002); return true; end';
+     perform pg_sleep(0.01); return true; end';
 alter table outrider.outbox rename column tx to tx_first;
 alter table outrider.outbox alter tx_first drop default, alter tx_first drop not null;
 alter table outrider.outbox add gate boolean default outrider.gate();

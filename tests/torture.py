@@ -275,10 +275,11 @@ class Torture:
     async def reader(self, subscriber: Subscriber) -> None:
         while not self.stopping.is_set():
             async with self.outage(), self.connect() as conn:
-                for partition in self.random.sample(range(subscriber.partitions), subscriber.partitions):
+                named = self.random.sample(range(subscriber.partitions), subscriber.partitions)
+                for partition in (*named, *[None] * subscriber.partitions):
                     await self.read(conn, subscriber, partition)
 
-    async def read(self, conn: Conn, subscriber: Subscriber, partition: int, *, careful: bool = False) -> str:
+    async def read(self, conn: Conn, subscriber: Subscriber, partition: int | None, *, careful: bool = False) -> str:
         """One take and its effects; unless careful, some of it is rolled back and some publish on the way."""
         dice = 1.0 if careful else self.random.random()
         limit = self.random.choice([7, 60, 500])
@@ -292,7 +293,7 @@ class Torture:
                 [subscriber.name, [key for key, _ in rows], [n for _, n in rows]],
             )
             if dice < 0.1:
-                await self.append(conn, f"echo-{subscriber.name}-{partition}")
+                await self.append(conn, f"echo-{subscriber.name}-{batch.partition}")
         if 0.1 <= dice < 0.3:
             await conn.rollback()
         else:
@@ -302,9 +303,8 @@ class Torture:
     async def drain(self) -> None:
         async with self.connect() as conn:
             for subscriber in self.awake:
-                for partition in range(subscriber.partitions):
-                    while await self.read(conn, subscriber, partition, careful=True) != "idle":
-                        pass
+                while await self.read(conn, subscriber, None, careful=True) != "idle":
+                    pass
 
     # The whole
 
