@@ -35,7 +35,7 @@ def unreachable(place: Path) -> Path:
 
 
 def test_the_home_is_private_and_its_parents_stay_as_they_are(place: Path, account: Account) -> None:
-    folder = place / "new" / 'it\'s a "shop" für alle' / "pg"
+    folder = place / "new" / "it's a (shop) für alle" / "pg"
     watched = [place, *place.parents]
     before = [(found.st_mode, found.st_uid, found.st_gid) for found in map(os.stat, watched)]
     with Embedded(folder) as server, psycopg.connect(server.dsn()) as connection:
@@ -64,7 +64,7 @@ def test_an_unreachable_folder_is_replaced_and_said_so(place: Path, account: Acc
         assert (asked / "location").read_text() == f"{home}\n"
 
 
-@pytest.mark.parametrize("name", ["x" * SOCKET_LIMIT, "a,b", "a\nb"])
+@pytest.mark.parametrize("name", ["x" * SOCKET_LIMIT, "a,b", "a\nb", 'a"b', "a$b"])
 def test_a_path_that_cannot_hold_the_socket_is_replaced(
     place: Path, account: Account, moved: list[Home], name: str
 ) -> None:

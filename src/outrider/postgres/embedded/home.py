@@ -94,8 +94,10 @@ def socket_obstacle(folder: Path) -> str | None:
     length = len(os.fsencode(folder / SOCKET))
     if length > SOCKET_LIMIT:
         return f"its socket path would be {length} bytes long and the limit is {SOCKET_LIMIT}"
-    # libpq reads a comma in `host` as a list, and postmaster.pid is read line by line.
-    return "its path contains a comma or a line break" if {",", "\n"} & set(str(folder)) else None
+    # libpq reads a comma in `host` as a list, postmaster.pid is read line by line, and initdb puts the path of the copied
+    # programs between double quotes for the shell.
+    hostile = sorted(set(str(folder)) & set(',\n"$`\\'))
+    return f"its path contains {', '.join(map(repr, hostile))}" if hostile else None
 
 
 def claim(folder: Path, account: Account) -> None:
