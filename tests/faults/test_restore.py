@@ -96,6 +96,19 @@ async def test_what_was_owed_at_the_dump_is_read_once(tmp_path: Path, above: boo
     assert restored.seen == ["quick", *late, "fresh", "live"]
 
 
+async def late_through(server: Embedded, desk: Desk, upto: int, step: int) -> list[str]:
+    """Publish late, over and over, while the server's transaction ids pass through those of restored events."""
+    slow, names = await desk.session(), []
+    while next_xid(server) < upto:
+        await publish(slow, "slow")
+        names.append("slow")
+        await desk.take_all()
+        await slow.commit()
+        await desk.take_all()
+        burn_xids(server, next_xid(server) + step)
+    return names
+
+
 async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant: str | None = None) -> bool:
     """New transactions get the very ids that restored events carry. True if nothing is lost or read twice.
 
@@ -126,19 +139,12 @@ async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant:
         restore(new, "shop", file)
         async with contextlib.AsyncExitStack() as stack:
             desk.dsn, desk.stack = new.dsn("shop"), stack
-            slow, other = await desk.session(), await desk.session(autocommit=True)
             if mutant is not None:
-                await other.execute(mutant.encode())
+                await (await desk.session(autocommit=True)).execute(mutant.encode())
             if not before:
                 await desk.register(start="beginning")
             await desk.take_all()
-            while next_xid(new) < top:
-                await publish(slow, "slow")
-                names.append("slow")
-                await desk.take_all()
-                await slow.commit()
-                await desk.take_all()
-                burn_xids(new, next_xid(new) + 20)
+            names += await late_through(new, desk, upto=top, step=20)
             return desk.seen == names
 
 
@@ -168,15 +174,8 @@ async def test_back_into_the_first_cluster(tmp_path: Path) -> None:
         restore(a, "three", tmp_path / "b.dump")
         async with contextlib.AsyncExitStack() as stack:
             desk = Desk(a.dsn("three"), stack)
-            writer, slow = await desk.session(), await desk.session()
-            await writer.execute("select pg_current_xact_id()")
-            while next_xid(a) < next_xid(b):
-                await publish(slow, "slow")
-                names.append("slow")
-                await desk.take_all()
-                await slow.commit()
-                await desk.take_all()
-                burn_xids(a, next_xid(a) + 5)
+            await (await desk.session()).execute("select pg_current_xact_id()")
+            names += await late_through(a, desk, upto=next_xid(b), step=5)
             assert desk.seen == names
 
 
