@@ -214,6 +214,7 @@ class Torture:
         name = f"{conn.info.dbname}-{self.random.random()}"
         keep = self.random.random() < 0.7
         await conn.execute("begin")
+        await conn.execute("set local outrider.notify = 'off'")
         await self.append(conn, f"prepared{name}", 2)
         await conn.execute(f"prepare transaction '{name}'".encode())
         await self.pace.overtaken_by(self.random.randint(0, 40))

@@ -1,10 +1,31 @@
-"""Outrider carries events out of a Postgres transaction and makes sure that every subscriber acts on each of them."""
+"""Outrider: events out of your Postgres transaction, to every subscriber."""
 
 from outrider.app import Outrider
+from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.envelope import Envelope
 from outrider.errors import OutriderError, PublishRefused
 from outrider.event import Event
+from outrider.outcome import Bury, Retry, Snooze, TerminalError
 from outrider.postgres.log import Batch
 from outrider.reader import Reader
+from outrider.retry import DEFAULT_RETRY_POLICY, PATIENT_RETRY_POLICY, Backoff, RetryPolicy
 
-__all__ = ["Batch", "Envelope", "Event", "Outrider", "OutriderError", "PublishRefused", "Reader"]
+__all__ = [
+    "DEFAULT_RETRY_POLICY",
+    "PATIENT_RETRY_POLICY",
+    "Backoff",
+    "Batch",
+    "Bury",
+    "Envelope",
+    "Event",
+    "HandlerContext",
+    "Outrider",
+    "OutriderError",
+    "PublishRefused",
+    "Reader",
+    "Retry",
+    "RetryPolicy",
+    "Snooze",
+    "SyncHandlerContext",
+    "TerminalError",
+]

@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from outrider import publish
-from outrider.config import Settings
+from outrider.config import Notify, Settings
+from outrider.dispatch.drain import Drained, drain
+from outrider.dispatch.handler import LIMIT, TIMEOUT, Handler, choose, declare
+from outrider.dispatch.worker import GRACE, Worker
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event
 from outrider.observe.log import write_line
 from outrider.postgres import migrate, session
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.lanes import Lanes
 from outrider.postgres.pool import Pool
 from outrider.postgres.registration import Registered, register
 from outrider.publish import Publisher, PublishOptions
 from outrider.reader import Reader
+from outrider.retry import Duration, Policy, parse_duration
 from outrider.signals import Signals
-from outrider.subscription import Start, Subscription
+from outrider.subscription import Order, Start, Subscription
 
 EMBEDDED_DATABASE = "outrider"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class HandlerOptions(TypedDict, total=False):
+    partitions: int
+    """How many sessions can handle its events at the same time: a power of two. Default 1."""
+    start: Start
+    """For a new subscription: "now" (the default), "beginning" or a time."""
+    order: Order
+    """What waits for a failed event: "key" (the default): later events of its key; "none"; "total": everything."""
+    retry: Policy
+    """When a failed event is tried again, and when it is buried. Default: DEFAULT_RETRY_POLICY."""
+    timeout: Duration
+    """How long one call may take. Default 30 s."""
+    limit: int
+    """The most events of one transaction; fewer when they take long. Default 1,000."""
 
 
 class Outrider:
@@ -45,6 +66,9 @@ class Outrider:
         generation: int | None = None,
         payload_limit: int | None = None,
         pool_size: int | None = None,
+        listen_dsn: str | None = None,
+        notify: Notify | None = None,
+        poll: Duration | None = None,
     ) -> None:
         self.settings = Settings.load(
             context=context,
@@ -55,11 +79,16 @@ class Outrider:
             generation=generation,
             payload_limit=payload_limit,
             pool_size=pool_size,
+            listen_dsn=listen_dsn,
+            notify=notify,
+            poll=poll,
         )
         self.signals = Signals()
         self.signals.listen(write_line)
         self._publisher = Publisher(self.settings, self.signals)
         self._subscriptions: dict[str, Subscription] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._dsn: str | None = None
         self._server: Embedded | None = None
         self._pool: Pool | None = None
         self._open: AsyncExitStack | None = None
@@ -70,7 +99,8 @@ class Outrider:
         if self._open is not None:
             raise ConfigError("the app is open already: one `async with app:` is enough, its connections can be shared")
         async with AsyncExitStack() as stack:
-            self._pool = Pool(await self._find_server(stack), self.settings.pool_size)
+            self._dsn = await self._find_server(stack)
+            self._pool = Pool(self._dsn, self.settings.pool_size)
             await stack.enter_async_context(self._pool)
             async with self._pool.connection() as conn:
                 await migrate.check_newer(conn, self.settings.schema)
@@ -122,10 +152,64 @@ class Outrider:
     def reader(self, *events: type[Event], name: str, partitions: int = 1, start: Start = "now") -> Reader:
         """Declare a subscription that you read yourself, in your own transactions; no events = every type."""
         subscription = Subscription(name, "reader", self.settings.context, events, partitions, start)
-        if name in self._subscriptions:
-            raise DeclarationError(f"the subscription {name!r} is declared twice: give one of them another name")
-        self._subscriptions[name] = subscription
+        self._declare(subscription)
         return Reader(subscription, self.settings, self.signals)
+
+    def handler(
+        self, *events: type[Event], name: str | None = None, **options: Unpack[HandlerOptions]
+    ) -> Callable[[F], F]:
+        """Declare a handler: short, database-only work, exactly once per event and handler.
+
+        An async function, a blocking one (it runs in a thread) or one that takes a whole batch (`list[OrderPlaced]`).
+        What it writes through `ctx.tx` commits together with its receipt.
+        """
+
+        def declare_handler(function: F) -> F:
+            called = name or f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}"
+            self._add_handler(events, function, called, options, factory=False)
+            return function
+
+        return declare_handler
+
+    def subscribe(self, *events_and_factory: Any, name: str, **options: Unpack[HandlerOptions]) -> None:
+        """`app.subscribe(OrderPlaced, factory, name=...)`: `factory(tx)` makes the handler, for every event anew.
+
+        For teams that wire handlers and repositories in one place, outside both contexts.
+        """
+        *events, factory = events_and_factory
+        self._add_handler(tuple(events), factory, name, options, factory=True)
+
+    def _add_handler(
+        self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
+    ) -> None:
+        if unknown := options.keys() - HandlerOptions.__annotations__.keys():
+            raise TypeError(f"a handler has no option {', '.join(sorted(unknown))}")
+        subscription = Subscription(
+            name,
+            "handler",
+            self.settings.context,
+            events,
+            options.get("partitions", 1),
+            options.get("start", "now"),
+            options.get("order", "key"),
+        )
+        handler = declare(
+            subscription,
+            function,
+            factory=factory,
+            retry=options.get("retry"),
+            timeout=options.get("timeout", TIMEOUT),
+            limit=options.get("limit", LIMIT),
+        )
+        self._declare(subscription)
+        self._handlers[name] = handler
+
+    def _declare(self, subscription: Subscription) -> None:
+        if subscription.name in self._subscriptions:
+            raise DeclarationError(
+                f"the subscription {subscription.name!r} is declared twice: give one of them another name"
+            )
+        self._subscriptions[subscription.name] = subscription
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
@@ -137,7 +221,66 @@ class Outrider:
         pool = self._opened()
         async with pool.autocommit() as conn:
             await migrate.migrate(conn, self.settings.schema)
-            return [await register(conn, each, self.settings.schema) for each in self._subscriptions.values()]
+        return await self._register(self._subscriptions.values())
+
+    # Dispatch
+
+    def worker(
+        self,
+        *,
+        handlers: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+        classes: Iterable[str] = (),
+        grace: Duration = GRACE,
+    ) -> Worker:
+        """A worker for the declared handlers: `await worker.run()`, or `async with app.worker():` inside a service.
+
+        `handlers` and `exclude` are names, or patterns like `billing.*`. `classes`: also woken by events that were
+        published with that `channel_class`.
+        """
+        pool, dsn = self._opened(), self._dsn
+        assert dsn is not None
+        chosen = self._chosen(handlers, exclude)
+        return Worker(
+            dsn=dsn,
+            pool=pool,
+            settings=self.settings,
+            handlers=chosen,
+            signals=self.signals,
+            register=lambda: self._register([each.subscription for each in chosen]),
+            classes=tuple(classes),
+            grace=parse_duration(grace).total_seconds(),
+        )
+
+    async def drain(
+        self, *, handlers: Iterable[str] = (), exclude: Iterable[str] = (), raise_on_failure: bool = False
+    ) -> Drained:
+        """Handle all that is due now, then return what came of it: for tests and scripts.
+
+        With `raise_on_failure` the first error of a handler is raised; its event is parked or buried all the same.
+        """
+        self._opened()
+        assert self._dsn is not None
+        chosen = self._chosen(handlers, exclude)
+        lanes = Lanes(self._dsn, 1, max((each.timeout for each in chosen), default=0) + 30)
+        try:
+            return await drain(
+                chosen,
+                lanes,
+                self.signals,
+                schema=self.settings.schema,
+                generation=self.settings.generation,
+                raise_on_failure=raise_on_failure,
+            )
+        finally:
+            await lanes.close()
+
+    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler]:
+        return choose(self._handlers.values(), tuple(handlers), tuple(exclude))
+
+    async def _register(self, subscriptions: Iterable[Subscription]) -> list[Registered]:
+        async with self._opened().autocommit() as conn:
+            return [await register(conn, each, self.settings.schema) for each in subscriptions]
 
     def _opened(self) -> Pool:
         if self._open is None or self._pool is None:

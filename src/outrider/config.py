@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, cast, get_args
 
 from outrider import names
 from outrider.errors import ConfigError
 from outrider.payload import DEFAULT_LIMIT
+from outrider.retry import Duration, parse_duration
 
+Notify = Literal["commit", "after_commit", "off"]
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"", "0", "false", "no", "off"}
 
@@ -31,7 +34,14 @@ class Settings:
     payload_limit: int = DEFAULT_LIMIT
     """The largest payload in bytes, 1 KiB to 64 MiB. OUTRIDER_PAYLOAD_LIMIT."""
     pool_size: int = 4
-    """The most connections that this process opens for itself, at least 1. OUTRIDER_POOL_SIZE."""
+    """The most connections that this process opens for itself, at least 1; a worker as many again. OUTRIDER_POOL_SIZE."""
+    listen_dsn: str | None = field(default=None, repr=False)
+    """Where a worker listens when `dsn` is a transaction pooler, through which LISTEN does not work. OUTRIDER_LISTEN_DSN."""
+    notify: Notify = "commit"
+    """Who pokes the workers: `commit`, the publishing transaction; `after_commit`, hooks outside of it, and workers look
+    at the log's sequence all the time; `off`, nobody. OUTRIDER_NOTIFY."""
+    poll: float | None = None
+    """Seconds between two looks without a poke; None = 30 while pokes are heard, 5 while they are not. OUTRIDER_POLL."""
 
     def __post_init__(self) -> None:
         for name, value in (("context", self.context), ("schema", self.schema)):
@@ -48,6 +58,10 @@ class Settings:
             raise ConfigError(f"generation: {self.generation} is not between 0 and 2**63 - 1")
         if not 1024 <= self.payload_limit <= 64 * 1024 * 1024:
             raise ConfigError(f"payload_limit: {self.payload_limit} is not between 1,024 and 67,108,864 bytes")
+        if self.notify not in get_args(Notify):
+            raise ConfigError(f"notify: {self.notify!r} is none of {', '.join(get_args(Notify))}")
+        if self.poll is not None and not 0.01 <= self.poll <= 3600:
+            raise ConfigError(f"poll: {self.poll} is not between 0.01 and 3,600 seconds")
         if self.pool_size < 1:
             raise ConfigError(f"pool_size: {self.pool_size} is not at least 1")
 
@@ -63,6 +77,9 @@ class Settings:
         generation: int | None = None,
         payload_limit: int | None = None,
         pool_size: int | None = None,
+        listen_dsn: str | None = None,
+        notify: Notify | None = None,
+        poll: Duration | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Settings:
         env = os.environ if environ is None else environ
@@ -86,6 +103,9 @@ class Settings:
             if payload_limit is None
             else payload_limit,
             pool_size=_number(env, "OUTRIDER_POOL_SIZE", 4) if pool_size is None else pool_size,
+            listen_dsn=listen_dsn or env.get("OUTRIDER_LISTEN_DSN") or None,
+            notify=notify or cast(Notify, env.get("OUTRIDER_NOTIFY", "").strip().lower() or "commit"),
+            poll=_seconds(env, "OUTRIDER_POLL") if poll is None else parse_duration(poll).total_seconds(),
         )
 
 
@@ -104,3 +124,13 @@ def _number(env: Mapping[str, str], name: str, default: int) -> int:
         return int(value)
     except ValueError:
         raise ConfigError(f"{name}={value!r} is not a whole number") from None
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
+    value = env.get(name, "").strip()
+    if not value:
+        return None
+    try:
+        return parse_duration(int(value) if value.isdecimal() else value).total_seconds()
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None

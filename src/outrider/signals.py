@@ -7,11 +7,14 @@ with a warning: observing must never break publishing.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
 
 from outrider.envelope import Envelope
+from outrider.outcome import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,16 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class Woken:
+    """A subscription has a reason to look: start, poke, listener, poll, due, stop."""
+
+    subscription: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
-    """A cursor was read in the caller's transaction; `outcome` as take returns it."""
+    """A cursor was read in a transaction that is still open; `outcome` as take returns it."""
 
     subscription: str
     partition: int | None
@@ -31,7 +42,124 @@ class Taken:
     outcome: str
 
 
-Signal = Published | Taken
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """One event that a handler has handled."""
+
+    envelope: Envelope
+    attempt: int
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A batch was committed: the effects of its handlers, their receipts and the position, together."""
+
+    subscription: str
+    partition: int
+    events: int
+    conceded: int
+    """Events that had a receipt already: not handled again."""
+    duration_ms: float
+    """From the take to the commit."""
+    details: Callable[[], Iterator[Handled]]
+    """The events one by one; made on demand, because most batches are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A handler failed; what it did was rolled back. It will be parked or buried with the next commit."""
+
+    subscription: str
+    envelope: Envelope
+    attempt: int
+    duration_ms: float
+    verdict: Verdict
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A failed event waits for its retry; this is committed."""
+
+    subscription: str
+    envelope: Envelope
+    attempt: int
+    code: str
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Buried:
+    """A failed event became a dead letter; this is committed."""
+
+    subscription: str
+    envelope: Envelope
+    attempt: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Troubled:
+    """A batch was rolled back for a reason that is not its handlers' fault; it comes again, no attempt is used."""
+
+    subscription: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A subscription is not read: paused by an operator, or it wants types that this code does not know."""
+
+    subscription: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerUp:
+    """Notifications arrive, as a test has just shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerDown:
+    """Notifications do not arrive: polling covers."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUp:
+    """A worker has registered and begins to take."""
+
+    worker: UUID
+    subscriptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDown:
+    """A worker has ended; `clean` = everything that it had begun was finished."""
+
+    worker: UUID
+    clean: bool
+
+
+Signal = (
+    Published
+    | Woken
+    | Taken
+    | Settled
+    | Failed
+    | Parked
+    | Buried
+    | Troubled
+    | Skipped
+    | ListenerUp
+    | ListenerDown
+    | WorkerUp
+    | WorkerDown
+)
 Listener = Callable[[Signal], None]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 from outrider import names
 from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
 
+Kind = Literal["reader", "handler"]
+Order = Literal["key", "none", "total"]
 Start = Literal["now", "beginning"] | datetime
 MOST_PARTITIONS = 1024
 
@@ -17,12 +19,14 @@ MOST_PARTITIONS = 1024
 @dataclass(frozen=True, slots=True)
 class Subscription:
     name: str
-    kind: Literal["reader"]
+    kind: Kind
     context: str
     events: tuple[type[Event], ...]
     """The classes that it decodes to; empty = every type, undecoded."""
     partitions: int = 1
     start: Start = "now"
+    order: Order = "key"
+    """What waits for a failed event: the later ones of its key, nothing, or everything."""
 
     def __post_init__(self) -> None:
         if wrong := names.wrong_dotted(self.name, names.IDENTIFIER_BYTES):
@@ -34,6 +38,10 @@ class Subscription:
         n = self.partitions
         if not isinstance(n, int) or not 1 <= n <= MOST_PARTITIONS or n & (n - 1):
             raise DeclarationError(f"{self.name}: partitions={n!r} is not a power of two up to {MOST_PARTITIONS}")
+        if self.order not in get_args(Order):
+            raise DeclarationError(f"{self.name}: order={self.order!r} is none of {', '.join(get_args(Order))}")
+        if self.order == "total" and n > 1:
+            raise DeclarationError(f"{self.name}: order='total' is one line, so it needs partitions=1, not {n}")
         if isinstance(self.start, datetime):
             if self.start.utcoffset() is None:
                 raise DeclarationError(f"{self.name}: start is a naive datetime: give it a time zone")

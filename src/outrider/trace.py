@@ -1,13 +1,18 @@
-"""The W3C trace context of the current OpenTelemetry span, when OpenTelemetry is installed and there is a span."""
+"""The W3C trace context that an event carries on: of the current OpenTelemetry span, else of the event being handled."""
 
 from __future__ import annotations
+
+from contextvars import ContextVar
+
+inherited: ContextVar[dict[str, str] | None] = ContextVar("outrider_trace", default=None)
+"""The trace context of the event whose handler is running."""
 
 try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError:
 
     def current_trace() -> dict[str, str] | None:
-        return None
+        return inherited.get()
 
 else:
     _propagator = TraceContextTextMapPropagator()
@@ -15,4 +20,4 @@ else:
     def current_trace() -> dict[str, str] | None:
         carrier: dict[str, str] = {}
         _propagator.inject(carrier)
-        return carrier or None
+        return carrier or inherited.get()

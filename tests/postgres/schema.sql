@@ -1,5 +1,59 @@
 CREATE SCHEMA outrider;
 
+CREATE TYPE outrider.taken AS (
+	outcome text,
+	partition integer,
+	batch bigint,
+	due_in double precision,
+	delivery bigint,
+	conceded integer,
+	parked integer,
+	attempt integer,
+	seq bigint,
+	id uuid,
+	event_type text,
+	event_version integer,
+	occurred_at timestamp with time zone,
+	source text,
+	target text,
+	content_class text,
+	channel text,
+	generation bigint,
+	workspace_id text,
+	aggregate_kind text,
+	aggregate_id text,
+	entity_version bigint,
+	payload text,
+	idempotency_key text,
+	trace_context text,
+	origin text
+);
+
+CREATE FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    buried "outrider".delivery;
+begin
+    update "outrider".delivery as d
+    set status = 'failed', head = false, suspect = false, last_error_code = p_code, last_error = p_message,
+        first_failed_at = coalesce(d.first_failed_at, now()),
+        failure_history = d.failure_history || "outrider".failure(d.cycle, d.attempts, p_code, p_message, p_worker)
+    where d.id = p_delivery and d.status = 'pending'
+    returning d.* into buried;
+    perform "outrider".promote(buried.subscription, array[buried.ordering_key]);
+end
+$$;
+
+CREATE FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text) RETURNS jsonb
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select jsonb_build_object('cycle', p_cycle, 'attempt', p_attempt, 'at', clock_timestamp(), 'code', p_code,
+                              'message', p_message, 'worker', p_worker)
+$$;
+
 CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -48,6 +102,83 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.make_counter() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if tg_op = 'INSERT' then
+        execute format('create sequence if not exists "outrider".takes_%s', new.id);
+        execute format('grant usage on sequence "outrider".takes_%s to public', new.id);
+    else
+        execute format('drop sequence if exists "outrider".takes_%s', old.id);
+    end if;
+    return null;
+end
+$$;
+
+CREATE FUNCTION outrider.park_again(p_subscription text, p_failed jsonb, p_worker text) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    lines   text[];
+    matched integer;
+begin
+    with again as (
+    update "outrider".delivery as d
+    set attempts        = d.attempts + f.counted::integer,
+        run_at          = now() + f.delay * interval '1 second',
+        status          = case when f.dead then 'failed' else d.status end,
+        head            = d.head and not f.dead,
+        suspect         = false,
+        crashes         = 0,
+        last_error_code = f.code,
+        last_error      = f.message,
+        first_failed_at = coalesce(d.first_failed_at, now()),
+        failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                else d.failure_history end)
+                          || "outrider".failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker)
+    from jsonb_to_recordset(p_failed) as f (
+        seq bigint, delay double precision, code text, message text, counted boolean, dead boolean)
+    where d.subscription = p_subscription and d.seq = f.seq and d.status = 'pending'
+    returning d.ordering_key
+    )
+    select count(*), array_agg(distinct again.ordering_key) filter (where again.ordering_key is not null)
+    into matched, lines from again;
+    perform "outrider".promote(p_subscription, lines);
+    return matched;
+end
+$$;
+
+CREATE FUNCTION outrider.poke() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('outrider.notify', true) in ('off', 'after_commit') then
+        return null;
+    end if;
+    perform pg_notify(fresh.channel, fresh.event_type)
+    from (select distinct channel, event_type from inserted) as fresh;
+    return null;
+end
+$$;
+
+CREATE FUNCTION outrider.promote(p_subscription text, p_lines text[]) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update "outrider".delivery as d
+    set head = true
+    from unnest(p_lines) as l (line)
+    cross join lateral (
+        select f.id from "outrider".delivery as f
+        where f.subscription = p_subscription and f.ordering_key = l.line and f.status = 'pending'
+        order by f.head desc, f.seq limit 1) as next
+    where d.id = next.id and not d.head
+$$;
+
 CREATE FUNCTION outrider.publish(event_type text, payload jsonb, key text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, event_version integer DEFAULT 1, source text DEFAULT 'sql'::text, target text DEFAULT NULL::text, content_class text DEFAULT 'internal'::text, channel_class text DEFAULT NULL::text, workspace_id text DEFAULT NULL::text, aggregate_kind text DEFAULT NULL::text, entity_version bigint DEFAULT NULL::bigint, occurred_at timestamp with time zone DEFAULT NULL::timestamp with time zone, trace_context jsonb DEFAULT NULL::jsonb) RETURNS uuid
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -92,7 +223,20 @@ begin
 end
 $_$;
 
-CREATE FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer DEFAULT 1, p_start text DEFAULT 'now'::text, OUT outcome text, OUT partitions integer) RETURNS record
+CREATE FUNCTION outrider.refuse_unsettled() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('outrider.batch', true) <> '' then
+        raise 'this transaction belongs to the worker: a handler must not commit it'
+            using errcode = 'OR005', hint = 'Let the handler return; its effects and its receipt then commit together.';
+    end if;
+    return null;
+end
+$$;
+
+CREATE FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer DEFAULT 1, p_start text DEFAULT 'now'::text, p_ordering text DEFAULT 'key'::text, OUT outcome text, OUT partitions integer) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
@@ -113,8 +257,8 @@ begin
 
     q := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
 
-    insert into "outrider".subscription (name, kind, context, event_types, partitions)
-    values (p_name, p_kind, p_context, p_event_types, p_partitions)
+    insert into "outrider".subscription (name, kind, context, event_types, partitions, ordering)
+    values (p_name, p_kind, p_context, p_event_types, p_partitions, p_ordering)
     on conflict (name) do nothing;
 
     if found then
@@ -154,6 +298,11 @@ begin
         outcome := 'extended';
     end if;
 
+    if sub.ordering <> p_ordering then
+        update "outrider".subscription as s set ordering = p_ordering where s.name = p_name;
+        outcome := 'extended';
+    end if;
+
     partitions := sub.partitions;
     if partitions < p_partitions then
         perform from "outrider".cursor as c where c.subscription = p_name order by generation, partition for update;
@@ -167,12 +316,27 @@ begin
             partitions := partitions * 2;
         end loop;
         update "outrider".subscription as s set partitions = register.partitions where s.name = p_name;
+        update "outrider".delivery as d
+        set partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (register.partitions - 1)
+        from "outrider".outbox as o where d.subscription = p_name and o.seq = d.seq;
         outcome := 'extended';
     end if;
 end
 $$;
 
-CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0) RETURNS TABLE(outcome text, partition integer, seq bigint, id uuid, event_type text, event_version integer, occurred_at timestamp with time zone, source text, target text, content_class text, channel text, generation bigint, workspace_id text, aggregate_kind text, aggregate_id text, entity_version bigint, payload text, idempotency_key text, trace_context text, origin text)
+CREATE FUNCTION outrider.settle(p_batch bigint) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('outrider.batch', true) is distinct from p_batch::text then
+        raise 'a handler ended the transaction of its batch' using errcode = 'OR005';
+    end if;
+    perform set_config('outrider.batch', '', true);
+end
+$$;
+
+CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0, p_knows text[] DEFAULT NULL::text[], p_failed jsonb DEFAULT NULL::jsonb, p_armed bigint DEFAULT NULL::bigint, p_excused integer DEFAULT 0, p_worker text DEFAULT NULL::text) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
@@ -188,6 +352,12 @@ declare
     cur        "outrider".cursor;
     sub        "outrider".subscription;
     this       bigint;
+    head       "outrider".taken;
+    this_take  bigint;
+    settles    boolean;
+    suspicious boolean := false;
+    diverting  boolean := false;
+    matched    integer := 0;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
@@ -204,7 +374,6 @@ begin
     q := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
 
     this := (select system_identifier from pg_control_system());
-    outcome := null;
     for cur in
         select c.* from "outrider".cursor as c
         where c.subscription = p_subscription and c.generation = p_generation
@@ -218,22 +387,25 @@ begin
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
         end if;
         if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
-           and cur.seq >= q and cur.owing is null
+           and cur.seq >= q and cur.owing is null and p_failed is null and p_armed is null
+           and not exists (select from "outrider".delivery as d
+                           where d.subscription = p_subscription and d.generation = p_generation
+                             and d.partition = cur.partition and d.status = 'pending' and d.head and d.run_at <= now())
            and not exists (select from "outrider".late_transactions(
                                cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
-            outcome := coalesce(outcome, 'idle');
+            head.outcome := coalesce(head.outcome, 'idle');
             continue;
         end if;
         select c.* into cur from "outrider".cursor as c
         where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
         for update skip locked;
         if found then
-            outcome := 'taken';
+            head.outcome := 'taken';
             exit;
         end if;
-        outcome := 'busy';
+        head.outcome := 'busy';
     end loop;
-    if outcome is null then
+    if head.outcome is null then
         raise 'there is no cursor for subscription "%", generation %, partition %',
             p_subscription, p_generation, coalesce(p_partition::text, 'any')
             using errcode = 'OR002', hint = coalesce(
@@ -241,14 +413,64 @@ begin
                  from "outrider".subscription as s where s.name = p_subscription),
                 'Register the subscription first: app.migrate() or outrider migrate --app.');
     end if;
-    if outcome <> 'taken' then
-        return next;
+    if head.outcome = 'taken' then
+        -- After the lock: doubling the partitions locks the cursors first.
+        select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
+        if sub.paused_at is not null then
+            head.outcome := 'paused';
+        elsif not sub.event_types <@ p_knows then
+            head.outcome := 'unknown';
+        elsif sub.ordering = 'total' and p_failed is null and p_armed is null and exists (
+            select from "outrider".delivery as d where d.subscription = p_subscription and d.status = 'pending')
+            and not exists (
+            select from "outrider".delivery as d
+            where d.subscription = p_subscription and d.status = 'pending' and d.head and d.run_at <= now()) then
+            head.outcome := 'waiting';
+        end if;
+    end if;
+    if head.outcome <> 'taken' then
+        head.due_in := (
+            select extract(epoch from min(d.run_at) - now()) from "outrider".delivery as d
+            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.head);
+        return next head;
         return;
     end if;
     r := pg_current_xact_id();
     q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
-    -- After the lock: doubling the partitions locks the cursors first.
-    select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
+    settles := sub.kind = 'handler';
+
+    if settles then
+        this_take := nextval(format('"outrider".takes_%s', cur.id)::regclass);
+        perform set_config('outrider.batch', this_take::text, true);
+        suspicious := this_take - cur.takes - 1 - p_excused >= 3;
+        diverting := suspicious or p_failed is not null;
+        if p_failed is not null then
+            matched := "outrider".park_again(p_subscription, p_failed, p_worker);
+        end if;
+        -- A failure that is to be parked from the log comes first: the caller knows of it now.
+        if exists (select from "outrider".delivery as d
+                   where d.subscription = p_subscription and d.generation = p_generation
+                     and d.partition = cur.partition and d.status = 'pending' and d.head) then
+            diverting := true;
+            if p_failed is null or matched = jsonb_array_length(p_failed) then
+                return query select * from "outrider".take_parked(
+                    p_subscription, p_generation, cur.partition, p_limit, p_armed, suspicious, this_take, matched, p_worker);
+                if found then
+                    return;
+                end if;
+            end if;
+            if sub.ordering = 'total' and not suspicious then
+                -- Its parked event is not due: the cursor waits.
+                update "outrider".cursor as c set takes = this_take where c.id = cur.id;
+                head.outcome := 'waiting';
+                head.batch := this_take;
+                head.partition := cur.partition;
+                head.parked := matched;
+                return next head;
+                return;
+            end if;
+        end if;
+    end if;
 
     -- Restored from another cluster: its transactions are over, and what they left is here. Its ids mean nothing from
     -- now on, except for what is still owed. A clone of this cluster that went its own way has the same identifier; but
@@ -351,17 +573,15 @@ begin
                                    where not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
             mark_seq   = case when moved.mark then q else cur.mark_seq end,
             mark_xid   = case when moved.mark then r else cur.mark_xid end,
-            cluster    = cur.cluster
+            cluster    = cur.cluster,
+            takes      = coalesce(this_take, c.takes)
         from snapshot, late_end, fresh_end,
              lateral (select cur.owing is null and late_end.seq is null
                              and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
         where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
         returning case when c.seq = q and c.owing is null and cur.owing is null then 'done' else 'more' end as outcome
-    )
-    select advance.outcome, cur.partition, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
-           e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
-           e.entity_version, e.payload::text, coalesce(e.idempotency_key, e.id::text), e.trace_context::text, e.origin
-    from advance left join (
+    ),
+    batch as materialized (
         select 1 as part, late.seq, late.id, late.event_type, late.event_version, late.occurred_at, late.source,
                late.target, late.content_class, late.channel, late.generation, late.workspace_id,
                late.aggregate_kind, late.aggregate_id, late.entity_version, late.payload, late.idempotency_key,
@@ -373,8 +593,205 @@ begin
                fresh.aggregate_kind, fresh.aggregate_id, fresh.entity_version, fresh.payload, fresh.idempotency_key,
                fresh.trace_context, fresh.origin
         from fresh
-    ) as e on true
+    ),
+    failed as materialized (
+        select f.seq, f.delay, f.code, f.message, f.counted, f.dead
+        from jsonb_to_recordset(p_failed) as f (
+            seq bigint, delay double precision, code text, message text, counted boolean, dead boolean)
+        where diverting
+    ),
+    in_line as materialized (
+        select batch.part, batch.seq, batch.id, batch.event_type, failed.delay, failed.code, failed.message, failed.counted,
+               coalesce(failed.dead, false) as dead, failed.seq is not null as failed,
+               case sub.ordering when 'total' then '' when 'key' then batch.aggregate_id end as line
+        from batch left join failed on failed.seq = batch.seq
+        where diverting
+    ),
+    diverted as materialized (
+        -- Failed, or behind a failed event of this batch, or behind one that is parked already.
+        select in_line.*,
+               exists (select from "outrider".delivery as d
+                       where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
+                   as behind_parked
+        from (select in_line.*,
+                     bool_or(in_line.failed and not in_line.dead) over (
+                         partition by in_line.line order by in_line.part, in_line.seq) as behind_failed
+              from in_line) as in_line
+        where suspicious or in_line.failed or in_line.behind_failed and in_line.line is not null
+           or exists (select from "outrider".delivery as d
+                      where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
+    ),
+    parked as (
+        insert into "outrider".delivery (
+            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, run_at, attempts,
+            suspect, last_error_code, last_error, first_failed_at, failure_history)
+        select p_subscription, p_generation, cur.partition, d.seq, d.id, d.event_type, d.line,
+               case when d.dead then 'failed' else 'pending' end,
+               not d.dead and (d.line is null or not d.behind_parked and 1 = row_number() over (
+                   partition by d.dead, d.line order by d.part, d.seq)),
+               now() + coalesce(d.delay, 0) * interval '1 second',
+               case when d.counted then 1 else 0 end,
+               suspicious and not d.failed, d.code, d.message, case when d.failed then now() end,
+               case when d.failed then jsonb_build_array(
+                   "outrider".failure(1, case when d.counted then 1 else 0 end, d.code, d.message, p_worker)) else '[]' end
+        from diverted as d
+        order by d.part, d.seq
+        returning seq
+    ),
+    receipts as (
+        insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
+        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key,
+                     batch.part, batch.seq, batch.id, batch.generation, batch.content_class
+              from batch
+              where settles and (not diverting or batch.seq not in (select diverted.seq from diverted))) as winner
+        order by winner.key, winner.part, winner.seq
+        on conflict do nothing
+        returning seq
+    )
+    select e.outcome, e.partition, e.batch, null::double precision, null::bigint, e.conceded, e.parked,
+           e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
+           e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
+           e.entity_version, e.payload, e.idempotency_key, e.trace_context, e.origin
+    from (
+        select 0 as part, advance.outcome, cur.partition as partition, this_take as batch,
+               case when settles then (select count(*) from batch) - (select count(*) from receipts)
+                                      - (select count(*) from parked) end::integer as conceded,
+               (select count(*) from parked)::integer + matched as parked,
+               null::integer as attempt, null::bigint as seq, null::uuid as id, null::text as event_type,
+               null::integer as event_version, null::timestamptz as occurred_at, null::text as source,
+               null::text as target, null::text as content_class, null::text as channel, null::bigint as generation,
+               null::text as workspace_id, null::text as aggregate_kind, null::text as aggregate_id,
+               null::bigint as entity_version, null::text as payload, null::text as idempotency_key,
+               null::text as trace_context, null::text as origin
+        from advance
+        union all
+        select b.part, null, null, null, null, null,
+               1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
+               b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
+               b.entity_version, b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+        from batch as b
+        -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
+        where not settles or b.seq in (select receipts.seq from receipts)
+    ) as e
     order by e.part, e.seq;
+end
+$$;
+
+CREATE FUNCTION outrider.take_parked(p_subscription text, p_generation bigint, p_partition integer, p_limit integer, p_armed bigint, p_suspicious boolean, p_takes bigint, p_matched integer, p_worker text) RETURNS SETOF outrider.taken
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    head   "outrider".taken;
+    first  "outrider".delivery;
+    chosen bigint[];
+    lines  text[];
+begin
+    head.partition := p_partition;
+    head.batch := p_takes;
+    head.outcome := 'more';
+    head.parked := p_matched;
+    head.conceded := 0;
+
+    if p_suspicious then
+        update "outrider".delivery as d set suspect = true
+        where d.subscription = p_subscription and d.generation = p_generation and d.partition = p_partition
+          and d.status = 'pending' and d.head and d.run_at <= now();
+        return;
+    end if;
+
+    select d.* into first from "outrider".delivery as d
+    where d.subscription = p_subscription and d.generation = p_generation and d.partition = p_partition
+      and d.status = 'pending' and d.head and (d.run_at <= now() and p_armed is null or d.id = p_armed)
+    order by d.run_at, d.id limit 1;
+    if not found then
+        return;
+    end if;
+
+    if first.suspect and first.id is distinct from p_armed then
+        if first.crashes >= 3 then
+            perform "outrider".bury(first.id, 'worker_crash',
+                'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
+        else
+            update "outrider".delivery as d set crashes = d.crashes + 1, run_at = now() + interval '2 seconds'
+            where d.id = first.id;
+            head.outcome := 'armed';
+            head.delivery := first.id;
+        end if;
+        update "outrider".cursor as c set takes = p_takes
+        where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
+        return next head;
+        return;
+    end if;
+
+    if first.id = p_armed then
+        chosen := array[first.id];
+    else
+        chosen := array(
+            select one.id
+            from (select h.id, h.ordering_key, row_number() over (order by h.run_at, h.id) as place
+                  from "outrider".delivery as h
+                  where h.subscription = p_subscription and h.generation = p_generation and h.partition = p_partition
+                    and h.status = 'pending' and h.head and not h.suspect and h.run_at <= now()
+                  order by h.run_at, h.id limit p_limit) as h
+            cross join lateral (
+                select h.id, 0::bigint as seq
+                union all
+                (select f.id, f.seq from "outrider".delivery as f
+                 where f.subscription = p_subscription and f.ordering_key = h.ordering_key
+                   and f.status = 'pending' and not f.head
+                   and f.seq < coalesce((
+                       select min(stop.seq) from "outrider".delivery as stop
+                       where stop.subscription = p_subscription and stop.ordering_key = h.ordering_key
+                         and stop.status = 'pending' and not stop.head and (stop.suspect or stop.run_at > now())),
+                       9223372036854775807)
+                 order by f.seq limit p_limit)
+            ) as one
+            order by h.place, one.seq limit p_limit);
+    end if;
+
+    lines := array(select distinct d.ordering_key from "outrider".delivery as d
+                   where d.id = any (chosen) and d.ordering_key is not null);
+    update "outrider".cursor as c set takes = p_takes
+    where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
+
+    return query
+    with gone as (
+        delete from "outrider".delivery as d where d.id = any (chosen)
+        returning d.id, d.seq, d.attempts, d.ordering_key
+    ),
+    batch as materialized (
+        select array_position(chosen, gone.id) as place, gone.attempts + 1 as attempt, o.*
+        from gone cross join lateral (select o.* from "outrider".outbox as o where o.seq = gone.seq limit 1) as o
+    ),
+    receipts as (
+        insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
+        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
+              from batch) as winner
+        order by winner.key, winner.place
+        on conflict do nothing
+        returning seq
+    )
+    select head.outcome, head.partition, head.batch, null::double precision, null::bigint,
+           ((select count(*) from batch) - (select count(*) from receipts))::integer, p_matched,
+           null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
+           null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
+           null::text, null::text, null::text
+    union all
+    (select null, null, null, null, null, null, null,
+            b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
+            b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
+            b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+     from batch as b
+     where b.seq in (select receipts.seq from receipts)
+     order by b.place);
+
+    perform "outrider".promote(p_subscription, lines);
 end
 $$;
 
@@ -396,6 +813,8 @@ CREATE TABLE outrider.cursor (
     mark_seq bigint NOT NULL,
     mark_xid xid8 NOT NULL,
     cluster bigint NOT NULL,
+    id bigint NOT NULL,
+    takes bigint DEFAULT 0 NOT NULL,
     CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
     CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
     CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
@@ -415,6 +834,73 @@ COMMENT ON COLUMN outrider.cursor.owed_after IS 'how far owing has been read';
 COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id of mark_xid or above drew only numbers above mark_seq';
 
 COMMENT ON COLUMN outrider.cursor.cluster IS 'the system identifier of the cluster whose transaction ids these are';
+
+COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
+
+ALTER TABLE outrider.cursor ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME outrider.cursor_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE outrider.delivery (
+    id bigint NOT NULL,
+    subscription text NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    partition integer NOT NULL,
+    seq bigint NOT NULL,
+    event_id uuid NOT NULL,
+    event_type text NOT NULL,
+    ordering_key text,
+    status text NOT NULL,
+    head boolean NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    suspect boolean DEFAULT false NOT NULL,
+    crashes integer DEFAULT 0 NOT NULL,
+    last_error_code text,
+    last_error text,
+    first_failed_at timestamp with time zone,
+    cycle integer DEFAULT 1 NOT NULL,
+    failure_history jsonb DEFAULT '[]'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
+    CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = 'failed'::text))),
+    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text])))
+);
+
+COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting; null = nothing';
+
+COMMENT ON COLUMN outrider.delivery.head IS 'the first of its key: the only one that is retried';
+
+COMMENT ON COLUMN outrider.delivery.suspect IS 'was in a batch whose worker died again and again: runs alone, counted before it runs';
+
+ALTER TABLE outrider.delivery ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME outrider.delivery_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE outrider.event_handled (
+    handler_name text NOT NULL COLLATE pg_catalog."C",
+    idempotency_key text NOT NULL COLLATE pg_catalog."C",
+    event_id uuid NOT NULL,
+    seq bigint NOT NULL,
+    handled_at timestamp with time zone DEFAULT now() NOT NULL,
+    generation bigint NOT NULL,
+    content_class text NOT NULL,
+    result jsonb
+);
+
+COMMENT ON COLUMN outrider.event_handled.handler_name IS 'the subscription';
+
+COMMENT ON COLUMN outrider.event_handled.idempotency_key IS 'event type:key as the producer gave it, or the event''s id';
 
 CREATE TABLE outrider.migration (
     version integer NOT NULL,
@@ -1088,14 +1574,33 @@ CREATE TABLE outrider.subscription (
     event_types text[],
     partitions integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    ordering text DEFAULT 'key'::text NOT NULL,
+    paused_at timestamp with time zone,
     CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
     CONSTRAINT subscription_event_types_check CHECK ((cardinality(event_types) > 0)),
-    CONSTRAINT subscription_kind_check CHECK ((kind = 'reader'::text)),
+    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text]))),
     CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
-    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0)))
+    CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
+    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
+    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1)))
 );
 
 COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type';
+
+COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
+
+CREATE TABLE outrider.worker (
+    id uuid NOT NULL,
+    host text NOT NULL,
+    pid integer NOT NULL,
+    version text NOT NULL,
+    generation bigint NOT NULL,
+    subscriptions text[] NOT NULL,
+    listening boolean DEFAULT false NOT NULL,
+    stopping boolean DEFAULT false NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    seen_at timestamp with time zone DEFAULT now() NOT NULL
+);
 
 ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s0 FOR VALUES FROM (MINVALUE) TO ('1000000');
 
@@ -1133,6 +1638,12 @@ ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_tail FOR VALUE
 
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_pkey PRIMARY KEY (subscription, generation, partition);
+
+ALTER TABLE ONLY outrider.delivery
+    ADD CONSTRAINT delivery_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY outrider.event_handled
+    ADD CONSTRAINT event_handled_pkey PRIMARY KEY (handler_name, idempotency_key);
 
 ALTER TABLE ONLY outrider.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
@@ -1196,6 +1707,17 @@ ALTER TABLE ONLY outrider.setting
 
 ALTER TABLE ONLY outrider.subscription
     ADD CONSTRAINT subscription_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY outrider.worker
+    ADD CONSTRAINT worker_pkey PRIMARY KEY (id);
+
+CREATE INDEX delivery_due ON outrider.delivery USING btree (subscription, generation, partition, run_at) WHERE ((status = 'pending'::text) AND head);
+
+CREATE UNIQUE INDEX delivery_event ON outrider.delivery USING btree (subscription, seq);
+
+CREATE INDEX delivery_failed ON outrider.delivery USING btree (subscription, id) WHERE (status = 'failed'::text);
+
+CREATE INDEX delivery_line ON outrider.delivery USING btree (subscription, ordering_key, seq) WHERE ((status = 'pending'::text) AND (ordering_key IS NOT NULL));
 
 CREATE INDEX outbox_id ON ONLY outrider.outbox USING btree (id);
 
@@ -1371,17 +1893,44 @@ ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_tail_pkey;
 
 ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_tail_tx_seq_idx;
 
+CREATE TRIGGER make_counter AFTER INSERT OR DELETE ON outrider.cursor FOR EACH ROW EXECUTE FUNCTION outrider.make_counter();
+
+CREATE TRIGGER poke AFTER INSERT ON outrider.outbox REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT EXECUTE FUNCTION outrider.poke();
+
+CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cursor DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((old.takes IS DISTINCT FROM new.takes)) EXECUTE FUNCTION outrider.refuse_unsettled();
+
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
+ALTER TABLE ONLY outrider.delivery
+    ADD CONSTRAINT delivery_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
+REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.park_again(p_subscription text, p_failed jsonb, p_worker text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.poke() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_lines text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.publish(event_type text, payload jsonb, key text, idempotency_key text, event_version integer, source text, target text, content_class text, channel_class text, workspace_id text, aggregate_kind text, entity_version bigint, occurred_at timestamp with time zone, trace_context jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_ordering text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_failed jsonb, p_armed bigint, p_excused integer, p_worker text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_generation bigint, p_partition integer, p_limit integer, p_armed bigint, p_suspicious boolean, p_takes bigint, p_matched integer, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;

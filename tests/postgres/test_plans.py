@@ -186,7 +186,8 @@ def inner_statement() -> str:
     assert found is not None
     body = found.group(1)
     names = {"cur": "($1)", "sub": "($2)", "p_limit": "$5", "p_scan": "$6", "p_partition": "$7"}
-    names |= {"p_subscription": "$8", "p_generation": "$9", "q": "$3", "r": "$4"}
+    names |= {"p_subscription": "$8", "p_generation": "$9", "q": "$3", "r": "$4", "settles": "$10", "diverting": "$11"}
+    names |= {"suspicious": "$12", "matched": "$13", "this_take": "$14", "p_failed": "$15", "p_worker": "$16"}
     for name, param in names.items():
         body = re.sub(rf"(?<![\w.]){name}\b(?!\()", param, body)
     return statement.render(body, "outrider")
@@ -198,12 +199,14 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
+@pytest.mark.parametrize("settles", [False, True], ids=["reader", "handler"])
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("limit", [100, 500, 2000])
-def test_the_plan_uses_the_ordered_index(conn: Conn, mode: str, limit: int) -> None:
+def test_the_plan_uses_the_ordered_index(conn: Conn, mode: str, limit: int, settles: bool) -> None:
     conn.execute("set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off")
     conn.execute(f"set local plan_cache_mode = {mode}".encode())
     types = "outrider.cursor, outrider.subscription, bigint, xid8, int, int, int, text, bigint"
+    types += ", bool, bool, bool, int, bigint, jsonb, text"
     conn.execute(f"prepare inner_take({types}) as {inner_statement()}".encode())
     row = conn.execute(
         """select c::text, s::text, pg_sequence_last_value('outrider.outbox_seq'), pg_current_xact_id()::text
@@ -211,7 +214,7 @@ def test_the_plan_uses_the_ordered_index(conn: Conn, mode: str, limit: int) -> N
            where s.name = 'a.first'"""
     ).fetchone()
     assert row is not None
-    args = [*row, limit, 10_000, 0, "a.first", 0]
+    args = [*row, limit, 10_000, 0, "a.first", 0, settles, False, False, 0, 1, None, None]
     explain = sql.SQL("explain (analyze, format json) execute inner_take({})").format(sql.SQL(", ").join(args))
     found = conn.execute(explain).fetchone()
     assert found is not None

@@ -7,11 +7,28 @@ The application decides where lines go and at which level: nothing is printed un
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, assert_never
 
 import structlog
 
-from outrider.signals import Published, Signal, Taken
+from outrider.envelope import Envelope
+from outrider.outcome import Dead
+from outrider.signals import (
+    Buried,
+    Failed,
+    ListenerDown,
+    ListenerUp,
+    Parked,
+    Published,
+    Settled,
+    Signal,
+    Skipped,
+    Taken,
+    Troubled,
+    Woken,
+    WorkerDown,
+    WorkerUp,
+)
 
 _render = structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False)
 _logger = logging.getLogger("outrider")
@@ -38,6 +55,70 @@ def write_line(signal: Signal) -> None:
                     target=envelope.target,
                     workspace_id=envelope.workspace_id,
                 )
+        case Settled(subscription, _, _, _, _, details):
+            if _logger.isEnabledFor(logging.INFO):
+                for one in details():
+                    _lines.info(
+                        "handled",
+                        **_event(subscription, one.envelope),
+                        attempts=one.attempt,
+                        duration_ms=round(one.duration_ms, 3),
+                        status_result="success",
+                    )
+        case Failed(subscription, envelope, attempt, duration_ms, verdict, _):
+            _lines.warning(
+                "failed",
+                **_event(subscription, envelope),
+                attempts=attempt,
+                duration_ms=round(duration_ms, 3),
+                status_result="dead" if isinstance(verdict, Dead) else "failed",
+                error_code=verdict.code,
+                error=verdict.message,
+            )
+        case Parked(subscription, envelope, attempt, code, delay):
+            _lines.info(
+                "parked",
+                **_event(subscription, envelope),
+                attempts=attempt,
+                error_code=code,
+                retry_in_s=delay.total_seconds(),
+            )
+        case Buried(subscription, envelope, attempt, code, message):
+            _lines.error(
+                "buried",
+                **_event(subscription, envelope),
+                attempts=attempt,
+                status_result="dead",
+                error_code=code,
+                error=message,
+            )
+        case Troubled(subscription, code, message):
+            _lines.warning("troubled", handler_name=subscription, error_code=code, error=message)
+        case Skipped(subscription, reason):
+            _lines.warning("skipped", handler_name=subscription, reason=reason)
+        case ListenerUp():
+            _lines.info("listener_up")
+        case ListenerDown(reason):
+            _lines.warning("listener_down", reason=reason)
+        case WorkerUp(worker, subscriptions):
+            _lines.info("worker_up", worker=str(worker), handlers=",".join(subscriptions))
+        case WorkerDown(worker, clean):
+            _lines.info("worker_down", worker=str(worker), clean=clean)
+        case Woken(subscription, reason):
+            _lines.debug("woken", subscription=subscription, reason=reason)
         case Taken(subscription, partition, events, outcome):
             if _logger.isEnabledFor(logging.DEBUG):
                 _lines.debug("taken", subscription=subscription, partition=partition, events=events, outcome=outcome)
+        case _:
+            assert_never(signal)
+
+
+def _event(subscription: str, envelope: Envelope) -> dict[str, Any]:
+    return {
+        "event_id": str(envelope.id),
+        "event_type": envelope.event_type,
+        "source": envelope.source,
+        "target": envelope.target,
+        "workspace_id": envelope.workspace_id,
+        "handler_name": subscription,
+    }

@@ -38,6 +38,25 @@ class Batch:
         return self.outcome in ("more", "done")
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The arguments of the SQL function take, which says what they mean."""
+
+    subscription: str
+    partition: int | None = None
+    limit: int = 500
+    scan: int = 10_000
+    generation: int = 0
+    knows: list[str] | None = None
+    failed: str | None = None
+    armed: int | None = None
+    excused: int = 0
+    worker: str | None = None
+
+    def params(self) -> Params:
+        return {field: getattr(self, field) for field in self.__slots__}
+
+
 async def append(conn: object, envelopes: Sequence[Envelope], schema: str) -> list[Envelope]:
     if not isinstance(conn, AsyncConnection):
         raise TypeError(_wrong_connection(conn, "AsyncConnection", "publish"))
@@ -103,8 +122,7 @@ def _taking(
             "take needs a transaction, or the position would advance before anything is done: "
             "wrap it in `with conn.transaction():`"
         )
-    params = {"subscription": subscription, "partition": partition, "limit": limit, "scan": scan, "generation": 0}
-    return statement("take", schema), params
+    return statement("take", schema), Asked(subscription, partition, limit, scan).params()
 
 
 def missing_schema(schema: str) -> SchemaMismatch:
@@ -151,7 +169,9 @@ def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) ->
     return [Envelope.of(vars(envelope) | drawn[envelope.id]) for envelope in envelopes]
 
 
-# In the order of take's columns, after its outcome and partition.
+# The columns of a take: what happened, in its first row; then those of each event.
+HEADER = 7
+ATTEMPT, SEQ, TYPE, PAYLOAD = 7, 8, 10, 22
 _COLUMNS = (
     "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
     "generation", "workspace_id", "aggregate_kind", "key", "entity_version", "payload_json", "idempotency_key",
@@ -160,11 +180,12 @@ _COLUMNS = (
 
 
 def _batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
-    return Batch([_envelope(row) for row in rows if row[2] is not None], outcome=rows[0][0], partition=rows[0][1])
+    return Batch([envelope_of(row) for row in rows[1:]], outcome=rows[0][0], partition=rows[0][1])
 
 
-def _envelope(row: tuple[Any, ...]) -> Envelope:
-    fields = dict(zip(_COLUMNS, row[2:], strict=True))
+def envelope_of(row: tuple[Any, ...]) -> Envelope:
+    """One event of a take."""
+    fields = dict(zip(_COLUMNS, row[SEQ:], strict=True))
     if fields["trace_context"] is not None:
         fields["trace_context"] = _trace(fields["trace_context"])
     return Envelope.of(fields)

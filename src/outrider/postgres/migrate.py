@@ -23,6 +23,7 @@ from outrider.postgres import statement
 from outrider.postgres.log import forbidden
 
 APPLIED_BY = f"outrider {version('outrider')}"
+_IN_MIGRATIONS = ("uuid7", "make_counter", "refuse_unsettled", "poke")
 _HEADER = re.compile(r"^-- (breaking|functions): *(\S+)$", re.MULTILINE)
 
 
@@ -147,7 +148,7 @@ def _step(migration: Migration, schema: str, *, last: bool) -> str:
 
 
 def _function_names() -> list[str]:
-    return ["uuid7", *(name for name, _ in statement.functions())]
+    return [*_IN_MIGRATIONS, *(name for name, _ in statement.functions())]
 
 
 async def _refuse_strangers(conn: AsyncConnection[Any], schema: str) -> None:

@@ -31,6 +31,7 @@ async def register(conn: AsyncConnection[Any], subscription: Subscription, schem
         "event_types": subscription.event_types,
         "partitions": subscription.partitions,
         "start": subscription.start_text,
+        "ordering": subscription.order,
     }
     try:
         async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
@@ -47,7 +48,7 @@ async def register(conn: AsyncConnection[Any], subscription: Subscription, schem
 def script(subscription: Subscription, schema: str) -> str:
     """The same as a statement for psql. It must be a transaction of its own, after the migrations."""
     each = subscription
-    values = [each.name, each.kind, each.context, each.event_types, each.partitions, each.start_text]
-    types = ("text", "text", "text", "text[]", "integer", "text")
+    values = [each.name, each.kind, each.context, each.event_types, each.partitions, each.start_text, each.order]
+    types = ("text", "text", "text", "text[]", "integer", "text", "text")
     arguments = [f"{sql.Literal(value).as_string()}::{type_}" for value, type_ in zip(values, types, strict=True)]
     return f'select * from "{schema}".register({", ".join(arguments)});\n'

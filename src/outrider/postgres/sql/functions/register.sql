@@ -6,11 +6,12 @@
 --         (from the first event that occurred then or later, and whatever is not yet visible; reads the log up to it).
 --         Only for a new subscription.
 -- Known subscription: new event types are added, partitions grow by doubling (each cursor is copied, and the halves
---         share its keys); fewer types or partitions than the table has change nothing.
+--         share its keys, and the parked events move with theirs); fewer types or partitions than the table has change
+--         nothing. The order is set to what is declared.
 -- Returns created, extended or unchanged, and the number of partitions in force.
 create or replace function /*schema*/register(
     p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer default 1,
-    p_start text default 'now',
+    p_start text default 'now', p_ordering text default 'key',
     out outcome text, out partitions integer
 )
     language plpgsql volatile
@@ -33,8 +34,8 @@ begin
 
     q := coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);
 
-    insert into /*schema*/subscription (name, kind, context, event_types, partitions)
-    values (p_name, p_kind, p_context, p_event_types, p_partitions)
+    insert into /*schema*/subscription (name, kind, context, event_types, partitions, ordering)
+    values (p_name, p_kind, p_context, p_event_types, p_partitions, p_ordering)
     on conflict (name) do nothing;
 
     if found then
@@ -74,6 +75,11 @@ begin
         outcome := 'extended';
     end if;
 
+    if sub.ordering <> p_ordering then
+        update /*schema*/subscription as s set ordering = p_ordering where s.name = p_name;
+        outcome := 'extended';
+    end if;
+
     partitions := sub.partitions;
     if partitions < p_partitions then
         perform from /*schema*/cursor as c where c.subscription = p_name order by generation, partition for update;
@@ -87,6 +93,9 @@ begin
             partitions := partitions * 2;
         end loop;
         update /*schema*/subscription as s set partitions = register.partitions where s.name = p_name;
+        update /*schema*/delivery as d
+        set partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (register.partitions - 1)
+        from /*schema*/outbox as o where d.subscription = p_name and o.seq = d.seq;
         outcome := 'extended';
     end if;
 end

@@ -6,11 +6,22 @@
 -- Reads:  outbox by seq (fresh) and by (tx, seq) (late): at most p_scan rows a step and transaction, however long the
 --         log or the backlog. Writes: the cursor row, and only when there was something to read.
 --
--- Returns at least one row; `outcome` is the same in all of them, and `seq` is null when the batch is empty:
---   idle  nothing to read: no transaction id used, nothing written
---   busy  other sessions hold what there is to read
---   more  there is more to read in this partition at once, take again after the commit (the batch may be empty)
---   done  everything that was published before the call has been read in this partition
+-- For a handler it also writes the receipts, in the order of their keys so that two batches cannot deadlock, and returns
+-- only the events whose receipt is new: the claim settles, the commit makes it true (settle, refuse_unsettled).
+-- Parked events of the partition that are due come before the log (take_parked). p_failed names events that failed in
+-- a batch that was rolled back: they are parked now (or buried) instead of being returned, and what must wait behind
+-- them is parked too. p_knows: the event types that the worker's code knows. p_excused: how many takes of this partition
+-- the caller has rolled back in good order since its last commit; three more than that are deaths, and then the batch
+-- is parked as suspect. p_armed: the suspect that the caller has counted and may run now.
+--
+-- Returns a first row without an event, then the events. Its `outcome`:
+--   idle     nothing to read: no transaction id used, nothing written; due_in = seconds until the next parked event
+--   busy     other sessions hold what there is to read
+--   more     there is more to read in this partition at once, take again after the commit (the batch may be empty)
+--   done     everything that was published before the call has been read in this partition
+--   armed    a suspect was counted: commit, then take again with p_armed = delivery
+--   waiting  order = total, and its parked event is not due
+--   paused, unknown   nothing was read: an operator said so; the subscription wants types that are not in p_knows
 --
 -- Why it is exact. A number says nothing about when its transaction commits, so a plain "seq > position" skips what
 -- commits late. The order of three steps makes up for it:
@@ -22,13 +33,9 @@
 -- batch, the transactions that finished move to `owing` and are read in pages, before anything else.
 create or replace function /*schema*/take(
     p_subscription text, p_partition integer default null, p_limit integer default 500, p_scan integer default 10000,
-    p_generation bigint default 0
-) returns table (
-    outcome text, partition integer, seq bigint, id uuid, event_type text, event_version integer, occurred_at timestamptz,
-    source text, target text, content_class text, channel text, generation bigint, workspace_id text,
-    aggregate_kind text, aggregate_id text, entity_version bigint, payload text, idempotency_key text,
-    trace_context text, origin text
-)
+    p_generation bigint default 0, p_knows text[] default null, p_failed jsonb default null, p_armed bigint default null,
+    p_excused integer default 0, p_worker text default null
+) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
     set row_security = off           -- an error instead of silently seeing nothing
@@ -44,6 +51,12 @@ declare
     cur        /*schema*/cursor;
     sub        /*schema*/subscription;
     this       bigint;
+    head       /*schema*/taken;
+    this_take  bigint;
+    settles    boolean;
+    suspicious boolean := false;
+    diverting  boolean := false;
+    matched    integer := 0;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
@@ -60,7 +73,6 @@ begin
     q := coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);
 
     this := (select system_identifier from pg_control_system());
-    outcome := null;
     for cur in
         select c.* from /*schema*/cursor as c
         where c.subscription = p_subscription and c.generation = p_generation
@@ -74,22 +86,25 @@ begin
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
         end if;
         if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
-           and cur.seq >= q and cur.owing is null
+           and cur.seq >= q and cur.owing is null and p_failed is null and p_armed is null
+           and not exists (select from /*schema*/delivery as d
+                           where d.subscription = p_subscription and d.generation = p_generation
+                             and d.partition = cur.partition and d.status = 'pending' and d.head and d.run_at <= now())
            and not exists (select from /*schema*/late_transactions(
                                cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
-            outcome := coalesce(outcome, 'idle');
+            head.outcome := coalesce(head.outcome, 'idle');
             continue;
         end if;
         select c.* into cur from /*schema*/cursor as c
         where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
         for update skip locked;
         if found then
-            outcome := 'taken';
+            head.outcome := 'taken';
             exit;
         end if;
-        outcome := 'busy';
+        head.outcome := 'busy';
     end loop;
-    if outcome is null then
+    if head.outcome is null then
         raise 'there is no cursor for subscription "%", generation %, partition %',
             p_subscription, p_generation, coalesce(p_partition::text, 'any')
             using errcode = 'OR002', hint = coalesce(
@@ -97,14 +112,64 @@ begin
                  from /*schema*/subscription as s where s.name = p_subscription),
                 'Register the subscription first: app.migrate() or outrider migrate --app.');
     end if;
-    if outcome <> 'taken' then
-        return next;
+    if head.outcome = 'taken' then
+        -- After the lock: doubling the partitions locks the cursors first.
+        select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
+        if sub.paused_at is not null then
+            head.outcome := 'paused';
+        elsif not sub.event_types <@ p_knows then
+            head.outcome := 'unknown';
+        elsif sub.ordering = 'total' and p_failed is null and p_armed is null and exists (
+            select from /*schema*/delivery as d where d.subscription = p_subscription and d.status = 'pending')
+            and not exists (
+            select from /*schema*/delivery as d
+            where d.subscription = p_subscription and d.status = 'pending' and d.head and d.run_at <= now()) then
+            head.outcome := 'waiting';
+        end if;
+    end if;
+    if head.outcome <> 'taken' then
+        head.due_in := (
+            select extract(epoch from min(d.run_at) - now()) from /*schema*/delivery as d
+            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.head);
+        return next head;
         return;
     end if;
     r := pg_current_xact_id();
     q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
-    -- After the lock: doubling the partitions locks the cursors first.
-    select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
+    settles := sub.kind = 'handler';
+
+    if settles then
+        this_take := nextval(format('/*schema*/takes_%s', cur.id)::regclass);
+        perform set_config('outrider.batch', this_take::text, true);
+        suspicious := this_take - cur.takes - 1 - p_excused >= 3;
+        diverting := suspicious or p_failed is not null;
+        if p_failed is not null then
+            matched := /*schema*/park_again(p_subscription, p_failed, p_worker);
+        end if;
+        -- A failure that is to be parked from the log comes first: the caller knows of it now.
+        if exists (select from /*schema*/delivery as d
+                   where d.subscription = p_subscription and d.generation = p_generation
+                     and d.partition = cur.partition and d.status = 'pending' and d.head) then
+            diverting := true;
+            if p_failed is null or matched = jsonb_array_length(p_failed) then
+                return query select * from /*schema*/take_parked(
+                    p_subscription, p_generation, cur.partition, p_limit, p_armed, suspicious, this_take, matched, p_worker);
+                if found then
+                    return;
+                end if;
+            end if;
+            if sub.ordering = 'total' and not suspicious then
+                -- Its parked event is not due: the cursor waits.
+                update /*schema*/cursor as c set takes = this_take where c.id = cur.id;
+                head.outcome := 'waiting';
+                head.batch := this_take;
+                head.partition := cur.partition;
+                head.parked := matched;
+                return next head;
+                return;
+            end if;
+        end if;
+    end if;
 
     -- Restored from another cluster: its transactions are over, and what they left is here. Its ids mean nothing from
     -- now on, except for what is still owed. A clone of this cluster that went its own way has the same identifier; but
@@ -207,17 +272,15 @@ begin
                                    where not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
             mark_seq   = case when moved.mark then q else cur.mark_seq end,
             mark_xid   = case when moved.mark then r else cur.mark_xid end,
-            cluster    = cur.cluster
+            cluster    = cur.cluster,
+            takes      = coalesce(this_take, c.takes)
         from snapshot, late_end, fresh_end,
              lateral (select cur.owing is null and late_end.seq is null
                              and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
         where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
         returning case when c.seq = q and c.owing is null and cur.owing is null then 'done' else 'more' end as outcome
-    )
-    select advance.outcome, cur.partition, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
-           e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
-           e.entity_version, e.payload::text, coalesce(e.idempotency_key, e.id::text), e.trace_context::text, e.origin
-    from advance left join (
+    ),
+    batch as materialized (
         select 1 as part, late.seq, late.id, late.event_type, late.event_version, late.occurred_at, late.source,
                late.target, late.content_class, late.channel, late.generation, late.workspace_id,
                late.aggregate_kind, late.aggregate_id, late.entity_version, late.payload, late.idempotency_key,
@@ -229,7 +292,87 @@ begin
                fresh.aggregate_kind, fresh.aggregate_id, fresh.entity_version, fresh.payload, fresh.idempotency_key,
                fresh.trace_context, fresh.origin
         from fresh
-    ) as e on true
+    ),
+    failed as materialized (
+        select f.seq, f.delay, f.code, f.message, f.counted, f.dead
+        from jsonb_to_recordset(p_failed) as f (
+            seq bigint, delay double precision, code text, message text, counted boolean, dead boolean)
+        where diverting
+    ),
+    in_line as materialized (
+        select batch.part, batch.seq, batch.id, batch.event_type, failed.delay, failed.code, failed.message, failed.counted,
+               coalesce(failed.dead, false) as dead, failed.seq is not null as failed,
+               case sub.ordering when 'total' then '' when 'key' then batch.aggregate_id end as line
+        from batch left join failed on failed.seq = batch.seq
+        where diverting
+    ),
+    diverted as materialized (
+        -- Failed, or behind a failed event of this batch, or behind one that is parked already.
+        select in_line.*,
+               exists (select from /*schema*/delivery as d
+                       where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
+                   as behind_parked
+        from (select in_line.*,
+                     bool_or(in_line.failed and not in_line.dead) over (
+                         partition by in_line.line order by in_line.part, in_line.seq) as behind_failed
+              from in_line) as in_line
+        where suspicious or in_line.failed or in_line.behind_failed and in_line.line is not null
+           or exists (select from /*schema*/delivery as d
+                      where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
+    ),
+    parked as (
+        insert into /*schema*/delivery (
+            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, run_at, attempts,
+            suspect, last_error_code, last_error, first_failed_at, failure_history)
+        select p_subscription, p_generation, cur.partition, d.seq, d.id, d.event_type, d.line,
+               case when d.dead then 'failed' else 'pending' end,
+               not d.dead and (d.line is null or not d.behind_parked and 1 = row_number() over (
+                   partition by d.dead, d.line order by d.part, d.seq)),
+               now() + coalesce(d.delay, 0) * interval '1 second',
+               case when d.counted then 1 else 0 end,
+               suspicious and not d.failed, d.code, d.message, case when d.failed then now() end,
+               case when d.failed then jsonb_build_array(
+                   /*schema*/failure(1, case when d.counted then 1 else 0 end, d.code, d.message, p_worker)) else '[]' end
+        from diverted as d
+        order by d.part, d.seq
+        returning seq
+    ),
+    receipts as (
+        insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
+        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key,
+                     batch.part, batch.seq, batch.id, batch.generation, batch.content_class
+              from batch
+              where settles and (not diverting or batch.seq not in (select diverted.seq from diverted))) as winner
+        order by winner.key, winner.part, winner.seq
+        on conflict do nothing
+        returning seq
+    )
+    select e.outcome, e.partition, e.batch, null::double precision, null::bigint, e.conceded, e.parked,
+           e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
+           e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
+           e.entity_version, e.payload, e.idempotency_key, e.trace_context, e.origin
+    from (
+        select 0 as part, advance.outcome, cur.partition as partition, this_take as batch,
+               case when settles then (select count(*) from batch) - (select count(*) from receipts)
+                                      - (select count(*) from parked) end::integer as conceded,
+               (select count(*) from parked)::integer + matched as parked,
+               null::integer as attempt, null::bigint as seq, null::uuid as id, null::text as event_type,
+               null::integer as event_version, null::timestamptz as occurred_at, null::text as source,
+               null::text as target, null::text as content_class, null::text as channel, null::bigint as generation,
+               null::text as workspace_id, null::text as aggregate_kind, null::text as aggregate_id,
+               null::bigint as entity_version, null::text as payload, null::text as idempotency_key,
+               null::text as trace_context, null::text as origin
+        from advance
+        union all
+        select b.part, null, null, null, null, null,
+               1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
+               b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
+               b.entity_version, b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+        from batch as b
+        -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
+        where not settles or b.seq in (select receipts.seq from receipts)
+    ) as e
     order by e.part, e.seq;
 end
 $$;

@@ -1,0 +1,1 @@
+"""Running subscriptions: wake, take, handle, settle."""

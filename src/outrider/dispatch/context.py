@@ -1,0 +1,68 @@
+"""What a handler gets beside its event: the transaction, the envelope, the attempt. Made on demand; dead afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.envelope import Envelope
+from outrider.postgres.handling import Connection, Row
+from outrider.postgres.lend import LentSession, LentSyncSession, lend, lend_sync, take_back
+from outrider.postgres.log import ATTEMPT, envelope_of
+
+
+class _Context:
+    __slots__ = ("_conn", "_rows", "_tx")
+
+    def __init__(self, conn: Connection, rows: Sequence[Row]) -> None:
+        self._conn = conn
+        self._rows = rows
+        self._tx: LentSession | LentSyncSession | None = None
+
+    @property
+    def envelope(self) -> Envelope:
+        """The event as the log holds it; for a handler of whole batches, the first."""
+        return envelope_of(self._rows[0])
+
+    @property
+    def envelopes(self) -> list[Envelope]:
+        """All events of the batch, in the order of the events that were passed."""
+        return [envelope_of(row) for row in self._rows]
+
+    @property
+    def attempt(self) -> int:
+        """1 = the first."""
+        return int(self._rows[0][ATTEMPT])
+
+    @property
+    def lent(self) -> bool:
+        """Whether the handler has asked for its transaction."""
+        return self._tx is not None
+
+    def close(self) -> None:
+        if self._tx is not None:
+            take_back(self._tx)
+
+
+class HandlerContext(_Context):
+    """Beside the event: `tx` is a psycopg AsyncConnection inside the handler's transaction. What is written through it
+    commits with the receipt, or not at all. It cannot commit or roll back, and it is dead when the handler returns."""
+
+    __slots__ = ()
+
+    @property
+    def tx(self) -> LentSession:
+        if not isinstance(self._tx, LentSession):
+            self._tx = lend(self._conn)
+        return self._tx
+
+
+class SyncHandlerContext(_Context):
+    """The same for a blocking handler, which runs in a thread: `tx` is a blocking psycopg Connection."""
+
+    __slots__ = ()
+
+    @property
+    def tx(self) -> LentSyncSession:
+        if not isinstance(self._tx, LentSyncSession):
+            self._tx = lend_sync(self._conn)
+        return self._tx

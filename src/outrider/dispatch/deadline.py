@@ -1,0 +1,47 @@
+"""One timer for a whole batch: cancels the task when the current handler has run too long.
+
+A timer per event would cost more than a small handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+
+class Deadline:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.began = 0.0
+        """When the current handler began, by the loop's clock."""
+        self.expired = False
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        self.began = self._loop.time()
+        self._timer = self._loop.call_later(self.seconds, self._look)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self.began + self.seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        elif self._task is not None:
+            self.expired = True
+            self._timer = None
+            self._task.cancel()
+
+    def absorb(self) -> bool:
+        """Whether a cancellation that arrived was ours; then it is taken back."""
+        if self.expired and self._task is not None:
+            self._task.uncancel()
+        return self.expired

@@ -1,0 +1,81 @@
+"""Drain: handle all that is due now, then return. For tests and scripts; a worker does the same for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from outrider.dispatch.handler import Handler
+from outrider.dispatch.tail import Step, Tail
+from outrider.postgres.lanes import Lanes
+from outrider.signals import Signals
+
+PAUSE = 0.02
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a drain came to, in events."""
+
+    handled: int = 0
+    conceded: int = 0
+    """They had a receipt already."""
+    parked: int = 0
+    """They failed and wait for their retry."""
+    buried: int = 0
+    """They failed for good: dead letters."""
+    by_handler: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Handled, by handler."""
+
+    def add(self, name: str, step: Step) -> None:
+        self.handled += step.handled
+        self.conceded += step.conceded
+        self.parked += step.parked
+        self.buried += step.buried
+        if step.handled:
+            self.by_handler[name] += step.handled
+
+    def __str__(self) -> str:
+        return f"{self.handled} handled, {self.parked} parked, {self.buried} buried, {self.conceded} conceded"
+
+
+async def drain(
+    handlers: Sequence[Handler],
+    lanes: Lanes,
+    signals: Signals,
+    *,
+    schema: str,
+    generation: int,
+    raise_on_failure: bool = False,
+) -> Drained:
+    """Until a whole round over all handlers finds nothing: what handlers publish is handled too."""
+    total = Drained()
+    with ThreadPoolExecutor(1, "outrider-drain") as executor:
+        tails = [
+            Tail(each, executor, signals, schema=schema, generation=generation, worker="drain") for each in handlers
+        ]
+        found = True
+        while found:
+            found = False
+            for tail in tails:
+                found |= await _drain_one(tail, lanes, total, raise_on_failure=raise_on_failure)
+    return total
+
+
+async def _drain_one(tail: Tail, lanes: Lanes, total: Drained, *, raise_on_failure: bool) -> bool:
+    found = False
+    while True:
+        async with lanes.lane() as conn:
+            while not conn.closed:
+                step = await tail.step(conn)
+                total.add(tail.handler.name, step)
+                if raise_on_failure and step.errors:
+                    raise step.errors[0]
+                if step.outcome in ("busy", "troubled"):
+                    await asyncio.sleep(PAUSE * (1 + tail.trouble))
+                elif not step.again:
+                    return found
+                found = True

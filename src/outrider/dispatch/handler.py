@@ -1,0 +1,157 @@
+"""A declared handler: what it subscribes to, and how to call it whatever its kind."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.dispatch.context import HandlerContext
+from outrider.errors import ConfigError, DeclarationError
+from outrider.event import Event, spec_of
+from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, parse_duration
+from outrider.subscription import Subscription
+
+TIMEOUT = 30.0
+LIMIT = 1000
+BUDGET = 0.25
+
+Call = Callable[[Any, Any], Awaitable[None]]
+"""(event or events, context)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    subscription: Subscription
+    call: Callable[[Any, Any], Any]
+    """(event or events, context); blocking when `blocking`, else a coroutine function."""
+    batch: bool
+    """It takes the whole batch at once."""
+    blocking: bool
+    """It runs in a thread, with a SyncHandlerContext."""
+    policy: Policy
+    timeout: float
+    limit: int
+    budget: float
+    """Seconds that handling one batch should take; the batch grows and shrinks towards it."""
+    models: dict[str, type[Event]]
+
+    @property
+    def name(self) -> str:
+        return self.subscription.name
+
+
+def declare(
+    subscription: Subscription,
+    function: Callable[..., Any],
+    *,
+    factory: bool = False,
+    retry: Policy | None = None,
+    timeout: Duration = TIMEOUT,
+    limit: int = LIMIT,
+) -> Handler:
+    name = subscription.name
+    if not subscription.events:
+        raise DeclarationError(f"{name}: a handler needs the event classes that it handles")
+    if not callable(function):
+        raise DeclarationError(f"{name}: {function!r} is not callable")
+    models: dict[str, type[Event]] = {}
+    for model in subscription.events:
+        other = models.setdefault(spec_of(model).type, model)
+        if other is not model:
+            raise DeclarationError(
+                f"{name}: {other.__name__} and {model.__name__} are both {spec_of(model).type}: name the newest one"
+            )
+    if not isinstance(limit, int) or not 1 <= limit <= 10_000:
+        raise DeclarationError(f"{name}: limit={limit!r} is not between 1 and 10,000")
+    seconds = parse_duration(timeout).total_seconds()
+    if not seconds:
+        raise DeclarationError(f"{name}: timeout is zero")
+    blocking = not factory and not _is_async(function)
+    return Handler(
+        subscription=subscription,
+        call=_made(function) if factory else _with_context(name, function),
+        batch=not factory and _takes_batch(function),
+        blocking=blocking,
+        policy=retry or DEFAULT_RETRY_POLICY,
+        timeout=seconds,
+        limit=limit,
+        budget=BUDGET,
+        models=models,
+    )
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """Handlers may leave out the context."""
+    match _positional(function):
+        case 2:
+            return function
+        case 1:
+            return lambda event, _: function(event)
+        case _:
+            raise DeclarationError(
+                f"{name}: a handler takes (event, ctx) or (event), not {inspect.signature(function)}"
+            )
+
+
+def _positional(function: Callable[..., Any]) -> int | None:
+    """How many of (event, ctx) it takes; None if neither fits."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return 2
+    for count in (2, 1):
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            continue
+        return count
+    return None
+
+
+def _made(factory: Callable[..., Any]) -> Call:
+    """factory(tx) -> handler: made anew for every event, with that event's own transaction."""
+
+    async def call(event: Any, ctx: HandlerContext) -> None:
+        handler = factory(ctx.tx)
+        result = handler(event, ctx) if _positional(handler) == 2 else handler(event)
+        if inspect.isawaitable(result):
+            await result
+
+    return call
+
+
+def _takes_batch(function: Callable[..., Any]) -> bool:
+    """Its first parameter is annotated as a list: list[OrderPlaced]."""
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
+        hints = typing.get_type_hints(target)
+    except Exception:
+        # Annotations may name what cannot be resolved here; their text must do.
+        text = str(parameters[0].annotation) if parameters else ""
+        return text.startswith(("list[", "Sequence[", "collections.abc.Sequence["))
+    hint = hints.get(parameters[0].name) if parameters else None
+    return typing.get_origin(hint) in (list, Sequence)
+
+
+def choose(handlers: Iterable[Handler], wanted: Sequence[str], unwanted: Sequence[str]) -> list[Handler]:
+    """By name or pattern; a pattern that fits no handler is a mistake, and said so."""
+    known = {each.name: each for each in handlers}
+    for pattern in (*wanted, *unwanted):
+        if not fnmatch.filter(known, pattern):
+            names = ", ".join(known) or "none"
+            raise ConfigError(f"no handler is called {pattern!r}; the app declares: {names}")
+    return [
+        each
+        for name, each in known.items()
+        if (not wanted or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted))
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in unwanted)
+    ]

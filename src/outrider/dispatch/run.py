@@ -1,0 +1,153 @@
+"""Runs a handler over the events of one claim, on the session that holds its transaction; says which failed, and how."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from outrider import trace
+from outrider.dispatch.context import HandlerContext, SyncHandlerContext
+from outrider.dispatch.deadline import Deadline
+from outrider.dispatch.handler import Handler
+from outrider.errors import Undecodable
+from outrider.event import Event
+from outrider.failpoint import hit
+from outrider.outcome import TerminalError
+from outrider.postgres import handling
+from outrider.postgres.handling import Connection, Row
+from outrider.postgres.lanes import abandon
+from outrider.postgres.log import PAYLOAD, TYPE, envelope_of
+from outrider.postgres.session import DatabaseError
+
+_TRACE = 24
+
+
+class TransactionEnded(TerminalError):
+    """The handler ended the transaction of its batch."""
+
+
+class SwallowedError(Exception):
+    """The handler went on after a database error, which had undone all of its transaction."""
+
+
+class Failure(Exception):
+    """One event of the claim, or several that were handled together, failed."""
+
+    def __init__(self, rows: Sequence[Row], error: BaseException, seconds: float, *, ours: bool) -> None:
+        super().__init__(error)
+        self.rows = rows
+        self.error = error
+        self.seconds = seconds
+        self.ours = ours
+        """The error came from the worker's own session."""
+
+
+class Runner:
+    def __init__(self, handler: Handler, executor: Executor) -> None:
+        self.handler = handler
+        self._executor = executor
+
+    async def run(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
+        """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
+        if self.handler.batch:
+            return await self._run_together(conn, rows)
+        took: list[float] = []
+        call, blocking, decode = self.handler.call, self.handler.blocking, self.decode
+        clock, usable = asyncio.get_running_loop().time, handling.in_transaction
+        with Deadline(self.handler.timeout) as deadline:
+            for row in rows:
+                deadline.began = begun = clock()
+                ctx = SyncHandlerContext(conn, (row,)) if blocking else HandlerContext(conn, (row,))
+                token = None if row[_TRACE] is None else trace.inherited.set(envelope_of(row).trace_context)
+                hit("handle.before")
+                try:
+                    event = decode(row)
+                    if blocking:
+                        await self._in_thread(conn, event, ctx)
+                    else:
+                        await call(event, ctx)
+                    if not usable(conn):
+                        raise _unusable(conn)
+                except asyncio.CancelledError:
+                    if not deadline.absorb():
+                        raise
+                    raise Failure((row,), self._late(), clock() - begun, ours=False) from None
+                except (Exception, SystemExit) as error:
+                    raise Failure((row,), error, clock() - begun, ours=_ours(conn, error, ctx)) from error
+                finally:
+                    ctx.close()
+                    if token is not None:
+                        trace.inherited.reset(token)
+                hit("handle.after")
+                took.append(clock() - begun)
+        return took
+
+    async def _run_together(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
+        """A handler of whole batches. When it fails, only a batch of one says which event it was."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        events = []
+        for row in rows:
+            try:
+                events.append(self.decode(row))
+            except Undecodable as error:
+                raise Failure((row,), error, clock() - begun, ours=False) from error
+        ctx = SyncHandlerContext(conn, rows) if self.handler.blocking else HandlerContext(conn, rows)
+        hit("handle.before")
+        with Deadline(self.handler.timeout) as deadline:
+            try:
+                if self.handler.blocking:
+                    await self._in_thread(conn, events, ctx)
+                else:
+                    await self.handler.call(events, ctx)
+                if not handling.in_transaction(conn):
+                    raise _unusable(conn)
+            except asyncio.CancelledError:
+                if not deadline.absorb():
+                    raise
+                raise Failure(rows, self._late(), clock() - begun, ours=False) from None
+            except (Exception, SystemExit) as error:
+                raise Failure(rows, error, clock() - begun, ours=_ours(conn, error, ctx)) from error
+            finally:
+                ctx.close()
+        hit("handle.after")
+        return [(clock() - begun) / len(rows)] * len(rows)
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"the handler did not return within {self.handler.timeout:g} s")
+
+    async def _in_thread(self, conn: Connection, event: Any, ctx: Any) -> None:
+        loop = asyncio.get_running_loop()
+        thread = loop.run_in_executor(self._executor, self.handler.call, event, ctx)
+        try:
+            await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            abandon(conn, thread)
+            raise
+
+    def decode(self, row: Row) -> Event:
+        """From text, one by one: one bad payload is one dead letter, never a dead batch."""
+        model = self.handler.models[row[TYPE]]
+        try:
+            return model.model_validate_json(row[PAYLOAD], extra="ignore")
+        except Exception as error:
+            envelope_of(row).decode(model)
+            raise Undecodable(f"{envelope_of(row)} is not a {model.__name__}: {error}") from error
+
+
+def _unusable(conn: Connection) -> Exception:
+    if handling.in_error(conn):
+        return SwallowedError(
+            "the handler caught a database error and went on; by then its transaction was undone: "
+            "let the error through, or wrap the statement in `async with ctx.tx.transaction():`"
+        )
+    return TransactionEnded(
+        "the handler ended its transaction with a COMMIT or ROLLBACK of its own: its effects and its receipt can then "
+        "not commit together; let it return instead"
+    )
+
+
+def _ours(conn: Connection, error: BaseException, ctx: HandlerContext | SyncHandlerContext) -> bool:
+    return handling.broken(conn) or (ctx.lent and isinstance(error, DatabaseError))

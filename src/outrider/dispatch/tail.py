@@ -1,0 +1,220 @@
+"""The hot path: take → handle → settle, one batch after the other, until there is nothing left.
+
+A take locks a partition, reads the batch, writes its receipts and moves the position; then the handlers run in that same
+transaction; settle commits it. When a handler fails, everything is rolled back and taken again, and this time the take
+parks the failed event (or buries it) and what must wait behind it, and returns the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from outrider.dispatch.handler import Handler
+from outrider.dispatch.run import Failure, Runner, TransactionEnded
+from outrider.dispatch.size import Size
+from outrider.envelope import Envelope
+from outrider.failpoint import hit
+from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, describe, sqlstate
+from outrider.postgres import handling
+from outrider.postgres.handling import Claim, Connection, Row
+from outrider.postgres.log import ATTEMPT, SEQ, Asked, envelope_of
+from outrider.postgres.session import DatabaseError
+from outrider.signals import Buried, Failed, Handled, Parked, Settled, Signals, Taken, Troubled
+
+SCAN = 10_000
+ALONE_AT_MOST = 10
+"""So often in a row an event may fail alone for reasons that are not its own; then it is parked."""
+TROUBLE_DELAY = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one batch came to."""
+
+    outcome: str
+    handled: int = 0
+    conceded: int = 0
+    parked: int = 0
+    buried: int = 0
+    due_in: float | None = None
+    errors: tuple[BaseException, ...] = ()
+
+    @property
+    def again(self) -> bool:
+        """There may be more at once."""
+        return self.outcome in ("more", "done", "armed", "failed")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this tail knows of the partition that it failed in, until a take has told the database."""
+
+    partition: int | None = None
+    failures: list[tuple[Envelope, int, Later | Dead, BaseException]] = field(default_factory=list)
+    rolled_back: int = 0
+    armed: int | None = None
+
+
+class Tail:
+    """One reader of a handler's subscription."""
+
+    def __init__(
+        self, handler: Handler, executor: Executor, signals: Signals, *, schema: str, generation: int, worker: str
+    ) -> None:
+        self.handler = handler
+        self._runner = Runner(handler, executor)
+        self._signals = signals
+        self._schema = schema
+        self._generation = generation
+        self._worker = worker
+        self._size = Size(handler.limit, handler.budget)
+        self._known = _Known()
+        self._alone = 0
+        """So many events are to be taken one at a time, because one of them did harm and nobody knows which."""
+        self._troubles: dict[int, int] = {}
+        """How often an event, alone, was rolled back for no fault of its own."""
+        self.trouble = 0
+        """How often in a row; the worker waits longer each time."""
+
+    async def step(self, conn: Connection) -> Step:
+        """One batch, committed; or rolled back, and remembered for the next take."""
+        hit("take.sent")
+        claim = await handling.take(conn, self._asked(), self._schema)
+        hit("take.done")
+        self._signals.emit(Taken(self.handler.name, claim.partition, len(claim.rows), claim.outcome))
+        if claim.batch is None:
+            await handling.roll_back(conn)
+            self._known = _Known()
+            return Step(claim.outcome, due_in=claim.due_in)
+        self._known.partition = claim.partition
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        try:
+            took = await self._runner.run(conn, claim.rows) if claim.rows else []
+            handled = clock() - begun
+            hit("commit.before")
+            await handling.settle(conn, claim.batch, self._schema)
+            hit("commit.after")
+        except Failure as failure:
+            return await self._failed(conn, claim, failure)
+        except DatabaseError as error:
+            return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True))
+        return self._settled(claim, took, handled, clock() - begun)
+
+    def _asked(self) -> Asked:
+        known = self._known
+        return Asked(
+            subscription=self.handler.name,
+            partition=known.partition,
+            limit=1 if self._alone else self._size.now,
+            scan=SCAN,
+            generation=self._generation,
+            knows=list(self.handler.models),
+            failed=_as_json(known.failures),
+            armed=known.armed,
+            excused=known.rolled_back,
+            worker=self._worker,
+        )
+
+    def _settled(self, claim: Claim, took: list[float], handled: float, seconds: float) -> Step:
+        assert claim.partition is not None
+        name, events, conceded = self.handler.name, len(claim.rows), claim.conceded or 0
+        self._size.learn(events, handled)
+        self._alone = max(0, self._alone - max(1, events))
+        self._troubles.clear()
+        self.trouble = 0
+        known, self._known = self._known, _Known(partition=claim.partition if self._alone else None)
+        if claim.outcome == "armed":
+            self._known.partition, self._known.armed = claim.partition, claim.delivery
+        parked, buried = 0, 0
+        if known.failures and claim.parked:
+            for envelope, attempt, verdict, _ in known.failures:
+                if isinstance(verdict, Dead):
+                    buried += 1
+                    self._signals.emit(Buried(name, envelope, attempt, verdict.code, verdict.message))
+                else:
+                    parked += 1
+                    self._signals.emit(Parked(name, envelope, attempt, verdict.code, verdict.delay))
+        elif known.failures:  # the take did not get as far as these events
+            self._known.partition, self._known.failures = claim.partition, known.failures
+        details = _Details(claim.rows, took)
+        self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details))
+        errors = tuple(error for *_, error in known.failures)
+        return Step(claim.outcome, events, conceded, parked, buried, claim.due_in, errors)
+
+    async def _failed(self, conn: Connection, claim: Claim, failure: Failure) -> Step:
+        if isinstance(failure.error, TimeoutError):
+            handling.end(conn)  # whatever the handler left running on it ends too
+        else:
+            await handling.roll_back(conn)
+        hit("rollback.after")
+        self._known.rolled_back += 1
+        self._known.armed = None
+        self._size.shrink()
+        rows = failure.rows
+        verdict = self._judge(failure)
+        if isinstance(verdict, Infrastructure):
+            self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message))
+            self.trouble += 1
+            self._alone = max(self._alone, len(claim.rows))
+            return Step("troubled")
+        if len(rows) > 1:
+            self._alone = max(self._alone, len(rows))
+            return Step("failed")
+        envelope, attempt = envelope_of(rows[0]), rows[0][ATTEMPT]
+        self._known.failures.append((envelope, attempt, verdict, failure.error))
+        self._signals.emit(Failed(self.handler.name, envelope, attempt, failure.seconds * 1000, verdict, failure.error))
+        return Step("failed")
+
+    def _judge(self, failure: Failure) -> Verdict:
+        error, rows = failure.error, failure.rows
+        attempt = rows[0][ATTEMPT] if rows else 1
+        verdict = (
+            Dead("transaction_ended", describe(error))
+            if isinstance(error, TransactionEnded) or sqlstate(error) == "OR005"
+            else classify(error, attempt, self.handler.policy, random.random(), ours=failure.ours)  # noqa: S311
+        )
+        if isinstance(verdict, Infrastructure) and len(rows) == 1:
+            seq = rows[0][SEQ]
+            self._troubles[seq] = self._troubles.get(seq, 0) + 1
+            if self._troubles[seq] >= ALONE_AT_MOST:
+                return Later(TROUBLE_DELAY, verdict.code, verdict.message, counted=False)
+        return verdict
+
+
+class _Details:
+    """The events of a settled batch, made into values only if somebody asks."""
+
+    __slots__ = ("_rows", "_took")
+
+    def __init__(self, rows: Sequence[Row], took: Sequence[float]) -> None:
+        self._rows = rows
+        self._took = took
+
+    def __call__(self) -> Iterator[Handled]:
+        for row, seconds in zip(self._rows, self._took, strict=True):
+            yield Handled(envelope_of(row), row[ATTEMPT], seconds * 1000)
+
+
+def _as_json(failures: Sequence[tuple[Envelope, int, Later | Dead, BaseException]]) -> str | None:
+    if not failures:
+        return None
+    return json.dumps(
+        [
+            {
+                "seq": envelope.seq,
+                "delay": verdict.delay.total_seconds() if isinstance(verdict, Later) else 0,
+                "code": verdict.code,
+                "message": verdict.message,
+                "counted": verdict.counted if isinstance(verdict, Later) else True,
+                "dead": isinstance(verdict, Dead),
+            }
+            for envelope, _, verdict, _ in failures
+        ]
+    )

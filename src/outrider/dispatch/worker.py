@@ -1,0 +1,248 @@
+"""The worker: a few tails per handler, woken by pokes, polls and due times; a listener; a heartbeat; an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from outrider.config import Settings
+from outrider.dispatch.handler import Handler
+from outrider.dispatch.tail import Step, Tail
+from outrider.dispatch.wake import Polling, Wakes
+from outrider.errors import ConfigError, DatabaseUnavailable
+from outrider.outcome import code_of, describe
+from outrider.postgres import workers
+from outrider.postgres.lanes import Lanes
+from outrider.postgres.listen import Listener
+from outrider.postgres.pool import Pool
+from outrider.postgres.session import DatabaseError
+from outrider.postgres.workers import Identity
+from outrider.signals import ListenerDown, ListenerUp, Signals, Skipped, Troubled, Woken, WorkerDown, WorkerUp
+
+GRACE = 30.0
+HEARTBEAT = 10.0
+BUSY_PAUSE = 1.0
+"""Another session holds what there is to read: look again soon, in case it dies."""
+TURN = 0.5
+"""So long a tail may keep a session while others wait for one."""
+LONGEST_TROUBLE = 5.0
+WATCH = 0.05
+LOOKS_AFTER_TICK = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""A number is drawn before its transaction commits: look again for a while after one was seen."""
+
+
+class Worker:
+    """Runs handlers until it is told to stop.
+
+    `await worker.run()` in a process of its own; `async with app.worker():` inside a service.
+    """
+
+    def __init__(
+        self,
+        *,
+        dsn: str,
+        pool: Pool,
+        settings: Settings,
+        handlers: Sequence[Handler],
+        signals: Signals,
+        register: Callable[[], Awaitable[object]],
+        classes: Sequence[str] = (),
+        grace: float = GRACE,
+        heartbeat: float = HEARTBEAT,
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._handlers = handlers
+        self._signals = signals
+        self._register = register
+        self._grace = grace
+        self._heartbeat = heartbeat
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[bool] | None = None
+        self.identity = Identity(settings.generation, sorted(each.name for each in handlers))
+        self.ready = asyncio.Event()
+        """Registered, and every handler has looked once for what there is to do."""
+        self.listening = False
+        self.last_contact = float("-inf")
+        """When the database last answered, by the loop's clock."""
+        self._lanes = Lanes(dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30)
+        self._wakes = Wakes({each.name: frozenset(each.models) for each in handlers}, self._woken)
+        self._polling = polling(settings)
+        self._listener = Listener(
+            settings.listen_dsn or dsn,
+            channels(settings.generation, classes),
+            on_poke=lambda _, event_type: self._wakes.poke(event_type),
+            on_up=self._listener_up,
+            on_down=self._listener_down,
+            on_tick=self._ticked,
+            watch_sequence=WATCH if settings.notify == "after_commit" else None,
+            schema=settings.schema,
+            heartbeat=heartbeat,
+            deadline=heartbeat / 2,
+        )
+        self._unlooked = {each.name for each in handlers}
+
+    # Start and stop
+
+    async def run(self) -> bool:
+        """Until `stop`; True when everything that was begun is finished, False when the grace time was not enough."""
+        await self._register()
+        self._signals.emit(WorkerUp(self.identity.id, tuple(self.identity.subscriptions)))
+        executor = ThreadPoolExecutor(max(1, self._settings.pool_size), "outrider-handler")
+        tails = [
+            asyncio.create_task(self._tend(each, place, executor), name=f"{each.name} {place}")
+            for each in self._handlers
+            for place in range(min(each.subscription.partitions, self._settings.pool_size))
+        ]
+        beside = [asyncio.create_task(self._beat())]
+        if self._settings.notify != "off":
+            beside.append(asyncio.create_task(self._listener.run()))
+        stopping = asyncio.create_task(self._stopping.wait())
+        clean = False
+        try:
+            await asyncio.wait([stopping, *tails, *beside], return_when=asyncio.FIRST_COMPLETED)
+            self._wakes.stop()
+            clean = await self._finish(tails)
+        finally:
+            for task in [*tails, *beside, stopping]:
+                task.cancel()
+            results = await asyncio.gather(*tails, *beside, stopping, return_exceptions=True)
+            executor.shutdown(wait=False, cancel_futures=True)
+            await self._lanes.close()
+            with suppress(DatabaseError, DatabaseUnavailable):
+                async with self._pool.autocommit() as conn:
+                    await workers.leave(conn, self.identity, self._settings.schema)
+            self._signals.emit(WorkerDown(self.identity.id, clean))
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return clean
+
+    def stop(self) -> None:
+        """Take nothing more, finish what was begun within the grace time, end. Safe to call from a signal handler."""
+        self.identity.stopping = True
+        self._stopping.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    async def __aenter__(self) -> Self:
+        if self._task is not None:
+            raise ConfigError("this worker runs already: app.worker() makes another one")
+        self._task = asyncio.create_task(self.run(), name="outrider worker")
+        ready = asyncio.create_task(self.ready.wait())
+        await asyncio.wait([ready, self._task], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._task.done():
+            await self._task
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._task is not None:
+            await self._task
+
+    async def _finish(self, tails: Sequence[asyncio.Task[None]]) -> bool:
+        _, unfinished = await asyncio.wait(tails, timeout=self._grace) if tails else (set(), set())
+        return not unfinished
+
+    # wake → take → handle → settle
+
+    async def _tend(self, handler: Handler, place: int, executor: ThreadPoolExecutor) -> None:
+        """One tail: work while there is work, then sleep until there may be some."""
+        settings = self._settings
+        tail = Tail(
+            handler,
+            executor,
+            self._signals,
+            schema=settings.schema,
+            generation=settings.generation,
+            worker=str(self.identity),
+        )
+        skipped = ""
+        while not self.stopping:
+            step = await self._work(tail)
+            if step.outcome in ("paused", "unknown") and step.outcome != skipped:
+                self._signals.emit(Skipped(handler.name, step.outcome))
+            skipped = step.outcome
+            self._looked(handler.name)
+            if not step.again:
+                await self._wakes.wait(handler.name, self._pause(tail, step), waiter=place)
+
+    async def _work(self, tail: Tail) -> Step:
+        """Batch after batch on one session, until there is nothing left or it is somebody else's turn."""
+        clock = asyncio.get_running_loop().time
+        try:
+            async with self._lanes.lane() as conn:
+                turn = clock() + TURN
+                while True:
+                    step = await tail.step(conn)
+                    self.last_contact = clock()
+                    if not step.again or self.stopping or conn.closed or (self._lanes.waiting and clock() > turn):
+                        return step
+        except (DatabaseError, DatabaseUnavailable, OSError) as error:
+            tail.trouble += 1
+            self._signals.emit(Troubled(tail.handler.name, code_of(error), describe(error)))
+            return Step("troubled")
+
+    def _pause(self, tail: Tail, step: Step) -> float:
+        if step.outcome == "troubled":
+            longest: float = min(LONGEST_TROUBLE, 0.02 * 2.0 ** min(tail.trouble, 10))
+            return longest * random.uniform(0.5, 1)  # noqa: S311
+        sleep = self._polling.next(self.listening, step.due_in)
+        return min(sleep, BUSY_PAUSE) if step.outcome == "busy" else sleep
+
+    def _looked(self, name: str) -> None:
+        self._unlooked.discard(name)
+        if not self._unlooked:
+            self.ready.set()
+
+    # Wake-ups
+
+    def _woken(self, name: str, reason: str) -> None:
+        self._signals.emit(Woken(name, reason))
+
+    def _listener_up(self) -> None:
+        self.listening = self.identity.listening = True
+        self._signals.emit(ListenerUp())
+        self._wakes.wake_all("listener")
+
+    def _listener_down(self, reason: str) -> None:
+        self.listening = self.identity.listening = False
+        self._signals.emit(ListenerDown(reason))
+        self._wakes.wake_all("listener")
+
+    def _ticked(self) -> None:
+        self._wakes.wake_all("sequence")
+        loop = asyncio.get_running_loop()
+        for delay in LOOKS_AFTER_TICK:
+            loop.call_later(delay, self._wakes.wake_all, "sequence")
+
+    async def _beat(self) -> None:
+        while True:
+            with suppress(DatabaseError, DatabaseUnavailable):
+                async with self._pool.autocommit() as conn:
+                    await workers.beat(conn, self.identity, self._settings.schema)
+                self.last_contact = asyncio.get_running_loop().time()
+            await asyncio.sleep(self._heartbeat)
+
+
+def channels(generation: int, classes: Sequence[str]) -> list[str]:
+    """What publishers of this generation poke: everybody, and the named classes of workers."""
+    base = f"outbox_gen_{generation}" if generation else "outbox_default"
+    return [base, *(f"outbox_gen_{generation}_{each}" for each in classes)]
+
+
+def polling(settings: Settings) -> Polling:
+    if settings.poll is None:
+        return Polling()
+    blind = settings.poll if settings.notify == "off" else min(settings.poll, Polling().blind)
+    return Polling(listening=settings.poll, blind=blind)

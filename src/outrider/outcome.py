@@ -1,0 +1,245 @@
+"""What a failed attempt means: try later, bury, or nobody's fault. Handlers say it by what they raise.
+
+The errors judged here are foreign code: whatever they do when they are looked at, a verdict comes out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pydantic import ValidationError
+
+from outrider.errors import ConfigError, Undecodable
+from outrider.names import TYPE_BYTES
+from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, parse_duration
+
+MESSAGE_BYTES = 8192
+CUT = "… (cut)"
+
+_CHAIN = 16
+_INNER = 3
+_DEPTH = 3
+_SQLSTATE = re.compile(r"[0-9A-Z]{5}\Z")
+_OURS = re.compile(r"(40001|40P01|55P03|57P0[123]|08...|53...)\Z")
+_LOST = {"OperationalError", "InterfaceError"}
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_HIDDEN = re.compile(
+    "[\x01-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f\ud800-\udfff]"
+)
+
+
+class TerminalError(Exception):
+    """Trying again cannot help: the event is buried at once."""
+
+
+class Bury(TerminalError):
+    """Raise Bury("why") to bury the event at once."""
+
+
+class Retry(Exception):
+    """Raise it to try again `after` a while (None = as the policy says). Uses an attempt, and the last one buries."""
+
+    def __init__(self, after: Duration | None = None, reason: str = "") -> None:
+        super().__init__(after, reason)
+        self.after = None if after is None else parse_duration(after)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Snooze(Exception):
+    """Raise it to roll back and come again after `for_`. Uses no attempt."""
+
+    def __init__(self, for_: Duration, reason: str = "") -> None:
+        super().__init__(for_, reason)
+        self.for_ = parse_duration(for_)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Park it and try again after `delay`; `counted` = this uses an attempt."""
+
+    delay: timedelta
+    code: str
+    message: str
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Bury it."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Infrastructure:
+    """Nobody's fault: try again, no attempt used."""
+
+    code: str
+    message: str
+
+
+Verdict = Later | Dead | Infrastructure
+
+
+def classify(error: BaseException, attempt: int, policy: Policy, chance: float, *, ours: bool) -> Verdict:
+    """The verdict on attempt number `attempt` (1 = the first). `ours` = the error came from our own connection."""
+    kind, code, message = type(error), code_of(error), describe(error)
+    delay: timedelta | None = None
+    if issubclass(kind, Snooze):
+        if (snoozed := _asked(error, "for_")) is not None:
+            return Later(snoozed, code, message, counted=False)
+    elif issubclass(kind, Retry):
+        delay = _asked(error, "after")
+    elif issubclass(kind, TerminalError):
+        return Dead(code, message)
+    elif issubclass(kind, Undecodable):
+        return Dead("undecodable", message)
+    elif issubclass(kind, ValidationError):
+        return Dead("invalid", message)
+    else:
+        state = sqlstate(error)
+        if state is not None and state.startswith("23"):
+            return Dead(code, message)
+        if ours and (_OURS.match(state) if state else _lost(error)):
+            return Infrastructure(code, message)
+        if issubclass(kind, TimeoutError):
+            code = "timeout"
+    return _by_policy(code, message, attempt, policy, chance, delay)
+
+
+def code_of(error: BaseException) -> str:
+    """The SQLSTATE if there is one, else the name of the class: payment_declined, or shop.payment_declined if nested."""
+    if state := sqlstate(error):
+        return state
+    name = _read(type(error), "__qualname__")
+    if type(name) is not str:
+        return "error"
+    words = (_snake(part) for part in name.rpartition("<locals>.")[2].split("."))
+    return ".".join(word for word in words if word)[:TYPE_BYTES].rstrip("._") or "error"
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a database error of any driver, also inside those of SQLAlchemy and Django."""
+    for link in _chain(error):
+        for name in ("sqlstate", "pgcode"):
+            state = _read(link, name)
+            if type(state) is str and _SQLSTATE.match(state):
+                return state
+    return None
+
+
+def describe(error: BaseException) -> str:
+    """`ClassName: message`, safe to store and to print; a group also names its first errors."""
+    return sanitise(_described(error, _DEPTH))
+
+
+def sanitise(text: str, limit: int = MESSAGE_BYTES) -> str:
+    """Text without NUL, with hidden characters made visible as escapes, in at most `limit` bytes of UTF-8."""
+    text = text.replace("\x00", "")
+    encoded = _HIDDEN.sub(_escaped, text[: limit + 1]).encode()
+    if len(encoded) <= limit:
+        return encoded.decode()
+    mark = CUT if len(CUT.encode()) <= limit else ""
+    return encoded[: limit - len(mark.encode())].decode(errors="ignore") + mark
+
+
+def _by_policy(
+    code: str, message: str, attempt: int, policy: Policy, chance: float, instead: timedelta | None
+) -> Later | Dead:
+    try:
+        delay = policy.delay(attempt, chance)
+        delay = None if delay is None else parse_duration(delay)
+    except BaseException as broken:
+        why = sanitise(describe(broken), 200)
+        message = sanitise(f"The retry policy failed ({why}), the default one was used. {message}")
+        delay = DEFAULT_RETRY_POLICY.delay(max(attempt, 1), 1.0)
+    if delay is None:
+        return Dead(code, message)
+    return Later(delay if instead is None else instead, code, message, counted=True)
+
+
+def _lost(error: BaseException) -> bool:
+    """Drivers report a lost connection without a SQLSTATE, by these classes of the DB-API."""
+    for link in _chain(error):
+        classes = _read(type(link), "__mro__")
+        if type(classes) is tuple and any(_name(kind) in _LOST for kind in classes):
+            return True
+    return False
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what SQLAlchemy wrapped (`orig`) and what it was raised from, without running in circles."""
+    ahead, seen = [error], set[int]()
+    while ahead and len(seen) < _CHAIN:
+        link = ahead.pop(0)
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        for name in ("orig", "__cause__"):
+            wrapped = _read(link, name)
+            if issubclass(type(wrapped), BaseException):
+                ahead.append(wrapped)  # type: ignore[arg-type]
+
+
+def _asked(error: BaseException, name: str) -> timedelta | None:
+    """The wait that a handler asked for; None if a subclass never set it."""
+    asked = _read(error, name)
+    try:
+        return parse_duration(asked) if type(asked) is timedelta else None
+    except ConfigError:
+        return None
+
+
+def _described(error: BaseException, depth: int) -> str:
+    described = ": ".join(part for part in (_name(type(error)), _message(error)) if part)
+    inner = _read(error, "exceptions") if issubclass(type(error), BaseExceptionGroup) else None
+    if type(inner) is not tuple or not depth:
+        return described
+    first = [_described(each, depth - 1) for each in inner[:_INNER] if issubclass(type(each), BaseException)]
+    more = [f"and {len(inner) - _INNER} more"] if len(inner) > _INNER else []
+    return f"{described}: [{'; '.join(first + more)}]"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str.__str__(str(error))
+    except BaseException as broken:
+        return f"(its message cannot be read: {_name(type(broken))})"
+
+
+def _name(kind: object) -> str:
+    name = _read(kind, "__name__")
+    return name if type(name) is str and name else "Error"
+
+
+def _read(subject: object, name: str) -> object:
+    # A property of a foreign error may raise anything, and a worker must outlive even SystemExit here.
+    try:
+        return getattr(subject, name, None)
+    except BaseException:
+        return None
+
+
+def _snake(name: str) -> str:
+    word = re.sub(r"[^a-z0-9]+", "_", _HUMP.sub("_", name).lower())
+    return word.lstrip("_0123456789").rstrip("_")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found.group())
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -1,0 +1,95 @@
+"""Take and settle for handlers: what the worker's own session sends, two round trips a batch.
+
+The session is in autocommit mode, so that psycopg sends no BEGIN of its own: ours travels with the take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from outrider.errors import OutriderError
+from outrider.postgres.log import HEADER, Asked, clear_error
+from outrider.postgres.statement import statement
+
+Row = tuple[Any, ...]
+Connection = AsyncConnection[Any]
+
+
+class Lost(OutriderError):
+    """The worker's session is gone, or not in the state in which it must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a take for a handler returned: see the SQL function."""
+
+    outcome: str
+    partition: int | None
+    batch: int | None
+    """The number of the take; None when nothing was claimed."""
+    due_in: float | None
+    delivery: int | None
+    conceded: int | None
+    parked: int | None
+    rows: list[Row]
+
+
+async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
+    """Begin, lock, read, write the receipts, advance: one round trip."""
+    cursor = AsyncCursor(conn, row_factory=tuple_row)
+    try:
+        async with conn.pipeline():
+            await conn.execute("begin isolation level read committed")
+            await cursor.execute(statement("take", schema), asked.params(), binary=True)
+        rows = await cursor.fetchall()
+    except psycopg.Error as error:
+        if (clear := clear_error(error, schema)) is not None:
+            raise clear from error
+        raise
+    outcome, partition, batch, due_in, delivery, conceded, parked = rows[0][:HEADER]
+    return Claim(outcome, partition, batch, due_in, delivery, conceded, parked, rows[1:])
+
+
+async def settle(conn: Connection, batch: int, schema: str) -> None:
+    """Every handler has returned: commit, and see that it was a commit."""
+    cursor = await conn.execute(_settling(batch, schema))
+    cursor.nextset()
+    if cursor.statusmessage != "COMMIT":
+        raise Lost(f"the batch was not committed: the server answered {cursor.statusmessage}")
+
+
+def _settling(batch: int, schema: str) -> bytes:
+    return statement("settle", schema).replace(b"{batch}", str(batch).encode())
+
+
+async def roll_back(conn: Connection) -> None:
+    """Never raises: a session that cannot roll back is closed, and the server does it."""
+    try:
+        if conn.info.transaction_status != TransactionStatus.IDLE:
+            await conn.execute("rollback")
+    except psycopg.Error:
+        await conn.close()
+
+
+def end(conn: Connection) -> None:
+    """Close it without another word; the server rolls back."""
+    if not hasattr(conn, "abandoned"):
+        conn.pgconn.finish()
+
+
+def in_transaction(conn: Connection) -> bool:
+    return conn.pgconn.transaction_status == TransactionStatus.INTRANS
+
+
+def broken(conn: Connection) -> bool:
+    return conn.closed or conn.pgconn.transaction_status in (TransactionStatus.UNKNOWN, TransactionStatus.INERROR)
+
+
+def in_error(conn: Connection) -> bool:
+    return conn.pgconn.transaction_status == TransactionStatus.INERROR

@@ -1,0 +1,80 @@
+"""The worker's transaction, lent to one handler: a psycopg connection that cannot end it, and that is dead afterwards.
+
+The lent connection drives the worker's own libpq session. It shares the list of prepared statements, whose names are the
+session's. A handler that keeps it and uses it later gets an error instead of somebody else's transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from psycopg import AsyncConnection, Connection, InterfaceError, ProgrammingError
+from psycopg.rows import tuple_row
+
+REFUSED = "this transaction belongs to the worker, which {verb} it after the handler: return, or raise to roll it back"
+GIVEN_BACK = "ctx.tx was used after its handler had returned: finish what uses it before you return"
+
+
+class _GivenBack:
+    """Stands where libpq's connection was."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise InterfaceError(GIVEN_BACK)
+
+
+class LentSession(AsyncConnection[Any]):
+    """`ctx.tx` of an async handler."""
+
+    def __del__(self, _: Any = None, /) -> None:
+        pass
+
+    async def commit(self) -> NoReturn:
+        raise _refused("commits")
+
+    async def rollback(self) -> NoReturn:
+        raise _refused("ends")
+
+    async def close(self) -> NoReturn:
+        raise _refused("ends")
+
+    async def set_autocommit(self, value: bool) -> NoReturn:  # noqa: ARG002
+        raise _refused("commits")
+
+
+class LentSyncSession(Connection[Any]):
+    """`ctx.tx` of a blocking handler, in its thread."""
+
+    def __del__(self, _: Any = None, /) -> None:
+        pass
+
+    def commit(self) -> NoReturn:
+        raise _refused("commits")
+
+    def rollback(self) -> NoReturn:
+        raise _refused("ends")
+
+    def close(self) -> NoReturn:
+        raise _refused("ends")
+
+    def set_autocommit(self, value: bool) -> NoReturn:  # noqa: ARG002
+        raise _refused("commits")
+
+
+def lend(owner: AsyncConnection[Any]) -> LentSession:
+    lent = LentSession(owner.pgconn, tuple_row)
+    lent._prepared = owner._prepared
+    return lent
+
+
+def lend_sync(owner: AsyncConnection[Any]) -> LentSyncSession:
+    lent = LentSyncSession(owner.pgconn, tuple_row)
+    lent._prepared = owner._prepared
+    return lent
+
+
+def take_back(lent: LentSession | LentSyncSession) -> None:
+    lent.pgconn = _GivenBack()  # type: ignore[assignment]
+
+
+def _refused(verb: str) -> ProgrammingError:
+    return ProgrammingError(REFUSED.format(verb=verb))

@@ -1,0 +1,127 @@
+-- take_parked: the parked events of a partition that are due, with those that wait behind them, in their order.
+-- Called by take, which holds the lock of the cursor: nobody else touches the parked events of the partition.
+-- Reads and writes: delivery by due time and by line, outbox by seq, receipts; the counter of the cursor.
+-- No rows: nothing is due. Otherwise a first row without an event, then events, as in take.
+--
+-- A suspect (one of a batch whose worker died three times) runs alone, and is counted and committed before it runs:
+-- outcome armed. While its worker is at it the row looks like one that is due soon; if the worker dies it becomes due
+-- again and is counted again; after the third time it is buried.
+create or replace function /*schema*/take_parked(
+    p_subscription text, p_generation bigint, p_partition integer, p_limit integer, p_armed bigint, p_suspicious boolean,
+    p_takes bigint, p_matched integer, p_worker text
+) returns setof /*schema*/taken
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    head   /*schema*/taken;
+    first  /*schema*/delivery;
+    chosen bigint[];
+    lines  text[];
+begin
+    head.partition := p_partition;
+    head.batch := p_takes;
+    head.outcome := 'more';
+    head.parked := p_matched;
+    head.conceded := 0;
+
+    if p_suspicious then
+        update /*schema*/delivery as d set suspect = true
+        where d.subscription = p_subscription and d.generation = p_generation and d.partition = p_partition
+          and d.status = 'pending' and d.head and d.run_at <= now();
+        return;
+    end if;
+
+    select d.* into first from /*schema*/delivery as d
+    where d.subscription = p_subscription and d.generation = p_generation and d.partition = p_partition
+      and d.status = 'pending' and d.head and (d.run_at <= now() and p_armed is null or d.id = p_armed)
+    order by d.run_at, d.id limit 1;
+    if not found then
+        return;
+    end if;
+
+    if first.suspect and first.id is distinct from p_armed then
+        if first.crashes >= 3 then
+            perform /*schema*/bury(first.id, 'worker_crash',
+                'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
+        else
+            update /*schema*/delivery as d set crashes = d.crashes + 1, run_at = now() + interval '2 seconds'
+            where d.id = first.id;
+            head.outcome := 'armed';
+            head.delivery := first.id;
+        end if;
+        update /*schema*/cursor as c set takes = p_takes
+        where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
+        return next head;
+        return;
+    end if;
+
+    if first.id = p_armed then
+        chosen := array[first.id];
+    else
+        chosen := array(
+            select one.id
+            from (select h.id, h.ordering_key, row_number() over (order by h.run_at, h.id) as place
+                  from /*schema*/delivery as h
+                  where h.subscription = p_subscription and h.generation = p_generation and h.partition = p_partition
+                    and h.status = 'pending' and h.head and not h.suspect and h.run_at <= now()
+                  order by h.run_at, h.id limit p_limit) as h
+            cross join lateral (
+                select h.id, 0::bigint as seq
+                union all
+                (select f.id, f.seq from /*schema*/delivery as f
+                 where f.subscription = p_subscription and f.ordering_key = h.ordering_key
+                   and f.status = 'pending' and not f.head
+                   and f.seq < coalesce((
+                       select min(stop.seq) from /*schema*/delivery as stop
+                       where stop.subscription = p_subscription and stop.ordering_key = h.ordering_key
+                         and stop.status = 'pending' and not stop.head and (stop.suspect or stop.run_at > now())),
+                       9223372036854775807)
+                 order by f.seq limit p_limit)
+            ) as one
+            order by h.place, one.seq limit p_limit);
+    end if;
+
+    lines := array(select distinct d.ordering_key from /*schema*/delivery as d
+                   where d.id = any (chosen) and d.ordering_key is not null);
+    update /*schema*/cursor as c set takes = p_takes
+    where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
+
+    return query
+    with gone as (
+        delete from /*schema*/delivery as d where d.id = any (chosen)
+        returning d.id, d.seq, d.attempts, d.ordering_key
+    ),
+    batch as materialized (
+        select array_position(chosen, gone.id) as place, gone.attempts + 1 as attempt, o.*
+        from gone cross join lateral (select o.* from /*schema*/outbox as o where o.seq = gone.seq limit 1) as o
+    ),
+    receipts as (
+        insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
+        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
+              from batch) as winner
+        order by winner.key, winner.place
+        on conflict do nothing
+        returning seq
+    )
+    select head.outcome, head.partition, head.batch, null::double precision, null::bigint,
+           ((select count(*) from batch) - (select count(*) from receipts))::integer, p_matched,
+           null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
+           null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
+           null::text, null::text, null::text
+    union all
+    (select null, null, null, null, null, null, null,
+            b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
+            b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
+            b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+     from batch as b
+     where b.seq in (select receipts.seq from receipts)
+     order by b.place);
+
+    perform /*schema*/promote(p_subscription, lines);
+end
+$$;

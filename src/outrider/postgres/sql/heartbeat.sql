@@ -1,0 +1,8 @@
+-- heartbeat: one row per worker, refreshed while it lives; rows of workers that nobody has seen for a day go.
+with gone as (
+    delete from /*schema*/worker where seen_at < now() - interval '1 day' and id <> %(id)s
+)
+insert into /*schema*/worker (id, host, pid, version, generation, subscriptions, listening, stopping)
+values (%(id)s, %(host)s, %(pid)s, %(version)s, %(generation)s, %(subscriptions)s, %(listening)s, %(stopping)s)
+on conflict (id) do update
+set seen_at = now(), listening = excluded.listening, stopping = excluded.stopping, subscriptions = excluded.subscriptions

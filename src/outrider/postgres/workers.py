@@ -1,0 +1,37 @@
+"""The rows by which workers are seen: a heartbeat while they live, gone when they end in good order."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from outrider.ids import uuid7
+from outrider.postgres.migrate import APPLIED_BY
+from outrider.postgres.session import AsyncSession
+from outrider.postgres.statement import statement
+
+
+@dataclass(slots=True)
+class Identity:
+    generation: int
+    subscriptions: list[str]
+    id: UUID = field(default_factory=uuid7)
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    version: str = APPLIED_BY
+    listening: bool = False
+    stopping: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}:{self.id.hex[-8:]}"
+
+
+async def beat(conn: AsyncSession, worker: Identity, schema: str) -> None:
+    params = {name: getattr(worker, name) for name in worker.__slots__}
+    await conn.execute(statement("heartbeat", schema), params)
+
+
+async def leave(conn: AsyncSession, worker: Identity, schema: str) -> None:
+    await conn.execute(statement("farewell", schema), {"id": worker.id})
