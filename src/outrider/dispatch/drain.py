@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from outrider.dispatch.handler import Handler
 from outrider.dispatch.tail import Step, Tail
-from outrider.postgres.lanes import Lanes
+from outrider.postgres.lanes import Lanes, usable
 from outrider.signals import Signals
 
 PAUSE = 0.02
@@ -53,15 +52,16 @@ async def drain(
 ) -> Drained:
     """Until a whole round over all handlers finds nothing: what handlers publish is handled too."""
     total = Drained()
-    with ThreadPoolExecutor(1, "outrider-drain") as executor:
-        tails = [
-            Tail(each, executor, signals, schema=schema, generation=generation, worker="drain") for each in handlers
-        ]
+    tails = [Tail(each, signals, schema=schema, generation=generation, worker="drain") for each in handlers]
+    try:
         found = True
         while found:
             found = False
             for tail in tails:
                 found |= await _drain_one(tail, lanes, total, raise_on_failure=raise_on_failure)
+    finally:
+        for tail in tails:
+            tail.close()
     return total
 
 
@@ -69,7 +69,7 @@ async def _drain_one(tail: Tail, lanes: Lanes, total: Drained, *, raise_on_failu
     found = False
     while True:
         async with lanes.lane() as conn:
-            while not conn.closed:
+            while usable(conn):
                 step = await tail.step(conn)
                 total.add(tail.handler.name, step)
                 if raise_on_failure and step.errors:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 from outrider import trace
 from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.handler import Handler
+from outrider.dispatch.thread import HandlerThread
 from outrider.errors import Undecodable
 from outrider.event import Event
 from outrider.failpoint import hit
@@ -45,9 +45,9 @@ class Failure(Exception):
 
 
 class Runner:
-    def __init__(self, handler: Handler, executor: Executor) -> None:
+    def __init__(self, handler: Handler) -> None:
         self.handler = handler
-        self._executor = executor
+        self._thread = HandlerThread()
 
     async def run(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
         """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
@@ -119,13 +119,17 @@ class Runner:
         return TimeoutError(f"the handler did not return within {self.handler.timeout:g} s")
 
     async def _in_thread(self, conn: Connection, event: Any, ctx: Any) -> None:
-        loop = asyncio.get_running_loop()
-        thread = loop.run_in_executor(self._executor, self.handler.call, event, ctx)
+        thread = self._thread.call(self.handler.call, event, ctx)
         try:
             await asyncio.shield(thread)
         except asyncio.CancelledError:
-            abandon(conn, thread)
+            abandon(conn)
+            thread.cancel()
+            self._thread.leave(conn.pgconn.finish)
             raise
+
+    def close(self) -> None:
+        self._thread.leave()
 
     def decode(self, row: Row) -> Event:
         """From text, one by one: one bad payload is one dead letter, never a dead batch."""

@@ -11,7 +11,6 @@ import asyncio
 import json
 import random
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -64,11 +63,9 @@ class _Known:
 class Tail:
     """One reader of a handler's subscription."""
 
-    def __init__(
-        self, handler: Handler, executor: Executor, signals: Signals, *, schema: str, generation: int, worker: str
-    ) -> None:
+    def __init__(self, handler: Handler, signals: Signals, *, schema: str, generation: int, worker: str) -> None:
         self.handler = handler
-        self._runner = Runner(handler, executor)
+        self._runner = Runner(handler)
         self._signals = signals
         self._schema = schema
         self._generation = generation
@@ -81,6 +78,9 @@ class Tail:
         """How often an event, alone, was rolled back for no fault of its own."""
         self.trouble = 0
         """How often in a row; the worker waits longer each time."""
+
+    def close(self) -> None:
+        self._runner.close()
 
     async def step(self, conn: Connection) -> Step:
         """One batch, committed; or rolled back, and remembered for the next take."""

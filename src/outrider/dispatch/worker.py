@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +16,7 @@ from outrider.dispatch.wake import Polling, Wakes
 from outrider.errors import ConfigError, DatabaseUnavailable
 from outrider.outcome import code_of, describe
 from outrider.postgres import workers
-from outrider.postgres.lanes import Lanes
+from outrider.postgres.lanes import Lanes, usable
 from outrider.postgres.listen import Listener
 from outrider.postgres.pool import Pool
 from outrider.postgres.session import DatabaseError
@@ -93,9 +92,8 @@ class Worker:
         """Until `stop`; True when everything that was begun is finished, False when the grace time was not enough."""
         await self._register()
         self._signals.emit(WorkerUp(self.identity.id, tuple(self.identity.subscriptions)))
-        executor = ThreadPoolExecutor(max(1, self._settings.pool_size), "outrider-handler")
         tails = [
-            asyncio.create_task(self._tend(each, place, executor), name=f"{each.name} {place}")
+            asyncio.create_task(self._tend(each, place), name=f"{each.name} {place}")
             for each in self._handlers
             for place in range(min(each.subscription.partitions, self._settings.pool_size))
         ]
@@ -106,13 +104,13 @@ class Worker:
         clean = False
         try:
             await asyncio.wait([stopping, *tails, *beside], return_when=asyncio.FIRST_COMPLETED)
+            self.stop()
             self._wakes.stop()
             clean = await self._finish(tails)
         finally:
             for task in [*tails, *beside, stopping]:
                 task.cancel()
             results = await asyncio.gather(*tails, *beside, stopping, return_exceptions=True)
-            executor.shutdown(wait=False, cancel_futures=True)
             await self._lanes.close()
             with suppress(DatabaseError, DatabaseUnavailable):
                 async with self._pool.autocommit() as conn:
@@ -156,26 +154,25 @@ class Worker:
 
     # wake → take → handle → settle
 
-    async def _tend(self, handler: Handler, place: int, executor: ThreadPoolExecutor) -> None:
+    async def _tend(self, handler: Handler, place: int) -> None:
         """One tail: work while there is work, then sleep until there may be some."""
-        settings = self._settings
-        tail = Tail(
+        settings, skipped = self._settings, ""
+        made = Tail(
             handler,
-            executor,
             self._signals,
             schema=settings.schema,
             generation=settings.generation,
             worker=str(self.identity),
         )
-        skipped = ""
-        while not self.stopping:
-            step = await self._work(tail)
-            if step.outcome in ("paused", "unknown") and step.outcome != skipped:
-                self._signals.emit(Skipped(handler.name, step.outcome))
-            skipped = step.outcome
-            self._looked(handler.name)
-            if not step.again:
-                await self._wakes.wait(handler.name, self._pause(tail, step), waiter=place)
+        with closing(made) as tail:
+            while not self.stopping:
+                step = await self._work(tail)
+                if step.outcome in ("paused", "unknown") and step.outcome != skipped:
+                    self._signals.emit(Skipped(handler.name, step.outcome))
+                skipped = step.outcome
+                self._looked(handler.name)
+                if not step.again:
+                    await self._wakes.wait(handler.name, self._pause(tail, step), waiter=place)
 
     async def _work(self, tail: Tail) -> Step:
         """Batch after batch on one session, until there is nothing left or it is somebody else's turn."""
@@ -186,7 +183,7 @@ class Worker:
                 while True:
                     step = await tail.step(conn)
                     self.last_contact = clock()
-                    if not step.again or self.stopping or conn.closed or (self._lanes.waiting and clock() > turn):
+                    if not step.again or self.stopping or not usable(conn) or (self._lanes.waiting and clock() > turn):
                         return step
         except (DatabaseError, DatabaseUnavailable, OSError) as error:
             tail.trouble += 1
@@ -197,7 +194,8 @@ class Worker:
         if step.outcome == "troubled":
             longest: float = min(LONGEST_TROUBLE, 0.02 * 2.0 ** min(tail.trouble, 10))
             return longest * random.uniform(0.5, 1)  # noqa: S311
-        sleep = self._polling.next(self.listening, step.due_in)
+        skipped = step.outcome in ("busy", "paused", "unknown")  # it may have been due for long
+        sleep = self._polling.next(self.listening, None if skipped else step.due_in)
         return min(sleep, BUSY_PAUSE) if step.outcome == "busy" else sleep
 
     def _looked(self, name: str) -> None:

@@ -48,7 +48,7 @@ class Lanes:
             conn = await self._open()
             yield conn
         finally:
-            if conn is not None and not conn.closed and not hasattr(conn, "abandoned"):
+            if conn is not None and usable(conn):
                 if conn.pgconn.transaction_status == TransactionStatus.IDLE:
                     self._free.append(conn)
                 else:
@@ -71,12 +71,12 @@ class Lanes:
             await self._free.pop().close()
 
 
-def abandon(conn: AsyncConnection[Any], thread: asyncio.Future[Any]) -> None:
-    """Cut the wire of a session that a stuck thread may still use; it is closed when the thread has let go of it."""
+def usable(conn: AsyncConnection[Any]) -> bool:
+    return not conn.closed and not hasattr(conn, "abandoned")
+
+
+def abandon(conn: AsyncConnection[Any]) -> None:
+    """Cut the wire of a session that a stuck thread may still use. Who has the thread closes it when the thread is done."""
     conn.abandoned = True  # type: ignore[attr-defined]
     with suppress(OSError), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
         wire.shutdown(socket.SHUT_RDWR)
-    if thread.done():
-        conn.pgconn.finish()
-    else:
-        thread.add_done_callback(lambda _: conn.pgconn.finish())

@@ -1,0 +1,61 @@
+"""One thread for blocking handlers. A call that does not return is left behind with its thread, and another one made.
+
+Daemon threads: a handler that hangs must not keep the process from ending, as the threads of an executor would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+Task = tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
+
+
+class HandlerThread:
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Task | Callable[[], object]] | None = None
+
+    def call(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if self._tasks is None:
+            self._tasks = queue.SimpleQueue()
+            threading.Thread(target=_work, args=[self._tasks], name="outrider-handler", daemon=True).start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+        self._tasks.put((lambda: context.run(function, *args), future, loop))
+        return future
+
+    def leave(self, last: Callable[[], object] = lambda: None) -> None:
+        """Let the thread end when what it is doing has ended, after it has done this `last` thing."""
+        if self._tasks is not None:
+            self._tasks.put(last)
+            self._tasks = None
+
+
+def _work(tasks: queue.SimpleQueue[Task | Callable[[], object]]) -> None:
+    while isinstance(task := tasks.get(), tuple):
+        run, future, loop = task
+        try:
+            outcome, error = run(), None
+        except BaseException as raised:
+            outcome, error = None, raised
+        with suppress(RuntimeError):  # the loop may have closed without us
+            loop.call_soon_threadsafe(_tell, future, outcome, error)
+        del run, future, loop, outcome, error
+    task()
+
+
+def _tell(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(outcome)
+    elif isinstance(error, StopIteration):
+        future.set_exception(RuntimeError("the handler raised StopIteration"))
+    else:
+        future.set_exception(error)
