@@ -110,12 +110,12 @@ class Publisher:
     async def append(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
         if not envelopes:
             return []
-        return self._announce(await log.append(conn, envelopes, self._settings.schema))
+        return self._announce(await log.append(conn, envelopes, self._settings.schema, self._settings.notify))
 
     def append_sync(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
         if not envelopes:
             return []
-        return self._announce(log.append_sync(conn, envelopes, self._settings.schema))
+        return self._announce(log.append_sync(conn, envelopes, self._settings.schema, self._settings.notify))
 
     def _announce(self, written: list[Envelope]) -> list[Envelope]:
         for envelope in written:

@@ -11,12 +11,14 @@ from outrider.postgres.log import ATTEMPT, envelope_of
 
 
 class _Context:
-    __slots__ = ("_conn", "_rows", "_tx")
+    __slots__ = ("_conn", "_rows", "_tx", "lent")
 
     def __init__(self, conn: Connection, rows: Sequence[Row]) -> None:
         self._conn = conn
         self._rows = rows
         self._tx: LentSession | LentSyncSession | None = None
+        self.lent = False
+        """Whether the handler has asked for its transaction."""
 
     @property
     def envelope(self) -> Envelope:
@@ -33,11 +35,6 @@ class _Context:
         """1 = the first."""
         return int(self._rows[0][ATTEMPT])
 
-    @property
-    def lent(self) -> bool:
-        """Whether the handler has asked for its transaction."""
-        return self._tx is not None
-
     def close(self) -> None:
         if self._tx is not None:
             take_back(self._tx)
@@ -53,6 +50,7 @@ class HandlerContext(_Context):
     def tx(self) -> LentSession:
         if not isinstance(self._tx, LentSession):
             self._tx = lend(self._conn)
+            self.lent = True
         return self._tx
 
 
@@ -65,4 +63,5 @@ class SyncHandlerContext(_Context):
     def tx(self) -> LentSyncSession:
         if not isinstance(self._tx, LentSyncSession):
             self._tx = lend_sync(self._conn)
+            self.lent = True
         return self._tx

@@ -6,6 +6,7 @@ A timer per event would cost more than a small handler.
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -14,14 +15,14 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.began = 0.0
-        """When the current handler began, by the loop's clock."""
+        """When the current handler began, by time.monotonic."""
         self.expired = False
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
-        self.began = self._loop.time()
+        self.began = monotonic()
         self._timer = self._loop.call_later(self.seconds, self._look)
         return self
 
@@ -32,7 +33,7 @@ class Deadline:
             self._timer.cancel()
 
     def _look(self) -> None:
-        left = self.began + self.seconds - self._loop.time()
+        left = self.began + self.seconds - monotonic()
         if left > 0:
             self._timer = self._loop.call_later(left, self._look)
         elif self._task is not None:

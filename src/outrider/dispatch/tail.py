@@ -7,12 +7,12 @@ parks the failed event (or buries it) and what must wait behind it, and returns 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from time import monotonic as clock
 
 from outrider.dispatch.handler import Handler
 from outrider.dispatch.run import Failure, Runner, TransactionEnded
@@ -93,7 +93,6 @@ class Tail:
             self._known = _Known()
             return Step(claim.outcome, due_in=claim.due_in)
         self._known.partition = claim.partition
-        clock = asyncio.get_running_loop().time
         begun = clock()
         try:
             took = await self._runner.run(conn, claim.rows) if claim.rows else []

@@ -35,9 +35,8 @@ _logger = logging.getLogger("outrider")
 
 
 def _as_record(logger: Any, method: str, fields: Any) -> tuple[tuple[str], dict[str, Any]]:
-    extra = {name: value for name, value in fields.items() if name != "event"}
     shown = {name: value for name, value in fields.items() if value is not None}
-    return (str(_render(logger, method, shown)),), {"extra": extra}
+    return (str(_render(logger, method, shown)),), {"extra": dict(fields)}
 
 
 _lines = structlog.wrap_logger(_logger, processors=[structlog.stdlib.filter_by_level, _as_record])

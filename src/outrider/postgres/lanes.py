@@ -20,8 +20,7 @@ from outrider.postgres import session
 
 # A worker that is stopped or unreachable in the midst of a batch keeps its partition until the server notices.
 _GUARDS = """
-select set_config('idle_in_transaction_session_timeout', %(idle)s, false), set_config('tcp_user_timeout', '30s', false),
-       set_config('application_name', 'outrider worker', false)
+select set_config('idle_in_transaction_session_timeout', %(idle)s, false), set_config('tcp_user_timeout', '30s', false)
 """
 _WATCH = "select set_config('client_connection_check_interval', '5s', false)"
 
@@ -60,7 +59,7 @@ class Lanes:
             conn = self._free.pop()
             if not conn.closed:
                 return conn
-        conn = await session.connect(self._dsn, autocommit=True)
+        conn = await session.connect(self._dsn, autocommit=True, name="outrider worker")
         await conn.execute(_GUARDS, {"idle": self._idle_ms})
         with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
             await conn.execute(_WATCH)

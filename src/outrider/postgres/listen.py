@@ -97,7 +97,7 @@ class Listener:
     async def _open(self) -> AsyncIterator[Line]:
         try:
             async with asyncio.timeout(self._deadline):
-                conn = await session.connect(self._dsn, autocommit=True)
+                conn = await session.connect(self._dsn, autocommit=True, name="outrider listener")
         except TimeoutError:
             raise DatabaseUnavailable(
                 f"the listener got no connection within {self._deadline:g} s: "

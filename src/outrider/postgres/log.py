@@ -57,10 +57,10 @@ class Asked:
         return {field: getattr(self, field) for field in self.__slots__}
 
 
-async def append(conn: object, envelopes: Sequence[Envelope], schema: str) -> list[Envelope]:
+async def append(conn: object, envelopes: Sequence[Envelope], schema: str, notify: str = "commit") -> list[Envelope]:
     if not isinstance(conn, AsyncConnection):
         raise TypeError(_wrong_connection(conn, "AsyncConnection", "publish"))
-    query, params = _appending(envelopes, schema)
+    query, params = _appending(envelopes, schema, notify)
     try:
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute(query, params)
@@ -69,10 +69,10 @@ async def append(conn: object, envelopes: Sequence[Envelope], schema: str) -> li
         raise _clear_append_error(error, envelopes, conn.info.encoding, schema) from error
 
 
-def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str) -> list[Envelope]:
+def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str, notify: str = "commit") -> list[Envelope]:
     if not isinstance(conn, Connection):
         raise TypeError(_wrong_connection(conn, "Connection", "publish_sync"))
-    query, params = _appending(envelopes, schema)
+    query, params = _appending(envelopes, schema, notify)
     try:
         with Cursor(conn, row_factory=tuple_row) as cursor:
             cursor.execute(query, params)
@@ -136,11 +136,13 @@ def forbidden(schema: str, error: psycopg.Error) -> SchemaMismatch:
     )
 
 
-def _appending(envelopes: Sequence[Envelope], schema: str) -> tuple[bytes, Params]:
+def _appending(envelopes: Sequence[Envelope], schema: str, notify: str) -> tuple[bytes, Params]:
     rows = [_row(envelope) for envelope in envelopes]
+    # RETURNING is evaluated before the trigger that pokes, which reads this setting.
+    quiet = b"" if notify == "commit" else f", set_config('outrider.notify', '{notify}', true)".encode()
     if len(rows) == 1:
-        return statement("publish_one", schema), rows[0]
-    return statement("publish_many", schema), {name: [row[name] for row in rows] for name in rows[0]}
+        return statement("publish_one", schema) + quiet, rows[0]
+    return statement("publish_many", schema) + quiet, {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _row(e: Envelope) -> Params:
@@ -165,7 +167,7 @@ def _row(e: Envelope) -> Params:
 
 
 def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) -> list[Envelope]:
-    drawn = {id_: {"seq": seq, "occurred_at": occurred_at} for id_, seq, occurred_at in rows}
+    drawn = {row[0]: {"seq": row[1], "occurred_at": row[2]} for row in rows}
     return [Envelope.of(vars(envelope) | drawn[envelope.id]) for envelope in envelopes]
 
 

@@ -21,10 +21,10 @@ Session = Connection[Any]
 DatabaseError = psycopg.Error
 
 
-async def connect(dsn: str, *, autocommit: bool = False) -> AsyncSession:
-    """A new session on a usable server."""
+async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider") -> AsyncSession:
+    """A new session on a usable server; `name` is its application_name, unless the DSN has one."""
     try:
-        conn = await AsyncConnection.connect(_with_timeout(dsn), autocommit=autocommit)
+        conn = await AsyncConnection.connect(_with_timeout(dsn), autocommit=autocommit, fallback_application_name=name)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
     try:
