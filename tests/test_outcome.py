@@ -19,6 +19,7 @@ from outrider.errors import ConfigError, Undecodable
 from outrider.outcome import (
     CUT,
     MESSAGE_BYTES,
+    SHORTEST_SNOOZE,
     Bury,
     Dead,
     Infrastructure,
@@ -107,7 +108,7 @@ def judge(error: BaseException, attempt: int = 1, policy: Policy = TABLE, *, our
     ("error", "verdict"),
     [
         (Snooze("5m", "not yet"), Later(timedelta(minutes=5), "snooze", "Snooze: not yet", counted=False)),
-        (Snooze(for_=0), Later(timedelta(0), "snooze", "Snooze", counted=False)),
+        (Snooze(for_=0), Later(SHORTEST_SNOOZE, "snooze", "Snooze", counted=False)),
         (Retry(), Later(TEN, "retry", "Retry", counted=True)),
         (Retry(after="1h", reason="busy"), Later(timedelta(hours=1), "retry", "Retry: busy", counted=True)),
         (Retry(after=0), Later(timedelta(0), "retry", "Retry", counted=True)),

@@ -17,6 +17,8 @@ from outrider.names import TYPE_BYTES
 from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, parse_duration
 
 MESSAGE_BYTES = 8192
+SHORTEST_SNOOZE = timedelta(milliseconds=100)
+"""Snooze uses no attempt: without a least delay it could spin for ever."""
 CUT = "… (cut)"
 
 _CHAIN = 16
@@ -95,11 +97,13 @@ Verdict = Later | Dead | Infrastructure
 
 def classify(error: BaseException, attempt: int, policy: Policy, chance: float, *, ours: bool) -> Verdict:
     """The verdict on attempt number `attempt` (1 = the first). `ours` = the error came from our own connection."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # one task of a group failed
+        error = error.exceptions[0]
     kind, code, message = type(error), code_of(error), describe(error)
     delay: timedelta | None = None
     if issubclass(kind, Snooze):
         if (snoozed := _asked(error, "for_")) is not None:
-            return Later(snoozed, code, message, counted=False)
+            return Later(max(snoozed, SHORTEST_SNOOZE), code, message, counted=False)
     elif issubclass(kind, Retry):
         delay = _asked(error, "after")
     elif issubclass(kind, TerminalError):

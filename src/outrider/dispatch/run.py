@@ -71,12 +71,13 @@ class Runner:
                         await self._in_thread(conn, event, ctx)
                     else:
                         await call(event, ctx)
+                    if deadline.expired:
+                        deadline.absorb()
+                        raise self._late()
                     if ctx.lent and not handling.in_transaction(conn):
                         raise _unusable(conn)
-                except asyncio.CancelledError:
-                    if not deadline.absorb():
-                        raise
-                    raise Failure((row,), self._late(), clock() - begun, ours=False) from None
+                except asyncio.CancelledError as error:
+                    raise self._cancelled((row,), error, deadline, begun) from None
                 except (Exception, SystemExit) as error:
                     raise Failure((row,), error, clock() - begun, ours=_ours(conn, error, ctx)) from error
                 finally:
@@ -105,18 +106,30 @@ class Runner:
                     await self._in_thread(conn, events, ctx)
                 else:
                     await self.handler.call(events, ctx)
+                if deadline.expired:
+                    deadline.absorb()
+                    raise self._late()
                 if not handling.in_transaction(conn):
                     raise _unusable(conn)
-            except asyncio.CancelledError:
-                if not deadline.absorb():
-                    raise
-                raise Failure(rows, self._late(), clock() - begun, ours=False) from None
+            except asyncio.CancelledError as error:
+                raise self._cancelled(rows, error, deadline, begun) from None
             except (Exception, SystemExit) as error:
                 raise Failure(rows, error, clock() - begun, ours=_ours(conn, error, ctx)) from error
             finally:
                 ctx.close()
         hit("handle.after")
         return [(clock() - begun) / len(rows)] * len(rows)
+
+    def _cancelled(
+        self, rows: Sequence[Row], error: asyncio.CancelledError, deadline: Deadline, begun: float
+    ) -> BaseException:
+        """Too late; or something within the handler was cancelled, which is its own affair; or the worker is told to end."""
+        if deadline.absorb():
+            return Failure(rows, self._late(), clock() - begun, ours=False)
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():
+            return Failure(rows, error, clock() - begun, ours=False)
+        return error
 
     def _late(self) -> TimeoutError:
         return TimeoutError(f"the handler did not return within {self.handler.timeout:g} s")

@@ -27,6 +27,8 @@ from outrider.postgres.session import DatabaseError
 from outrider.signals import Buried, Failed, Handled, Parked, Settled, Signals, Taken, Troubled
 
 SCAN = 10_000
+ISOLATE_AFTER = 3
+"""So often in a row a batch may be rolled back for no fault of its own; then its events are taken one at a time."""
 ALONE_AT_MOST = 10
 """So often in a row an event may fail alone for reasons that are not its own; then it is parked."""
 TROUBLE_DELAY = timedelta(seconds=30)
@@ -154,15 +156,16 @@ class Tail:
             await handling.roll_back(conn)
         hit("rollback.after")
         self._known.rolled_back += 1
-        self._known.armed = None
         self._size.shrink()
         rows = failure.rows
         verdict = self._judge(failure)
         if isinstance(verdict, Infrastructure):
             self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message))
             self.trouble += 1
-            self._alone = max(self._alone, len(claim.rows))
+            if self.trouble >= ISOLATE_AFTER:
+                self._alone = max(self._alone, len(claim.rows))
             return Step("troubled")
+        self._known.armed = None
         if len(rows) > 1:
             self._alone = max(self._alone, len(rows))
             return Step("failed")

@@ -1,0 +1,86 @@
+"""Events that kill their worker: noticed across deaths, isolated, counted, buried; the innocent ones beside them go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tests.dispatch.shop import Placed, Shop, opened
+
+from outrider import HandlerContext
+
+POISON = "c3"
+
+
+def deadly(reached: asyncio.Event) -> Callable[[Shop], None]:
+    """A handler that never comes back from the poison; whoever waits for it is ended from outside."""
+
+    def declare(shop: Shop) -> None:
+        @shop.app.handler(Placed, name="shop.effect")
+        async def handle(event: Placed, ctx: HandlerContext) -> None:
+            await shop.effect(event, ctx)
+            if f"{event.customer}{event.n}" == POISON:
+                reached.set()
+                await asyncio.Event().wait()
+
+    return declare
+
+
+async def die(dsn: str) -> None:
+    """A worker takes, runs into the poison, and is gone."""
+    reached = asyncio.Event()
+    async with opened(dsn, deadly(reached)) as shop:
+        task = asyncio.create_task(shop.app.drain())
+        waiting = asyncio.create_task(reached.wait())
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        task.cancel()
+        waiting.cancel()
+        await asyncio.gather(task, waiting, return_exceptions=True)
+
+
+async def test_three_deaths_isolate_and_three_more_bury(database: str) -> None:
+    async with opened(database) as shop:
+        await shop.publish("a1", "b2", POISON, "c4", "d5")
+        for _ in range(3):
+            await die(database)
+            assert await shop.parked() == {}
+        await die(database)
+        parked = await shop.parked()
+        assert parked.keys() == {POISON, "c4", "d5"}, "the batch was parked, and its events run one at a time"
+        assert all(row["suspect"] for row in parked.values())
+        assert parked[POISON]["crashes"] == 1
+        assert await shop.effects() == ["a1", "b2"]
+        for deaths in (2, 3):
+            await shop.make_due()
+            await die(database)
+            assert (await shop.parked())[POISON]["crashes"] == deaths
+        await shop.make_due()
+        await shop.app.drain()
+        parked = await shop.parked()
+        assert parked.keys() == {POISON}
+        assert (parked[POISON]["status"], parked[POISON]["last_error_code"]) == ("failed", "worker_crash")
+        assert parked[POISON]["failure_history"][-1]["code"] == "worker_crash"
+        assert sorted(await shop.effects()) == ["a1", "b2", "c4", "d5"]
+
+
+async def test_a_rollback_in_good_order_is_no_death(database: str) -> None:
+    async with opened(database) as shop:
+        await shop.publish(*(f"a{n}" for n in range(8)))
+        for n in range(1, 8, 2):
+
+            def fail() -> None:
+                raise ValueError
+
+            shop.wrong[f"a{n}"] = fail
+        await shop.app.drain()
+        assert not any(row["suspect"] for row in (await shop.parked()).values())
+
+
+async def test_a_sequence_that_jumped_is_no_death(database: str) -> None:
+    """After a crash of the server a sequence goes on some numbers further on."""
+    async with opened(database) as shop:
+        [row] = await shop.rows("select id from outrider.cursor")
+        await shop.rows(f"select setval('outrider.takes_{row['id']}', 20)")
+        await shop.publish("a1", "a2")
+        assert (await shop.app.drain()).handled == 2
+        assert await shop.parked() == {}
