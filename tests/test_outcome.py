@@ -441,3 +441,9 @@ def test_a_broken_policy_is_named_and_replaced(answer: object) -> None:
     for verdict in verdicts:
         assert verdict.message.startswith("The retry policy failed (")
         assert verdict.message.endswith("), the default one was used. PaymentDeclined: no")
+
+
+def test_the_only_error_of_a_group_counts() -> None:
+    """What a TaskGroup raises when one of its tasks said Bury."""
+    assert judge(ExceptionGroup("tasks", [ExceptionGroup("inner", [Bury("why")])])) == Dead("bury", "Bury: why")
+    assert isinstance(judge(ExceptionGroup("tasks", [Bury("why"), ValueError("too")])), Later)

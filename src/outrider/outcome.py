@@ -97,8 +97,7 @@ Verdict = Later | Dead | Infrastructure
 
 def classify(error: BaseException, attempt: int, policy: Policy, chance: float, *, ours: bool) -> Verdict:
     """The verdict on attempt number `attempt` (1 = the first). `ours` = the error came from our own connection."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # one task of a group failed
-        error = error.exceptions[0]
+    error = _only_one(error)
     kind, code, message = type(error), code_of(error), describe(error)
     delay: timedelta | None = None
     if issubclass(kind, Snooze):
@@ -132,6 +131,16 @@ def code_of(error: BaseException) -> str:
         return "error"
     words = (_snake(part) for part in name.rpartition("<locals>.")[2].split("."))
     return ".".join(word for word in words if word)[:TYPE_BYTES].rstrip("._") or "error"
+
+
+def _only_one(error: BaseException) -> BaseException:
+    """The one error of a group, as when one task of a TaskGroup failed."""
+    for _ in range(_DEPTH):
+        inner = _read(error, "exceptions") if issubclass(type(error), BaseExceptionGroup) else None
+        if not isinstance(inner, tuple) or len(inner) != 1 or not issubclass(type(inner[0]), BaseException):
+            break
+        error = inner[0]
+    return error
 
 
 def sqlstate(error: BaseException) -> str | None:
