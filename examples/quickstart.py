@@ -1,10 +1,10 @@
-"""Publish an event inside your own transaction, and read it back exactly once. Run it: python examples/quickstart.py"""
+"""Publish an event inside your own transaction; a handler acts on it exactly once. Run it: python examples/quickstart.py"""
 
 import asyncio
 from decimal import Decimal
 from uuid import UUID, uuid4
 
-from outrider import Event, Outrider
+from outrider import Event, HandlerContext, Outrider
 
 
 class OrderPlaced(Event, type="orders.placed", version=1, key="order_id"):  # events with the same key stay in order
@@ -13,7 +13,12 @@ class OrderPlaced(Event, type="orders.placed", version=1, key="order_id"):  # ev
 
 
 app = Outrider(context="shop", embedded=True)  # in production: dsn=... or OUTRIDER_DSN
-orders = app.reader(OrderPlaced, name="shop.invoices")
+
+
+@app.handler(OrderPlaced, name="shop.invoice")
+async def invoice(event: OrderPlaced, ctx: HandlerContext) -> None:  # what it writes commits with its receipt
+    await ctx.tx.execute("insert into invoice values (%s, %s)", [event.order_id, event.total])
+    print(f"invoiced {event.total} for order {event.order_id}")
 
 
 async def main() -> None:
@@ -24,11 +29,7 @@ async def main() -> None:
             await conn.execute("create table if not exists invoice (order_id uuid primary key, total numeric)")
             await app.publish(conn, OrderPlaced(order_id=uuid4(), total=Decimal("9.90")))
 
-        async with app.connect() as conn, conn.transaction():  # what you write and how far you read commit together
-            batch = await orders.take(conn)
-            for order in (envelope.decode(OrderPlaced) for envelope in batch.events):
-                await conn.execute("insert into invoice values (%s, %s)", [order.order_id, order.total])
-                print(f"invoiced {order.total} for order {order.order_id}")
+        print(await app.drain())  # handle all that is due now; `outrider worker --app shop:app` does it for ever
 
 
 if __name__ == "__main__":

@@ -302,3 +302,9 @@ async def test_unknown_handlers_are_refused(database: str) -> None:
     async with opened(database) as shop:
         with pytest.raises(ConfigError, match=r"no handler is called 'shop\.invoice'; the app declares: shop\.effect"):
             await shop.app.drain(handlers=["shop.invoice"])
+
+
+def test_what_has_no_signature_is_still_declared_or_refused() -> None:
+    with pytest.raises(DeclarationError, match="needs the event classes"):
+        Outrider(context="shop").handler(name="a.b")(dict)
+    Outrider(context="shop").handler(Placed, name="a.b")(dict)

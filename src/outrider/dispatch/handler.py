@@ -118,10 +118,14 @@ def _positional(function: Callable[..., Any]) -> int | None:
 
 def _made(factory: Callable[..., Any]) -> Call:
     """factory(tx) -> handler: made anew for every event, with that event's own transaction."""
+    counts: dict[object, int | None] = {}
 
     async def call(event: Any, ctx: HandlerContext) -> None:
         handler = factory(ctx.tx)
-        result = handler(event, ctx) if _positional(handler) == 2 else handler(event)
+        shape = getattr(handler, "__code__", None) or getattr(handler, "__func__", None) or type(handler)
+        if shape not in counts:
+            counts[shape] = _positional(handler)
+        result = handler(event, ctx) if counts[shape] == 2 else handler(event)
         if inspect.isawaitable(result):
             await result
 
@@ -130,15 +134,16 @@ def _made(factory: Callable[..., Any]) -> Call:
 
 def _takes_batch(function: Callable[..., Any]) -> bool:
     """Its first parameter is annotated as a list: list[OrderPlaced]."""
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()))
+    except (TypeError, ValueError, StopIteration):
+        return False
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
-        parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
-        hints = typing.get_type_hints(target)
+        hint = typing.get_type_hints(target).get(first.name)
     except Exception:
         # Annotations may name what cannot be resolved here; their text must do.
-        text = str(parameters[0].annotation) if parameters else ""
-        return text.startswith(("list[", "Sequence[", "collections.abc.Sequence["))
-    hint = hints.get(parameters[0].name) if parameters else None
+        return str(first.annotation).startswith(("list[", "Sequence[", "collections.abc.Sequence["))
     return typing.get_origin(hint) in (list, Sequence)
 
 

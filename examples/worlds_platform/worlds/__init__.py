@@ -1,0 +1,1 @@
+"""The producing context: worlds and their scans. It knows of no consumer."""
