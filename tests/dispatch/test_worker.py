@@ -53,7 +53,7 @@ async def idle_worker(shop: Shop, **options: Any) -> AsyncIterator[tuple[Worker,
     heard = Heard(shop.app)
     async with shop.app.worker(**options) as worker:
         if shop.app.settings.notify != "off":
-            for handler in shop.app._chosen((), ()):
+            for handler in shop.app.chosen((), ()):
                 woken = Woken(handler.name, "listener")
                 await heard.until(lambda woken=woken: woken in heard.signals)  # type: ignore[misc]
                 place = heard.signals.index(woken)
@@ -144,7 +144,7 @@ async def test_a_black_hole_is_noticed_by_the_heartbeat(database: str) -> None:
                 dsn=database,
                 pool=shop.app._opened(),
                 settings=shop.app.settings,
-                handlers=shop.app._chosen((), ()),
+                handlers=shop.app.chosen((), ()),
                 signals=shop.app.signals,
                 register=made._register,
                 heartbeat=0.2,

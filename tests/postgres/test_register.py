@@ -135,3 +135,22 @@ async def test_register_refuses_a_transaction_that_has_written(desk: Desk) -> No
         with pytest.raises(psycopg.Error, match="first statement"):
             await conn.execute("select outrider.register('a.reader', 'reader', 'a', null)")
         await conn.rollback()
+
+
+async def test_partitions_double_while_a_worker_parks(desk: Desk) -> None:
+    """Registration waits for the cursor that the worker holds; what the worker then parks refers to the row it has locked."""
+    worker, other = await desk.session(), await desk.session(autocommit=True)
+    await other.execute("select outrider.register('a.handler', 'handler', 'a', '{a.happened}')")
+    await publish(other, "one", "two")
+    await worker.execute("select * from outrider.take('a.handler')")
+    registering = asyncio.create_task(
+        other.execute("select partitions from outrider.register('a.handler', 'handler', 'a', '{a.happened}', 2)")
+    )
+    await until_blocked(await desk.session(autocommit=True))
+    await worker.execute(
+        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, run_at)
+           select 'a.handler', 0, seq, id, event_type, 'pending', true, now() from outrider.outbox"""
+    )
+    await worker.execute("select outrider.settle(1)")
+    await worker.commit()
+    assert await (await registering).fetchone() == (2,)

@@ -46,9 +46,9 @@ class Failure(Exception):
 
 
 class Runner:
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, thread: HandlerThread | None = None) -> None:
         self.handler = handler
-        self._thread = HandlerThread()
+        self._thread = thread or HandlerThread()
         # What model_validate_json calls; at thousands a second the step between them shows.
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
 
@@ -99,6 +99,9 @@ class Runner:
             except Undecodable as error:
                 raise Failure((row,), error, clock() - begun, ours=False) from error
         ctx = SyncHandlerContext(conn, rows) if self.handler.blocking else HandlerContext(conn, rows)
+        # A batch may come from many traces; what it publishes carries on the first of them.
+        traced = next((row for row in rows if row[_TRACE] is not None), None)
+        token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
         hit("handle.before")
         with Deadline(self.handler.timeout) as deadline:
             try:
@@ -117,6 +120,7 @@ class Runner:
                 raise Failure(rows, error, clock() - begun, ours=_ours(conn, error, ctx)) from error
             finally:
                 ctx.close()
+                trace.inherited.reset(token)
         hit("handle.after")
         return [(clock() - begun) / len(rows)] * len(rows)
 

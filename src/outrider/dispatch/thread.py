@@ -23,7 +23,7 @@ class HandlerThread:
     def call(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         if self._tasks is None:
             self._tasks = queue.SimpleQueue()
-            threading.Thread(target=_work, args=[self._tasks], name="outrider-handler", daemon=True).start()
+            threading.Thread(target=work, args=[self._tasks], name="outrider-handler", daemon=True).start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
@@ -37,7 +37,7 @@ class HandlerThread:
             self._tasks = None
 
 
-def _work(tasks: queue.SimpleQueue[Task | Callable[[], object]]) -> None:
+def work(tasks: queue.SimpleQueue[Task | Callable[[], object]]) -> None:
     while isinstance(task := tasks.get(), tuple):
         run, future, loop = task
         try:

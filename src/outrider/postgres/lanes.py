@@ -77,5 +77,6 @@ def usable(conn: AsyncConnection[Any]) -> bool:
 def abandon(conn: AsyncConnection[Any]) -> None:
     """Cut the wire of a session that a stuck thread may still use. Who has the thread closes it when the thread is done."""
     conn.abandoned = True  # type: ignore[attr-defined]
+    conn._pool = None  # as for a connection of a pool, psycopg does not warn that it was not closed
     with suppress(OSError), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
         wire.shutdown(socket.SHUT_RDWR)

@@ -59,7 +59,7 @@ class Asked:
 
 async def append(conn: object, envelopes: Sequence[Envelope], schema: str, notify: str = "commit") -> list[Envelope]:
     if not isinstance(conn, AsyncConnection):
-        raise TypeError(_wrong_connection(conn, "AsyncConnection", "publish"))
+        raise TypeError(wrong_connection(conn, "AsyncConnection", "publish"))
     query, params = _appending(envelopes, schema, notify)
     try:
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
@@ -71,7 +71,7 @@ async def append(conn: object, envelopes: Sequence[Envelope], schema: str, notif
 
 def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str, notify: str = "commit") -> list[Envelope]:
     if not isinstance(conn, Connection):
-        raise TypeError(_wrong_connection(conn, "Connection", "publish_sync"))
+        raise TypeError(wrong_connection(conn, "Connection", "publish_sync"))
     query, params = _appending(envelopes, schema, notify)
     try:
         with Cursor(conn, row_factory=tuple_row) as cursor:
@@ -83,7 +83,7 @@ def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str, notify
 
 async def take(conn: object, subscription: str, partition: int | None, limit: int, scan: int, schema: str) -> Batch:
     if not isinstance(conn, AsyncConnection):
-        raise TypeError(_wrong_connection(conn, "AsyncConnection", "take"))
+        raise TypeError(wrong_connection(conn, "AsyncConnection", "take"))
     query, params = _taking(conn, subscription, partition, limit, scan, schema)
     try:
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
@@ -97,7 +97,7 @@ async def take(conn: object, subscription: str, partition: int | None, limit: in
 
 def take_sync(conn: object, subscription: str, partition: int | None, limit: int, scan: int, schema: str) -> Batch:
     if not isinstance(conn, Connection):
-        raise TypeError(_wrong_connection(conn, "Connection", "take_sync"))
+        raise TypeError(wrong_connection(conn, "Connection", "take_sync"))
     query, params = _taking(conn, subscription, partition, limit, scan, schema)
     try:
         with Cursor(conn, row_factory=tuple_row) as cursor:
@@ -225,7 +225,7 @@ def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
     return None
 
 
-def _wrong_connection(conn: object, wanted: str, verb: str) -> str:
+def wrong_connection(conn: object, wanted: str, verb: str) -> str:
     if isinstance(conn, Connection | AsyncConnection):
         other = verb.removesuffix("_sync") if verb.endswith("_sync") else f"{verb}_sync"
         return f"this is a psycopg {type(conn).__name__}: use {other}() with it"

@@ -1,1 +1,32 @@
-"""What an adapter and its users run in their own tests: contract suites as a product. Imports no driver."""
+"""What you test your own code with: fixtures, assertions, and handlers inside a transaction that is rolled back.
+
+    async def test_an_order_is_invoiced(outrider_database):
+        async with await AsyncConnection.connect(outrider_database) as conn:
+            with capture(app) as published:
+                await place_order(conn, "7")
+            assert_published(published, OrderPlaced, key="7", fields={"total": Decimal("9.90")})
+            await drain(app, conn)
+            await assert_published_in(conn, InvoiceSent, key="7")
+            await conn.rollback()
+
+The fixtures (`outrider_database` and others) are a pytest plugin: put `pytest_plugins = ["outrider.testing.plugin"]` into
+your top-level conftest.py. `exercise` is the contract that every adapter for publishing must pass.
+"""
+
+from outrider.testing import exercise
+from outrider.testing.asserting import assert_published, assert_published_in, assert_published_in_sync
+from outrider.testing.draining import drain, drain_sync
+from outrider.testing.published import Captured, capture
+from outrider.testing.signalled import expect
+
+__all__ = [
+    "Captured",
+    "assert_published",
+    "assert_published_in",
+    "assert_published_in_sync",
+    "capture",
+    "drain",
+    "drain_sync",
+    "exercise",
+    "expect",
+]

@@ -59,7 +59,8 @@ begin
         return;
     end if;
 
-    select s.* into sub from /*schema*/subscription as s where s.name = p_name for update;
+    -- Not FOR UPDATE: a worker that parks, holding its cursor, checks the foreign key to this row.
+    select s.* into sub from /*schema*/subscription as s where s.name = p_name for no key update;
     if sub.kind <> p_kind or sub.context <> p_context then
         raise 'subscription "%" is registered as a % of context "%", not as a % of context "%"',
             p_name, sub.kind, sub.context, p_kind, p_context

@@ -1,0 +1,11 @@
+-- receipt: receipts for events of the caller's own open transaction, by the same keys as take writes them; returns the
+-- numbers of those that had none. For tests.
+insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+select %(handler)s, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
+from (select coalesce(o.event_type || ':' || o.idempotency_key, o.id::text) collate "C" as key,
+             o.id, o.seq, o.generation, o.content_class
+      from /*schema*/outbox as o
+      where o.seq = any (%(seqs)s)) as winner
+order by winner.key, winner.seq
+on conflict do nothing
+returning seq

@@ -1,0 +1,162 @@
+"""Assertions on what was published; when one fails, it says what was published instead, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypedDict, Unpack
+
+from outrider.envelope import E, Envelope
+from outrider.errors import Undecodable
+from outrider.event import spec_of
+from outrider.postgres import uncommitted
+from outrider.postgres.log import envelope_of
+from outrider.testing.published import Captured
+
+SHOWN = 20
+WIDTH = 120
+
+
+class Expectation(TypedDict, Generic[E], total=False):
+    key: object
+    """The ordering key."""
+    fields: Mapping[str, object]
+    """Fields of the event and their values; the others may have any."""
+    where: Callable[[E], object]
+    """What else must hold of the event."""
+    times: int | None
+    """How often exactly; default once; None = at least once; 0 = not at all."""
+
+
+def assert_published(
+    published: Captured | Iterable[Envelope], model: type[E], **expected: Unpack[Expectation[E]]
+) -> list[E]:
+    """Fail unless an event like this is in what `capture` collected; returns those that fit.
+
+    `assert_published(published, OrderPlaced, key="7", fields={"total": 9}, where=lambda e: e.lines, times=1)`.
+    """
+    __tracebackhide__ = True
+    if isinstance(published, Captured):
+        return _check(published.envelopes, model, expected, published.elsewhere)
+    return _check(list(published), model, expected)
+
+
+async def assert_published_in(
+    conn: object, model: type[E], *, schema: str = "outrider", **expected: Unpack[Expectation[E]]
+) -> list[E]:
+    """The same for what was published in the open transaction of `conn`, by whatever means, triggers and SQL included.
+
+    Events whose savepoint was rolled back are not there.
+    """
+    __tracebackhide__ = True
+    rows = await uncommitted.read(uncommitted.checked(conn, "assert_published_in"), schema)
+    return _check([envelope_of(row) for row in rows], model, expected)
+
+
+def assert_published_in_sync(
+    conn: object, model: type[E], *, schema: str = "outrider", **expected: Unpack[Expectation[E]]
+) -> list[E]:
+    """The same on a blocking connection."""
+    __tracebackhide__ = True
+    rows = uncommitted.read_sync(uncommitted.checked_sync(conn, "assert_published_in_sync"), schema)
+    return _check([envelope_of(row) for row in rows], model, expected)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate(Generic[E]):
+    envelope: Envelope
+    event: E | None
+    differences: Sequence[str]
+
+    def __str__(self) -> str:
+        envelope = self.envelope
+        number = "" if envelope.seq is None else f", number {envelope.seq}"
+        text = f"{envelope.event_type}{number}, key {envelope.key!r}"
+        if self.event is None and not self.differences:
+            return text
+        return f"{text}: {'; '.join(self.differences) or 'fits'}"
+
+
+def _check(envelopes: Sequence[Envelope], model: type[E], expected: Expectation[E], elsewhere: int = 0) -> list[E]:
+    __tracebackhide__ = True
+    _refuse_unknown(model, expected)
+    candidates = [_compare(envelope, model, expected) for envelope in envelopes]
+    fitting = [each.event for each in candidates if each.event is not None and not each.differences]
+    times = expected.get("times", 1)
+    if len(fitting) == times or (times is None and fitting):
+        return fitting
+    raise AssertionError(_explain(model, expected, times, len(fitting), candidates, elsewhere))
+
+
+def _compare(envelope: Envelope, model: type[E], expected: Expectation[E]) -> _Candidate[E]:
+    if envelope.event_type != spec_of(model).type:
+        return _Candidate(envelope, None, ())
+    try:
+        event = envelope.decode(model)
+    except Undecodable as error:
+        return _Candidate(envelope, None, [str(error)])
+    differences = []
+    if "key" in expected and envelope.key != (wanted := _as_key(expected["key"])):
+        differences.append(f"key is {envelope.key!r}, wanted {wanted!r}")
+    for name, value in expected.get("fields", {}).items():
+        found = getattr(event, name)
+        if found != value:
+            differences.append(f"{name} is {_short(found)}, wanted {_short(value)}")
+    if not differences and "where" in expected and not expected["where"](event):
+        differences.append(f"where() is not true of {_short(event)}")
+    return _Candidate(envelope, event, differences)
+
+
+def _refuse_unknown(model: type[E], expected: Expectation[E]) -> None:
+    """A misspelt name must not pass as "was not published"."""
+    if unknown := expected.keys() - Expectation.__annotations__.keys():
+        raise TypeError(
+            f"an expectation has no {', '.join(sorted(unknown))}; it has {', '.join(Expectation.__annotations__)}"
+        )
+    if strange := [name for name in expected.get("fields", {}) if name not in model.model_fields]:
+        raise TypeError(
+            f"{model.__name__} has no field {', '.join(map(repr, strange))}; it has {', '.join(model.model_fields)}"
+        )
+
+
+def _as_key(value: object) -> str | None:
+    value = value.value if isinstance(value, Enum) else value
+    return None if value is None else str(value)
+
+
+def _explain(
+    model: type[Any],
+    expected: Expectation[Any],
+    times: int | None,
+    found: int,
+    candidates: Sequence[_Candidate[Any]],
+    elsewhere: int,
+) -> str:
+    wanted = [f"{name}={_short(value)}" for name, value in expected.get("fields", {}).items()]
+    if "key" in expected:
+        wanted.insert(0, f"key {_as_key(expected['key'])!r}")
+    if "where" in expected:
+        wanted.append("where(...)")
+    described = f"{model.__name__} ({spec_of(model).type})" + (f" with {', '.join(wanted)}" if wanted else "")
+    asked = "at least once" if times is None else _times(times)
+    lines = [f"{described}: wanted {asked}, published {_times(found)}"]
+    near = sorted(candidates, key=lambda each: each.event is None and not each.differences)
+    lines += ["published were:" if candidates else "nothing was published", *(f"  {each}" for each in near[:SHOWN])]
+    if len(near) > SHOWN:
+        lines.append(f"  and {len(near) - SHOWN} more")
+    if elsewhere:
+        lines.append(
+            f"{elsewhere} more were published meanwhile, but not by this block: by threads, workers or tasks that it did "
+            "not start; capture(app, everywhere=True) sees them too"
+        )
+    return "\n".join(lines)
+
+
+def _times(count: int) -> str:
+    return {0: "not at all", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= WIDTH else f"{text[:WIDTH]}…"

@@ -1,0 +1,189 @@
+"""`drain`: the declared handlers, run inside the test's own transaction, so that a rollback undoes everything.
+
+Nothing here commits, parks or buries. The cursors are not used: they see committed events only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, TypedDict, Unpack
+
+from outrider.app import Outrider
+from outrider.dispatch.drain import Drained
+from outrider.dispatch.handler import Handler
+from outrider.dispatch.run import Failure, Runner, TransactionEnded
+from outrider.dispatch.tail import Step
+from outrider.dispatch.thread import HandlerThread, work
+from outrider.errors import OutriderError
+from outrider.outcome import Dead, Infrastructure, classify
+from outrider.postgres import handling, uncommitted
+from outrider.postgres.handling import Connection, Row
+from outrider.postgres.lanes import usable
+from outrider.postgres.log import ATTEMPT, SEQ, envelope_of
+
+AT_MOST = 10_000
+LETTING_GO = 5.0
+"""So long a blocking handler that took too long, and was cut off, may still use the connection."""
+
+
+class DrainOptions(TypedDict, total=False):
+    handlers: Iterable[str]
+    """Names, or patterns like `billing.*`; default: all."""
+    exclude: Iterable[str]
+    raise_on_failure: bool
+    """Raise the first error of a handler (the default), or count it and go on."""
+    at_most: int
+    """So many events may be caused by the handlers themselves, before it looks like an endless loop. Default 10,000."""
+
+
+async def drain(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> Drained:
+    """Run the app's handlers on what was published in the open transaction of `conn`, on that connection.
+
+    Each call runs in a savepoint with its receipt; what handlers publish is handled too. A failed one is rolled back to
+    its savepoint; with raise_on_failure=False it counts as parked or buried, what must wait behind it is left out, and
+    the next drain tries it again, as attempt 1. No signal is sent but Published. The app need not be open.
+    """
+    session, thread = uncommitted.checked(conn, "drain"), HandlerThread()
+    try:
+        return await _drain(app, session, thread, **options)
+    finally:
+        thread.leave()
+
+
+def drain_sync(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> Drained:
+    """The same on a blocking connection. Blocking handlers run right here, in the caller's thread; async ones on an
+    event loop of their own, in another."""
+    session, here = uncommitted.view(uncommitted.checked_sync(conn, "drain_sync")), _Here()
+    with ThreadPoolExecutor(1, "outrider-drain") as apart:
+        drained = apart.submit(copy_context().run, asyncio.run, _drain(app, session, here, **options))
+        drained.add_done_callback(lambda _: here.leave())
+        try:
+            here.serve()
+        finally:
+            here.leave()
+    return drained.result()
+
+
+async def _drain(app: Outrider, conn: Connection, thread: HandlerThread, **options: Unpack[DrainOptions]) -> Drained:
+    chosen = app.chosen(options.get("handlers", ()), options.get("exclude", ()))
+    at_most, raising = options.get("at_most", AT_MOST), options.get("raise_on_failure", True)
+    ends = [_End(each, conn, thread, app.settings.schema, raising=raising) for each in chosen]
+    total, caused = Drained(), 0
+    events = await _go_round(ends, total)
+    while events:
+        events = await _go_round(ends, total)
+        caused += events
+        if caused > at_most:
+            raise OutriderError(_endless(total, caused))
+    return total
+
+
+async def _go_round(ends: Sequence[_End], total: Drained) -> int:
+    return sum([await end.step(total) for end in ends])
+
+
+class _End:
+    """One handler, and how far it has come in the events of the transaction."""
+
+    def __init__(
+        self, handler: Handler, conn: Connection, thread: HandlerThread, schema: str, *, raising: bool
+    ) -> None:
+        self._handler = handler
+        self._runner = Runner(handler, thread)
+        self._conn = conn
+        self._schema = schema
+        self._raising = raising
+        self._after = 0
+        self._held: set[str] = set()
+        """The lines that wait for a failed event."""
+
+    async def step(self, total: Drained) -> int:
+        """Handle all there is for it now; how many events that were."""
+        rows = await uncommitted.read(self._conn, self._schema, after=self._after, wanted_by=self._handler.subscription)
+        if rows:
+            self._after = rows[-1][SEQ]
+        size = self._handler.limit if self._handler.batch else 1
+        for start in range(0, len(rows), size):
+            await self._handle(rows[start : start + size], total)
+        return len(rows)
+
+    async def _handle(self, rows: Sequence[Row], total: Drained) -> None:
+        rows = [row for row in rows if self._line(row) not in self._held]
+        if not rows:
+            return
+        try:
+            async with self._conn.transaction():
+                won = await uncommitted.write_receipts(self._conn, self._handler.name, rows, self._schema)
+                if won:
+                    await self._run(won)
+        except Failure as failure:
+            failed = failure
+        else:
+            total.add(self._handler.name, Step("done", handled=len(won), conceded=len(rows) - len(won)))
+            return
+        if self._raising:
+            raise failed.error
+        if len(failed.rows) > 1:
+            for row in rows:
+                await self._handle([row], total)
+            return
+        total.add(self._handler.name, self._judge(failed))
+        await self._handle([row for row in rows if row[SEQ] != failed.rows[0][SEQ]], total)
+
+    async def _run(self, rows: Sequence[Row]) -> None:
+        try:
+            await self._runner.run(self._conn, rows)
+        except Failure:
+            until = monotonic() + LETTING_GO
+            while hasattr(self._conn, "abandoned") and not self._conn.closed and monotonic() < until:  # noqa: ASYNC110 (its thread tells nobody)
+                await asyncio.sleep(0.01)
+            raise
+
+    def _judge(self, failed: Failure) -> Step:
+        """Parked or buried, as a worker would; what breaks the session or the transaction is raised in any case."""
+        row = failed.rows[0]
+        chance = random.random()  # noqa: S311
+        verdict = classify(failed.error, row[ATTEMPT], self._handler.policy, chance, ours=failed.ours)
+        lost = not usable(self._conn) or handling.broken(self._conn)
+        if lost or isinstance(failed.error, TransactionEnded) or isinstance(verdict, Infrastructure):
+            raise failed.error
+        if isinstance(verdict, Dead):
+            return Step("done", buried=1)
+        if (line := self._line(row)) is not None:
+            self._held.add(line)
+        return Step("done", parked=1)
+
+    def _line(self, row: Row) -> str | None:
+        match self._handler.subscription.order:
+            case "none":
+                return None
+            case "total":
+                return ""
+            case "key":
+                return envelope_of(row).key
+
+
+class _Here(HandlerThread):
+    """The caller's own thread: there, blocking code finds its own thread-locals, and no event loop."""
+
+    def __init__(self) -> None:
+        self._served: SimpleQueue[Any] = SimpleQueue()
+        self._tasks = self._served
+
+    def serve(self) -> None:
+        """Until somebody calls `leave`."""
+        work(self._served)
+
+
+def _endless(total: Drained, caused: int) -> str:
+    counts = ", ".join(f"{name} {count}" for name, count in total.by_handler.items())
+    return (
+        f"the handlers publish more and more: they have caused {caused:,} events by now, and there are new ones "
+        f"(handled: {counts}). Does one handle what it publishes itself? If all is well, raise at_most="
+    )

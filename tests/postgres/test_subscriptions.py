@@ -1,0 +1,365 @@
+"""What an operator sees of subscriptions and does with them; a rename in the code that would leave a backlog behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from psycopg import AsyncConnection
+from tests.dispatch.shop import Cancelled, Placed, Shop, opened
+
+from outrider import Outrider
+from outrider.errors import CursorError, DeclarationError, SchemaMismatch, SubscriptionRefused
+from outrider.postgres import subscriptions
+from outrider.postgres.orphans import orphaned
+from outrider.postgres.subscriptions import Backlog
+from outrider.signals import ListenerUp, Settled, Signal, Skipped
+
+SCHEMA = "outrider"
+
+
+@pytest.fixture
+async def conn(database: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await AsyncConnection.connect(database, autocommit=True) as conn:
+        yield conn
+
+
+def explode() -> None:
+    raise ValueError("not today")
+
+
+async def serve(conn: AsyncConnection[Any], name: str, seen: str = "now()") -> None:
+    """As if a worker had been seen then."""
+    await conn.execute(
+        f"""insert into outrider.worker (id, host, pid, version, generation, subscriptions, seen_at)
+            values (gen_random_uuid(), 'elsewhere', 1, 'x', 0, array[%s], {seen})""".encode(),
+        [name],
+    )
+
+
+@asynccontextmanager
+async def renamed(dsn: str, name: str = "shop.renamed", **options: Any) -> AsyncIterator[Outrider]:
+    """The same code with another name for its handler."""
+    app = Outrider(context="shop", dsn=dsn, **options)
+
+    @app.handler(Placed, name=name)
+    async def handle(event: Placed) -> None:
+        assert event
+
+    async with app:
+        yield app
+
+
+async def test_the_overview(database: str, conn: AsyncConnection[Any]) -> None:
+    def declare(shop: Shop) -> None:
+        shop.app.handler(Placed, name="shop.effect", order="none", partitions=2)(shop.effect)
+        shop.app.reader(name="shop.all")
+
+    async with opened(database, declare) as shop:
+        shop.wrong["a1"] = explode
+        await shop.publish("a1", "a2", "b1")
+        await shop.app.drain()
+        await shop.publish("c1")
+        await serve(conn, "shop.effect")
+        await serve(conn, "shop.effect", "now() - interval '31 seconds'")
+        everything, effect = await subscriptions.overview(conn, SCHEMA)
+    assert (everything.name, everything.kind, everything.event_types, everything.lag) == ("shop.all", "reader", None, 4)
+    assert (everything.parked, everything.dead, everything.workers) == (0, 0, 0)
+    assert (effect.kind, effect.context, effect.event_types) == ("handler", "shop", ["dispatch.placed"])
+    assert (effect.partitions, effect.order, effect.paused_at, effect.lag) == (2, "none", None, 1)
+    assert (effect.parked, effect.dead, effect.workers) == (1, 0, 1)
+
+
+async def test_the_backlog_counts_only_what_the_subscription_wants(database: str, conn: AsyncConnection[Any]) -> None:
+    def declare(shop: Shop) -> None:
+        shop.app.handler(Placed, name="shop.effect", partitions=4)(shop.effect)
+
+    async with opened(database, declare) as shop:
+        await shop.publish(*(f"{customer}1" for customer in "abcdefgh"))
+        await shop.publish("i1", target="elsewhere")
+        async with shop.app.connect() as own, own.transaction():
+            await shop.app.publish(own, Cancelled(customer="a"))
+        assert await subscriptions.backlog(conn, "shop.effect", SCHEMA) == Backlog(8, False, 0, 0)
+        await shop.app.drain()
+        assert not (await subscriptions.backlog(conn, "shop.effect", SCHEMA)).waiting
+
+
+async def test_the_backlog_includes_what_committed_late(database: str, conn: AsyncConnection[Any]) -> None:
+    async with opened(database) as shop, await AsyncConnection.connect(database) as slow:
+        await shop.app.publish(slow, Placed(customer="s"))
+        await shop.publish("a1")
+        assert (await shop.app.drain()).handled == 1
+        assert (await subscriptions.backlog(conn, "shop.effect", SCHEMA)).unread == 0
+        await slow.commit()
+        assert (await subscriptions.backlog(conn, "shop.effect", SCHEMA)).unread == 1
+
+
+async def test_the_backlog_is_counted_only_so_far(
+    database: str, conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, "MOST", 2)
+    async with opened(database) as shop:
+        shop.wrong["a1"] = explode
+        await shop.publish("a1", "a2", "a3")
+        await shop.app.drain()
+        await shop.publish("b1", "b2", "b3")
+    left = await subscriptions.backlog(conn, "shop.effect", SCHEMA)
+    assert str(left) == "at least 2 unread, 2 or more parked and 0 dead events"
+
+
+async def test_an_unknown_name_is_answered_with_the_known_ones(database: str, conn: AsyncConnection[Any]) -> None:
+    async with opened(database) as shop:
+        with pytest.raises(SubscriptionRefused, match=r"no subscription 'shop.efect'.*there are: shop.effect"):
+            await shop.app.pause("shop.efect")
+
+
+async def test_without_a_schema(empty_database: str) -> None:
+    async with await AsyncConnection.connect(empty_database, autocommit=True) as conn:
+        with pytest.raises(SchemaMismatch, match="run outrider migrate"):
+            await subscriptions.overview(conn, SCHEMA)
+
+
+async def test_pause_and_resume_under_a_worker(database: str) -> None:
+    """Resuming wakes the worker, which would otherwise look again only after an hour."""
+    skipped, listening, settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    heard: dict[type[Signal], asyncio.Event] = {Skipped: skipped, ListenerUp: listening, Settled: settled}
+    async with opened(database, poll="1h") as shop:
+        await shop.app.pause("shop.effect")
+        shop.app.signals.listen(lambda signal: heard[type(signal)].set() if type(signal) in heard else None)
+        await shop.publish("a1")
+        assert (await shop.app.drain()).handled == 0
+        async with shop.app.worker():
+            await asyncio.wait_for(skipped.wait(), 30)
+            await asyncio.wait_for(listening.wait(), 30)
+            assert not settled.is_set()
+            await shop.app.resume("shop.effect")
+            await asyncio.wait_for(settled.wait(), 30)
+        assert await shop.effects() == ["a1"]
+
+
+async def test_a_paused_subscription_with_an_overdue_event_is_not_asked_all_the_time(database: str) -> None:
+    taken = 0
+
+    def count(signal: object) -> None:
+        nonlocal taken
+        taken += type(signal).__name__ == "Taken"
+
+    async with opened(database, notify="off") as shop:
+        shop.wrong["a1"] = explode
+        await shop.publish("a1")
+        await shop.app.drain()
+        await shop.make_due()
+        await shop.app.pause("shop.effect")
+        shop.app.signals.listen(count)
+        async with shop.app.worker():
+            for _ in range(20):
+                await shop.rows("select 1")
+        assert taken == 1
+
+
+async def test_rename_moves_position_parked_events_and_receipts(database: str, conn: AsyncConnection[Any]) -> None:
+    async with opened(database) as shop:
+        shop.wrong["b1"] = explode
+        await shop.publish("a1", "b1", "b2")
+        await shop.app.drain()
+        await shop.publish("c1")
+        assert await subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA) == 1
+    async with renamed(database) as app:
+        await app.migrate()
+        await shop.make_due()
+        done = await app.drain()
+    assert (done.handled, done.conceded) == (3, 0)
+    assert {row["handler_name"] for row in await shop.rows("select * from outrider.event_handled")} == {"shop.renamed"}
+    assert [each.name for each in await subscriptions.overview(conn, SCHEMA)] == ["shop.renamed"]
+
+
+async def test_rename_is_refused_when_it_would_mix_things_up(database: str, conn: AsyncConnection[Any]) -> None:
+    async with opened(database) as shop:
+        shop.app.reader(name="shop.other")
+        await shop.app.migrate()
+    for new, why in (("shop.other", "already"), ("Shop Other", "not lower-case words")):
+        with pytest.raises(SubscriptionRefused, match=why):
+            await subscriptions.rename(conn, "shop.effect", new, SCHEMA, force=True)
+    await conn.execute(
+        "insert into outrider.event_handled values ('shop.before', 'k', gen_random_uuid(), 1, now(), 0, 'internal')"
+    )
+    with pytest.raises(SubscriptionRefused, match="would be skipped"):
+        await subscriptions.rename(conn, "shop.effect", "shop.before", SCHEMA, force=True)
+    await serve(conn, "shop.effect")
+    with pytest.raises(SubscriptionRefused, match=r"a worker served shop.effect within the last 30 s: stop it first"):
+        await subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA)
+    assert await subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA, force=True) == 0
+
+
+async def test_rename_waits_for_a_batch_in_progress(
+    database: str, conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, "PATIENCE", "50ms")
+    async with opened(database) as shop:
+        async with await AsyncConnection.connect(database) as taking:
+            await shop.publish("a1")
+            await taking.execute("select * from outrider.take('shop.effect', p_knows => '{dispatch.placed}')")
+            with pytest.raises(SubscriptionRefused, match="was being read for 50ms"):
+                await subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA)
+            await taking.rollback()
+        await subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA)
+
+
+async def test_a_rename_and_a_batch_that_parks_do_not_deadlock(database: str, conn: AsyncConnection[Any]) -> None:
+    """The batch refers to the subscription while the rename, which came second, waits for the batch."""
+    async with opened(database) as shop, await AsyncConnection.connect(database) as taking:
+        await shop.publish("a1")
+        [(pid,)] = await (await conn.execute("select pg_backend_pid()")).fetchall()
+        await taking.execute("select from outrider.cursor where subscription = 'shop.effect' for update")
+        renaming = asyncio.create_task(subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA))
+        async with asyncio.timeout(30):
+            while not await shop.rows(f"select 1 from pg_locks where pid = {pid} and not granted"):
+                pass
+        await taking.execute(
+            """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, run_at)
+               values ('shop.effect', 0, 1, gen_random_uuid(), 'dispatch.placed', 'pending', true, now())"""
+        )
+        await taking.commit()
+        await renaming
+    assert [row["subscription"] for row in await shop.rows("select subscription from outrider.delivery")] == [
+        "shop.renamed"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("events", "wrong", "said"),
+    [
+        (["a1"], False, "1 unread, 0 parked and 0 dead"),
+        (["a1", "a2"], True, "0 unread, 2 parked and 0 dead"),
+    ],
+)
+async def test_retire_is_refused_while_something_would_be_lost(
+    database: str, conn: AsyncConnection[Any], events: list[str], wrong: bool, said: str
+) -> None:
+    async with opened(database) as shop:
+        await shop.publish(*events)
+        if wrong:
+            shop.wrong["a1"] = explode
+            await shop.app.drain()
+        with pytest.raises(SubscriptionRefused, match=said):
+            await subscriptions.retire(conn, "shop.effect", SCHEMA)
+        await subscriptions.retire(conn, "shop.effect", SCHEMA, force=True)
+        for table in ("subscription", "cursor", "delivery"):
+            assert await shop.rows(f"select * from outrider.{table}") == []
+
+
+async def test_dead_letters_keep_a_subscription_and_receipts_outlive_it(
+    database: str, conn: AsyncConnection[Any]
+) -> None:
+    async with opened(database) as shop:
+        await shop.publish("a1", "b1")
+        await shop.app.drain()
+        await serve(conn, "shop.effect")
+        with pytest.raises(SubscriptionRefused, match="stop it first"):
+            await subscriptions.retire(conn, "shop.effect", SCHEMA)
+        await conn.execute("delete from outrider.worker")
+        await conn.execute(
+            """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, run_at)
+               values ('shop.effect', 0, 1, gen_random_uuid(), 'dispatch.placed', 'failed', false, now())"""
+        )
+        with pytest.raises(SubscriptionRefused, match="0 unread, 0 parked and 1 dead"):
+            await subscriptions.retire(conn, "shop.effect", SCHEMA)
+        await conn.execute("delete from outrider.delivery")
+        assert not (await subscriptions.retire(conn, "shop.effect", SCHEMA)).waiting
+        assert len(await shop.rows("select * from outrider.event_handled")) == 2
+
+
+async def test_a_worker_whose_subscription_is_retired_ends_with_an_error(
+    database: str, conn: AsyncConnection[Any]
+) -> None:
+    """At once, also when it serves others: they stop too, instead of using up the grace time."""
+
+    def declare(shop: Shop) -> None:
+        shop.app.handler(Placed, name="shop.effect")(shop.effect)
+        shop.app.handler(Cancelled, name="shop.other")(shop.effect)
+
+    async with opened(database, declare) as shop:
+        worker = shop.app.worker(grace="1h")
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(worker.ready.wait(), 30)
+        await subscriptions.retire(conn, "shop.effect", SCHEMA, force=True)
+        await shop.publish("a1")
+        with pytest.raises(CursorError, match=r'no cursor for subscription "shop.effect"'):
+            await asyncio.wait_for(running, 30)
+
+
+# A new name for old code
+
+
+async def test_a_renamed_handler_with_a_backlog_is_not_registered(database: str, conn: AsyncConnection[Any]) -> None:
+    async with opened(database) as shop:
+        await shop.publish("a1")
+    async with renamed(database) as app:
+        for start in (app.migrate, app.worker().run):
+            with pytest.raises(DeclarationError) as caught:
+                await start()
+            for said in (
+                "outrider subscription rename shop.effect shop.renamed",
+                "outrider subscription retire shop.effect",
+                "OUTRIDER_ALLOW_ORPHANS=1",
+                "1 unread",
+            ):
+                assert said in str(caught.value)
+        [old] = await subscriptions.overview(conn, SCHEMA)
+        assert orphaned(old, "shop", ["shop.renamed"])
+        await subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA)
+        assert [each.outcome for each in await app.migrate()] == ["unchanged"]
+
+
+async def test_it_may_be_meant_as_a_second_one(
+    database: str, conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(database) as shop:
+        await shop.publish("a1")
+    monkeypatch.setenv("OUTRIDER_ALLOW_ORPHANS", "1")
+    async with renamed(database) as app:
+        assert [each.outcome for each in await app.migrate()] == ["created"]
+
+
+@pytest.mark.parametrize("difference", ["nothing to read", "served", "context", "types", "declared"])
+async def test_what_is_no_rename(database: str, conn: AsyncConnection[Any], difference: str) -> None:
+    async with opened(database) as shop:
+        if difference != "nothing to read":
+            await shop.publish("a1")
+    if difference == "served":
+        await serve(conn, "shop.effect")
+    app = Outrider(context="other" if difference == "context" else "shop", dsn=database)
+    events = (Placed, Cancelled) if difference == "types" else (Placed,)
+    for name in ("shop.new", *(["shop.effect"] if difference == "declared" else [])):
+        app.handler(*events, name=name)(shop.effect)
+    async with app:
+        assert "created" in [each.outcome for each in await app.migrate()]
+
+
+async def test_parked_events_are_a_backlog_too(database: str) -> None:
+    async with opened(database) as shop:
+        shop.wrong["a1"] = explode
+        await shop.publish("a1")
+        await shop.app.drain()
+    async with renamed(database) as app:
+        with pytest.raises(DeclarationError, match="0 unread, 1 parked"):
+            await app.migrate()
+
+
+async def test_the_role_of_an_app_whose_subscriptions_are_known_needs_no_more_rights(database: str) -> None:
+    """It looks at other subscriptions only when it brings a new one."""
+    async with opened(database) as shop:
+        await shop.rows("create role looker login")
+        try:
+            await shop.rows("grant usage on schema outrider to looker")
+            await shop.rows("grant select on outrider.subscription to looker")
+            async with await AsyncConnection.connect(database, user="looker", autocommit=True) as conn:
+                assert await subscriptions.unregistered(conn, ["shop.effect", "shop.new"], SCHEMA) == {"shop.new"}
+                with pytest.raises(SchemaMismatch, match="may not use"):
+                    await subscriptions.overview(conn, SCHEMA)
+        finally:
+            await shop.rows("drop owned by looker")
+            await shop.rows("drop role looker")

@@ -1,0 +1,21 @@
+"""The tests that the guide shows, run as a user's project."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+
+
+def test_the_tests_in_the_guide_pass(server: str, tmp_path: Path) -> None:
+    conftest, tests = re.findall(r"^```py\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_orders.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", str(tmp_path)]
+    environ = {**os.environ, "OUTRIDER_TEST_DSN": server}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=80, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
