@@ -308,3 +308,14 @@ def test_what_has_no_signature_is_still_declared_or_refused() -> None:
     with pytest.raises(DeclarationError, match="needs the event classes"):
         Outrider(context="shop").handler(name="a.b")(dict)
     Outrider(context="shop").handler(Placed, name="a.b")(dict)
+
+
+async def test_a_cursor_that_was_moved_back_handles_nothing_twice(database: str) -> None:
+    async with opened(database) as shop:
+        await shop.publish("a1", "a2")
+        await shop.app.drain()
+        await shop.rows("update outrider.cursor set seq = 0")
+        await shop.publish("a3")
+        drained = await shop.app.drain(raise_on_failure=True)
+        assert (drained.handled, drained.conceded) == (1, 2)
+        assert await shop.effects() == ["a1", "a2", "a3"]

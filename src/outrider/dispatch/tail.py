@@ -31,6 +31,8 @@ ISOLATE_AFTER = 3
 """So often in a row a batch may be rolled back for no fault of its own; then its events are taken one at a time."""
 ALONE_AT_MOST = 10
 """So often in a row an event may fail alone for reasons that are not its own; then it is parked."""
+UNIQUE_VIOLATION = "23505"
+CAREFUL_TAKES = 100
 TROUBLE_DELAY = timedelta(seconds=30)
 
 
@@ -76,6 +78,8 @@ class Tail:
         self._known = _Known()
         self._alone = 0
         """So many events are to be taken one at a time, because one of them did harm and nobody knows which."""
+        self._careful = 0
+        """So many takes are to expect events that have a receipt already."""
         self._troubles: dict[int, int] = {}
         """How often an event, alone, was rolled back for no fault of its own."""
         self.trouble = 0
@@ -87,7 +91,14 @@ class Tail:
     async def step(self, conn: Connection) -> Step:
         """One batch, committed; or rolled back, and remembered for the next take."""
         hit("take.sent")
-        claim = await handling.take(conn, self._asked(), self._schema)
+        try:
+            claim = await handling.take(conn, self._asked(), self._schema)
+        except DatabaseError as error:
+            if self._careful or sqlstate(error) != UNIQUE_VIOLATION:
+                raise
+            await handling.roll_back(conn)
+            self._careful = CAREFUL_TAKES
+            return Step("failed")
         hit("take.done")
         self._signals.emit(Taken(self.handler.name, claim.partition, len(claim.rows), claim.outcome))
         if claim.batch is None:
@@ -121,6 +132,7 @@ class Tail:
             armed=known.armed,
             excused=known.rolled_back,
             worker=self._worker,
+            careful=self._careful > 0,
         )
 
     def _settled(self, claim: Claim, took: list[float], handled: float, seconds: float) -> Step:
@@ -128,6 +140,7 @@ class Tail:
         name, events, conceded = self.handler.name, len(claim.rows), claim.conceded or 0
         self._size.learn(events, handled)
         self._alone = max(0, self._alone - max(1, events))
+        self._careful = max(0, self._careful - 1)
         self._troubles.clear()
         self.trouble = 0
         known, self._known = self._known, _Known(partition=claim.partition if self._alone else None)

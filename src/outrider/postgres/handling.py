@@ -12,6 +12,7 @@ import psycopg
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
+from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.errors import OutriderError
 from outrider.postgres.log import HEADER, Asked, clear_error
@@ -43,6 +44,9 @@ class Claim:
 async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
     """Begin, lock, read, write the receipts, advance: one round trip."""
     cursor = AsyncCursor(conn, row_factory=tuple_row)
+    # Few handlers look at ids and times: left as they are, they cost a third of what loading a row costs otherwise.
+    for kind in ("uuid", "timestamptz"):
+        cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     try:
         async with conn.pipeline():
             await conn.execute("begin isolation level read committed")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
@@ -52,6 +54,7 @@ class Asked:
     armed: int | None = None
     excused: int = 0
     worker: str | None = None
+    careful: bool = False
 
     def params(self) -> Params:
         return {field: getattr(self, field) for field in self.__slots__}
@@ -174,6 +177,7 @@ def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) ->
 # The columns of a take: what happened, in its first row; then those of each event.
 HEADER = 7
 ATTEMPT, SEQ, TYPE, PAYLOAD = 7, 8, 10, 22
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _COLUMNS = (
     "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
     "generation", "workspace_id", "aggregate_kind", "key", "entity_version", "payload_json", "idempotency_key",
@@ -188,6 +192,9 @@ def _batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
 def envelope_of(row: tuple[Any, ...]) -> Envelope:
     """One event of a take."""
     fields = dict(zip(_COLUMNS, row[SEQ:], strict=True))
+    if isinstance(fields["id"], bytes):
+        fields["id"] = UUID(bytes=fields["id"])
+        fields["occurred_at"] = _EPOCH + timedelta(microseconds=int.from_bytes(fields["occurred_at"], signed=True))
     if fields["trace_context"] is not None:
         fields["trace_context"] = _trace(fields["trace_context"])
     return Envelope.of(fields)

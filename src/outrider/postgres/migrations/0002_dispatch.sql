@@ -1,6 +1,6 @@
 -- Handlers: receipts, what is owed out of line, the commit guard, wake-ups, workers.
 -- breaking: yes
--- functions: a243ceee91ac67c0
+-- functions: 8833c8385b41b918
 
 drop function if exists /*schema*/take(text, integer, integer, integer, bigint);
 drop function if exists /*schema*/register(text, text, text, text[], integer, text);

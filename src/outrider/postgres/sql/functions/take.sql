@@ -12,7 +12,7 @@
 -- a batch that was rolled back: they are parked now (or buried) instead of being returned, and what must wait behind
 -- them is parked too. p_knows: the event types that the worker's code knows. p_excused: how many takes of this partition
 -- the caller has rolled back in good order since its last commit; three more than that are deaths, and then the batch
--- is parked as suspect. p_armed: the suspect that the caller has counted and may run now.
+-- is parked as suspect. p_armed: the suspect that the caller has counted and may run now. p_careful: see own_receipts.
 --
 -- Returns a first row without an event, then the events. Its `outcome`:
 --   idle     nothing to read: no transaction id used, nothing written; due_in = seconds until the next parked event
@@ -34,7 +34,7 @@
 create or replace function /*schema*/take(
     p_subscription text, p_partition integer default null, p_limit integer default 500, p_scan integer default 10000,
     p_generation bigint default 0, p_knows text[] default null, p_failed jsonb default null, p_armed bigint default null,
-    p_excused integer default 0, p_worker text default null
+    p_excused integer default 0, p_worker text default null, p_careful boolean default false
 ) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -349,16 +349,31 @@ begin
         order by d.part, d.seq
         returning seq
     ),
-    receipts as (
+    -- An event without a key of its producer's has its id for a key, which nobody else has: a plain insert does (ON
+    -- CONFLICT would cost 2.6 us more, of 9.7). If it is there all the same, somebody has moved the cursor back: the take
+    -- fails with a unique violation, and comes again with p_careful.
+    own_receipts as (
+        insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+        select p_subscription, batch.id::text, batch.id, batch.seq, batch.generation, batch.content_class
+        from batch
+        where settles and not p_careful and batch.idempotency_key is null
+          and (not diverting or batch.seq not in (select diverted.seq from diverted))
+        returning seq
+    ),
+    given_receipts as (
         insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
         from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key,
                      batch.part, batch.seq, batch.id, batch.generation, batch.content_class
               from batch
-              where settles and (not diverting or batch.seq not in (select diverted.seq from diverted))) as winner
+              where settles and (p_careful or batch.idempotency_key is not null)
+                and (not diverting or batch.seq not in (select diverted.seq from diverted))) as winner
         order by winner.key, winner.part, winner.seq
         on conflict do nothing
         returning seq
+    ),
+    receipts as materialized (
+        select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
     )
     select e.outcome, e.partition, e.batch, null::double precision, null::bigint, e.conceded, e.parked,
            e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,

@@ -1,0 +1,41 @@
+-- unread: how many events a subscription still has to read in the log, and whether there may be more of them: of each
+-- late transaction, and behind the cursors, at most `scan` rows are looked at. By seq and by (tx, seq), as in take.
+with sub as (
+    select s.name, s.context, s.event_types, s.partitions from /*schema*/subscription as s where s.name = %(name)s
+),
+place as (
+    select c.* from /*schema*/cursor as c where c.subscription = %(name)s
+),
+fresh as materialized (
+    select o.seq, o.event_type, o.target, o.aggregate_id from /*schema*/outbox as o
+    where o.seq > (select min(place.seq) from place) order by o.seq limit %(scan)s
+),
+late_tx as materialized (
+    select place.partition, place.seq as until, owing.tx, place.owed_after as after
+    from place cross join unnest(place.owing) as owing (tx)
+    union all
+    select place.partition, place.seq, found.tx, place.floor
+    from place cross join /*schema*/late_transactions(
+        place.inflight, place.horizon, pg_current_snapshot(), place.floor, place.seq) as found (tx)
+    where place.owing is null
+),
+late as (
+    select o.*, late_tx.partition
+    from late_tx cross join lateral (
+        select o.seq, o.event_type, o.target, o.aggregate_id from /*schema*/outbox as o
+        where o.tx = late_tx.tx and o.seq > late_tx.after and o.seq <= late_tx.until
+        order by o.seq limit %(scan)s) as o
+),
+unread as (
+    select fresh.* from fresh join place
+        on place.partition = coalesce(hashtextextended(fresh.aggregate_id, 0), fresh.seq)
+                             & ((select s.partitions from sub as s) - 1)
+           and fresh.seq > place.seq
+    union
+    select late.seq, late.event_type, late.target, late.aggregate_id from sub, late
+    where late.partition = coalesce(hashtextextended(late.aggregate_id, 0), late.seq) & (sub.partitions - 1)
+)
+select count(*), (select count(*) = %(scan)s from fresh)
+from unread, sub
+where (sub.event_types is null or unread.event_type = any (sub.event_types))
+  and (unread.target is null or unread.target = sub.context)

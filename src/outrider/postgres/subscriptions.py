@@ -1,0 +1,173 @@
+"""What an operator does with subscriptions: look, pause, resume, rename, retire. Nothing here reads events for itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
+
+from outrider import names
+from outrider.errors import SubscriptionRefused
+from outrider.postgres.log import Params, clear_error, missing_schema
+from outrider.postgres.statement import statement
+
+MOST = 10_000
+"""Counts end here: this number means "so many, or more"."""
+PATIENCE = "10s"
+LIVE = "the last 30 s"
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    name: str
+    kind: str
+    context: str
+    event_types: list[str] | None
+    """None = every type."""
+    partitions: int
+    order: str
+    paused_at: datetime | None
+    lag: int
+    """Numbers of the log that its slowest partition has not passed; most of them may be events of other types."""
+    parked: int
+    dead: int
+    workers: int
+    """Seen within the last 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a subscription still owes: what is lost with it."""
+
+    unread: int
+    more: bool
+    """There may be more unread events behind those that were counted."""
+    parked: int
+    dead: int
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.unread or self.more or self.parked)
+
+    def __str__(self) -> str:
+        unread = f"{'at least ' if self.more else ''}{self.unread} unread"
+        return f"{unread}, {_count(self.parked)} parked and {_count(self.dead)} dead events"
+
+
+async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = None) -> list[Overview]:
+    """All subscriptions, or the one of that name."""
+    rows = await _fetch(conn, "subscriptions", schema, {"name": name, "most": MOST})
+    return [Overview(*row) for row in rows]
+
+
+async def backlog(conn: AsyncConnection[Any], name: str, schema: str) -> Backlog:
+    """Counted exactly while there are few, and never by reading more than a bounded piece of the log."""
+    seen = await find(conn, name, schema)
+    [(unread, more)] = await _fetch(conn, "unread", schema, {"name": name, "scan": MOST})
+    return Backlog(unread, more, seen.parked, seen.dead)
+
+
+async def find(conn: AsyncConnection[Any], name: str, schema: str) -> Overview:
+    for found in await overview(conn, schema, name):
+        return found
+    others = ", ".join(each.name for each in await overview(conn, schema)) or "none"
+    raise SubscriptionRefused(f'there is no subscription {name!r} in the schema "{schema}"; there are: {others}')
+
+
+async def unregistered(conn: AsyncConnection[Any], wanted: Iterable[str], schema: str) -> set[str]:
+    return {name for (name,) in await _fetch(conn, "unregistered", schema, {"names": list(wanted)})}
+
+
+async def pause(conn: AsyncConnection[Any], name: str, schema: str) -> None:
+    """Nothing is taken from now on; what was taken before is finished."""
+    await find(conn, name, schema)
+    await conn.execute(statement("pause", schema), {"name": name})
+
+
+async def resume(conn: AsyncConnection[Any], name: str, schema: str) -> None:
+    await find(conn, name, schema)
+    await conn.execute(statement("resume", schema), {"name": name})
+
+
+async def rename(conn: AsyncConnection[Any], old: str, new: str, schema: str, *, force: bool = False) -> int:
+    """Position, parked events, dead letters and receipts move to the new name; returns how many receipts."""
+    if wrong := names.wrong_dotted(new, names.IDENTIFIER_BYTES):
+        raise SubscriptionRefused(f"the new name {wrong}")
+    async with _holding(conn, old, schema):
+        _refuse_live(await find(conn, old, schema), force=force)
+        if await overview(conn, schema, new):
+            raise SubscriptionRefused(
+                f"there is a subscription {new!r} already: if it was made by mistake and has handled nothing, "
+                f"`outrider subscription retire {new}` first; else choose another name"
+            )
+        [(handled,)] = await _fetch(conn, "has_receipts", schema, {"name": new})
+        if handled:
+            raise SubscriptionRefused(
+                f"an earlier subscription was called {new!r}, and what it handled would be skipped: choose another name"
+            )
+        await conn.execute(statement("rename", schema), {"old": old, "new": new})
+        moved = await conn.execute(statement("move_receipts", schema), {"old": old, "new": new})
+        return moved.rowcount
+
+
+async def retire(conn: AsyncConnection[Any], name: str, schema: str, *, force: bool = False) -> Backlog:
+    """Delete the subscription with all that it owes; returns what that was. Its receipts stay."""
+    async with _holding(conn, name, schema):
+        _refuse_live(await find(conn, name, schema), force=force)
+        lost = await backlog(conn, name, schema)
+        if (lost.waiting or lost.dead) and not force:
+            raise SubscriptionRefused(
+                f"{name} would take {lost} with it: let a worker handle them, rename it "
+                f"(`outrider subscription rename {name} NEW`), or use force to lose them"
+            )
+        await conn.execute(statement("retire", schema), {"name": name})
+        return lost
+
+
+def _refuse_live(seen: Overview, *, force: bool) -> None:
+    if seen.workers and not force:
+        raise SubscriptionRefused(
+            f"{_workers(seen.workers)} served {seen.name} within {LIVE}: stop it first, or use force; "
+            "then it ends with an error at its next take"
+        )
+
+
+@asynccontextmanager
+async def _holding(conn: AsyncConnection[Any], name: str, schema: str) -> AsyncIterator[None]:
+    try:
+        async with conn.transaction():
+            await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
+            await conn.execute(statement("hold", schema), {"name": name})
+            await conn.execute(statement("hold_cursors", schema), {"name": name})
+            yield
+    except psycopg.errors.LockNotAvailable:
+        raise SubscriptionRefused(
+            f"{name} was being read for {PATIENCE}: stop its workers, or try again when its batch is finished"
+        ) from None
+
+
+async def _fetch(conn: AsyncConnection[Any], name: str, schema: str, params: Params) -> list[tuple[Any, ...]]:
+    try:
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement(name, schema), params)
+            return await cursor.fetchall()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+        raise missing_schema(schema) from error
+    except psycopg.Error as error:
+        if (clear := clear_error(error, schema)) is not None:
+            raise clear from error
+        raise
+
+
+def _workers(count: int) -> str:
+    return "a worker" if count == 1 else f"{count} workers"
+
+
+def _count(number: int) -> str:
+    return f"{number} or more" if number == MOST else str(number)
