@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -18,9 +18,10 @@ from outrider.envelope import Envelope
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event
 from outrider.observe.log import write_line
-from outrider.postgres import migrate, session
+from outrider.postgres import migrate, session, subscriptions
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.lanes import Lanes
+from outrider.postgres.orphans import refuse_renamed
 from outrider.postgres.pool import Pool
 from outrider.postgres.registration import Registered, register
 from outrider.publish import Publisher, PublishOptions
@@ -88,6 +89,7 @@ class Outrider:
         self._publisher = Publisher(self.settings, self.signals)
         self._subscriptions: dict[str, Subscription] = {}
         self._handlers: dict[str, Handler] = {}
+        self._readers: list[Reader] = []
         self._dsn: str | None = None
         self._server: Embedded | None = None
         self._pool: Pool | None = None
@@ -113,6 +115,15 @@ class Outrider:
         if self._open is not None:
             opened, self._open, self._pool, self._server = self._open, None, None, None
             await opened.aclose()
+
+    def relocate(self, settings: Settings) -> None:
+        """Use other settings than those of the declaration: for commands whose options name another database."""
+        if self._open is not None:
+            raise ConfigError("the app is open: relocate it before `async with app:`")
+        self.settings = settings
+        self._publisher = Publisher(settings, self.signals)
+        for reader in self._readers:
+            reader.schema = settings.schema
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[session.AsyncSession]:
@@ -153,7 +164,9 @@ class Outrider:
         """Declare a subscription that you read yourself, in your own transactions; no events = every type."""
         subscription = Subscription(name, "reader", self.settings.context, events, partitions, start)
         self._declare(subscription)
-        return Reader(subscription, self.settings, self.signals)
+        reader = Reader(subscription, self.settings, self.signals)
+        self._readers.append(reader)
+        return reader
 
     def handler(
         self, *events: type[Event], name: str | None = None, **options: Unpack[HandlerOptions]
@@ -171,13 +184,20 @@ class Outrider:
 
         return declare_handler
 
-    def subscribe(self, *events_and_factory: Any, name: str, **options: Unpack[HandlerOptions]) -> None:
-        """`app.subscribe(OrderPlaced, factory, name=...)`: `factory(tx)` makes the handler, for every event anew.
+    def subscribe(
+        self,
+        events: type[Event] | Sequence[type[Event]],
+        factory: Callable[[session.AsyncSession], Callable[..., Awaitable[None]]],
+        *,
+        name: str,
+        **options: Unpack[HandlerOptions],
+    ) -> None:
+        """`app.subscribe(OrderPlaced, factory, name=...)`: `factory(tx)` makes the async handler, anew for every event.
 
         For teams that wire handlers and repositories in one place, outside both contexts.
         """
-        *events, factory = events_and_factory
-        self._add_handler(tuple(events), factory, name, options, factory=True)
+        wanted = (events,) if isinstance(events, type) else tuple(events)
+        self._add_handler(wanted, factory, name, options, factory=True)
 
     def _add_handler(
         self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
@@ -216,12 +236,27 @@ class Outrider:
         """What has been declared so far."""
         return tuple(self._subscriptions.values())
 
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Those of the subscriptions that a worker serves."""
+        return tuple(self._handlers.values())
+
     async def migrate(self) -> list[Registered]:
         """Bring the schema up to date, then register the declared subscriptions and make their cursors."""
         pool = self._opened()
         async with pool.autocommit() as conn:
             await migrate.migrate(conn, self.settings.schema)
         return await self._register(self._subscriptions.values())
+
+    async def pause(self, name: str) -> None:
+        """Let nobody take from this subscription from now on; what was taken before is finished."""
+        async with self._opened().autocommit() as conn:
+            await subscriptions.pause(conn, name, self.settings.schema)
+
+    async def resume(self, name: str) -> None:
+        """Take from this subscription again, from where it was paused; its workers are woken."""
+        async with self._opened().autocommit() as conn:
+            await subscriptions.resume(conn, name, self.settings.schema)
 
     # Dispatch
 
@@ -240,7 +275,7 @@ class Outrider:
         """
         pool, dsn = self._opened(), self._dsn
         assert dsn is not None
-        chosen = self._chosen(handlers, exclude)
+        chosen = self.chosen(handlers, exclude)
         return Worker(
             dsn=dsn,
             pool=pool,
@@ -261,7 +296,7 @@ class Outrider:
         """
         self._opened()
         assert self._dsn is not None
-        chosen = self._chosen(handlers, exclude)
+        chosen = self.chosen(handlers, exclude)
         lanes = Lanes(self._dsn, 1, max((each.timeout for each in chosen), default=0) + 30)
         try:
             return await drain(
@@ -275,12 +310,16 @@ class Outrider:
         finally:
             await lanes.close()
 
-    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler]:
+    def chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler]:
+        """The declared handlers by name or pattern; all but those excluded when none is named."""
         return choose(self._handlers.values(), tuple(handlers), tuple(exclude))
 
-    async def _register(self, subscriptions: Iterable[Subscription]) -> list[Registered]:
+    async def _register(self, declared: Iterable[Subscription]) -> list[Registered]:
+        registering, schema = list(declared), self.settings.schema
         async with self._opened().autocommit() as conn:
-            return [await register(conn, each, self.settings.schema) for each in subscriptions]
+            if not self.settings.allow_orphans:
+                await refuse_renamed(conn, registering, self._subscriptions, schema)
+            return [await register(conn, each, schema) for each in registering]
 
     def _opened(self) -> Pool:
         if self._open is None or self._pool is None:

@@ -42,6 +42,8 @@ class Settings:
     at the log's sequence all the time; `off`, nobody. OUTRIDER_NOTIFY."""
     poll: float | None = None
     """Seconds between two looks without a poke; None = 30 while pokes are heard, 5 while they are not. OUTRIDER_POLL."""
+    allow_orphans: bool = False
+    """Register a new subscription although it looks like a renamed one with a backlog. OUTRIDER_ALLOW_ORPHANS."""
 
     def __post_init__(self) -> None:
         for name, value in (("context", self.context), ("schema", self.schema)):
@@ -106,6 +108,7 @@ class Settings:
             listen_dsn=listen_dsn or env.get("OUTRIDER_LISTEN_DSN") or None,
             notify=notify or cast(Notify, env.get("OUTRIDER_NOTIFY", "").strip().lower() or "commit"),
             poll=_seconds(env, "OUTRIDER_POLL") if poll is None else parse_duration(poll).total_seconds(),
+            allow_orphans=_flag(env, "OUTRIDER_ALLOW_ORPHANS"),
         )
 
 

@@ -46,3 +46,7 @@ class EmbeddedError(OutriderError):
 
 class CursorError(OutriderError):
     """A cursor cannot be read: unknown, ahead of the log, or taken in an unsuitable transaction."""
+
+
+class SubscriptionRefused(OutriderError):
+    """An operation on a subscription would lose something, or names one that is not there."""

@@ -26,7 +26,7 @@ class Reader:
 
     def __init__(self, subscription: Subscription, settings: Settings, signals: Signals) -> None:
         self.subscription = subscription
-        self._schema = settings.schema
+        self.schema = settings.schema
         self._signals = signals
 
     async def take(self, conn: object, *, partition: int | None = None, limit: int = LIMIT, scan: int = SCAN) -> Batch:
@@ -35,12 +35,12 @@ class Reader:
         Without `partition` from any that has something to read and that nobody holds. `scan` bounds the rows that one
         call looks at when most of them do not concern this subscription.
         """
-        batch = await log.take(conn, self.subscription.name, partition, limit, max(scan, limit), self._schema)
+        batch = await log.take(conn, self.subscription.name, partition, limit, max(scan, limit), self.schema)
         return self._announce(batch)
 
     def take_sync(self, conn: object, *, partition: int | None = None, limit: int = LIMIT, scan: int = SCAN) -> Batch:
         """The same on your blocking psycopg Connection."""
-        batch = log.take_sync(conn, self.subscription.name, partition, limit, max(scan, limit), self._schema)
+        batch = log.take_sync(conn, self.subscription.name, partition, limit, max(scan, limit), self.schema)
         return self._announce(batch)
 
     def _announce(self, batch: Batch) -> Batch:

@@ -12,7 +12,17 @@ def test_version(outrider: Run) -> None:
     assert outrider("--version").stdout == f"outrider {version('outrider')}\n"
 
 
-@pytest.mark.parametrize("command", [["migrate"], ["migrate", "status"], ["dev"], ["demo"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["migrate"],
+        ["migrate", "status"],
+        ["dev"],
+        ["demo"],
+        ["worker"],
+        *(["subscription", verb] for verb in ("list", "pause", "resume", "rename", "retire")),
+    ],
+)
 def test_help_teaches(outrider: Run, command: list[str]) -> None:
     done = outrider(*command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -23,4 +33,4 @@ def test_help_teaches(outrider: Run, command: list[str]) -> None:
 
 def test_help_lists_the_commands(outrider: Run) -> None:
     done = outrider("--help")
-    assert all(command in done.stdout for command in ("demo", "dev", "migrate"))
+    assert all(command in done.stdout for command in ("demo", "dev", "migrate", "worker", "subscription"))

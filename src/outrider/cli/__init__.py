@@ -1,4 +1,4 @@
-"""The command line: `outrider migrate`, `outrider dev`, `outrider demo`. One module per command."""
+"""The command line: `outrider migrate`, `outrider worker`, `outrider demo` and so on. One module per command."""
 
 from __future__ import annotations
 

@@ -15,10 +15,11 @@ def demo(
         typer.Option("--seconds", min=0.1, help="How long. Else until Ctrl-C, or ten seconds when piped."),
     ] = None,
 ) -> None:
-    """Watch a small shop publish and read events, with every kind of trouble.
+    """Watch a small shop publish and handle events, with every kind of trouble.
 
     Customers order, change their minds, order in bulk, keep transactions open.
-    Clerks read the events back through an exact cursor, and sometimes roll back.
+    Two worker processes write an invoice for each order. Some cards are declined
+    at first, stolen ones always; workers are killed and their listeners cut.
     A live table counts: nothing may be lost, doubled or out of order.
     Exits with 0 if that held, else with 1.
 

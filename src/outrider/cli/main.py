@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from outrider.cli import demo, dev, migrate
+from outrider.cli import demo, dev, migrate, subscription, worker
 from outrider.errors import OutriderError
 from outrider.postgres.session import DatabaseError
 
@@ -43,7 +43,9 @@ cli = typer.Typer(
 )
 cli.command("demo")(demo.demo)
 cli.command("dev")(dev.dev)
+cli.command("worker")(worker.worker)
 cli.add_typer(migrate.commands, name="migrate")
+cli.add_typer(subscription.commands, name="subscription")
 
 
 def show_version(wanted: bool) -> None:
@@ -63,6 +65,8 @@ def outrider(
     See it work:                     [bold]outrider demo[/]
     Develop without a Postgres:      [bold]outrider dev[/]
     Install or upgrade the schema:   [bold]outrider migrate[/]
+    Run an app's handlers:           [bold]outrider worker[/]
+    See and change subscriptions:    [bold]outrider subscription[/]
     """
 
 

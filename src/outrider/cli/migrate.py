@@ -15,6 +15,7 @@ from rich.table import Table
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.postgres import registration
 from outrider.postgres.migrate import Applied, Migration, applied, known, migrate, pending, refuse_newer, script
+from outrider.postgres.orphans import refuse_renamed
 from outrider.postgres.registration import Registered, register
 from outrider.postgres.session import AsyncSession
 from outrider.subscription import Subscription
@@ -113,7 +114,8 @@ def status(
 async def _migrate(place: Place) -> Report:
     async with place.connect() as conn:
         done = await migrate(conn, place.schema)
-        registered = [await register(conn, each, place.schema) for each in place.subscriptions]
+        await _refuse_renamed(conn, place)
+        registered = [await register(conn, each, place.schema) for each in place.subscriptions or ()]
         return Report(place.schema, conn.info.dbname, done, registered)
 
 
@@ -122,10 +124,16 @@ async def _plan(place: Place) -> Report:
         have = await applied(conn, place.schema)
         refuse_newer(have, place.schema)
         todo = pending(have)
-        registered = [_unknown(each, new=not have) for each in place.subscriptions]
+        registered = [_unknown(each, new=not have) for each in place.subscriptions or ()]
         if not todo:
-            registered = [await _try_register(conn, each, place.schema) for each in place.subscriptions]
+            await _refuse_renamed(conn, place)
+            registered = [await _try_register(conn, each, place.schema) for each in place.subscriptions or ()]
         return Report(place.schema, conn.info.dbname, todo, registered, dry_run=True)
+
+
+async def _refuse_renamed(conn: AsyncSession, place: Place) -> None:
+    if place.subscriptions and not place.settings.allow_orphans:
+        await refuse_renamed(conn, place.subscriptions, [each.name for each in place.subscriptions], place.schema)
 
 
 async def _try_register(conn: AsyncSession, subscription: Subscription, schema: str) -> Registered:
@@ -145,7 +153,7 @@ async def _applied(place: Place) -> list[Applied]:
 
 def _script(place: Place, after: int) -> str:
     parts = [script(place.schema, after=after)]
-    parts += [registration.script(each, place.schema) for each in place.subscriptions]
+    parts += [registration.script(each, place.schema) for each in place.subscriptions or ()]
     return "\n".join(parts)
 
 

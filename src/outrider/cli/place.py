@@ -66,7 +66,8 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Place:
     settings: Settings
-    subscriptions: tuple[Subscription, ...] = ()
+    subscriptions: tuple[Subscription, ...] | None = None
+    """Those that the app declares; None without an app."""
 
     @property
     def schema(self) -> str:
@@ -90,9 +91,12 @@ def find_place(asked: Asked) -> Place:
     app = find_app(asked.app)
     if app is None:
         return Place(Settings.load(dsn=asked.dsn, embedded=asked.embedded or None, schema=asked.schema))
-    settings = app.settings
+    return Place(moved(app.settings, asked), app.subscriptions)
+
+
+def moved(settings: Settings, asked: Asked) -> Settings:
+    """An app's settings, but where the options say. Its listen_dsn is that of its own database."""
     if asked.dsn or asked.embedded:
-        settings = replace(settings, dsn=asked.dsn, embedded=asked.embedded)
-    if asked.schema:
-        settings = replace(settings, schema=asked.schema)
-    return Place(settings, app.subscriptions)
+        listen_dsn = None if asked.embedded else Settings.load(dsn=asked.dsn).listen_dsn
+        settings = replace(settings, dsn=asked.dsn, embedded=asked.embedded, listen_dsn=listen_dsn)
+    return replace(settings, schema=asked.schema) if asked.schema else settings

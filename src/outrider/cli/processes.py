@@ -1,0 +1,115 @@
+"""Several workers, each in a process of its own: the parent starts them, starts them again, and ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import typer
+
+from outrider.cli.ending import leave, obeying
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+STEADY = 60.0
+"""A process that lived so long is started again without a longer pause."""
+MARGIN = 20.0
+"""Beyond the grace time, which the processes keep themselves."""
+
+
+@dataclass(slots=True)
+class Place:
+    number: int
+    process: Process | None = None
+    restarts: int = 0
+
+
+class Processes:
+    def __init__(self, command: Sequence[str], count: int, grace: float) -> None:
+        self._command = [*command, "--parent", str(os.getpid())]
+        self._places = [Place(number) for number in range(1, count + 1)]
+        self._grace = grace
+        self._stopping = asyncio.Event()
+        self._clock = asyncio.get_running_loop().time
+        self._since = self._clock()
+
+    async def run(self) -> bool:
+        """Until a signal; True when every process has finished what it had begun."""
+        with obeying(self._stop, self._leave):
+            keepers = [asyncio.create_task(self._keep(place)) for place in self._places]
+            stopping = asyncio.create_task(self._stopping.wait())
+            try:
+                await asyncio.wait([stopping, *keepers], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(keepers, timeout=self._grace + MARGIN)
+            finally:
+                self._send(signal.SIGKILL)
+                results = await asyncio.gather(*keepers)
+                stopping.cancel()
+            return all(results)
+
+    async def _keep(self, place: Place) -> bool:
+        """One process after the other; whether the last one ended cleanly."""
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            begun = self._clock()
+            code, said = await self._one(place)
+            if self._stopping.is_set():
+                return code in (0, -signal.SIGTERM)  # killed by SIGTERM: before it had begun anything
+            pause = FIRST_PAUSE if self._clock() - begun >= STEADY else pause
+            typer.echo(f"outrider: process {place.number} {said}; the next one starts in {pause:g} s", err=True)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            place.restarts += 1
+        return True
+
+    async def _one(self, place: Place) -> tuple[int, str]:
+        """How it ended, as a code and in words."""
+        try:
+            # In a group of its own: a terminal sends Ctrl-C to the whole group, and we pass it on.
+            process = await asyncio.create_subprocess_exec(*self._command, stdin=DEVNULL, process_group=0)
+        except OSError as error:
+            return 1, f"could not be started ({error.strerror or error})"
+        place.process = process
+        if self._stopping.is_set():
+            process.terminate()
+        code = await process.wait()
+        place.process = None
+        how = f"ended with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        return code, f"(pid {process.pid}) {how}"
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        self._send(signal.SIGTERM)
+
+    def _leave(self, number: int) -> None:
+        self._send(signal.SIGKILL)
+        leave(number)
+
+    def _send(self, number: int) -> None:
+        for place in self._places:
+            if place.process is not None:
+                with suppress(ProcessLookupError):
+                    place.process.send_signal(number)
+
+    # The health of all of them: see dispatch.health.Subject
+
+    def trouble(self) -> str | None:
+        down = [str(place.number) for place in self._places if place.process is None]
+        return f"not running: process {', '.join(down)}" if down else None
+
+    def unready(self) -> str | None:
+        return "stopping" if self._stopping.is_set() else self.trouble()
+
+    def facts(self) -> dict[str, object]:
+        return {
+            "processes": [
+                {"number": place.number, "pid": place.process and place.process.pid, "restarts": place.restarts}
+                for place in self._places
+            ],
+            "uptime": round(self._clock() - self._since, 3),
+        }

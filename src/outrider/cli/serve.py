@@ -1,0 +1,111 @@
+"""Serving an app's handlers: in this process, or in several that it keeps running."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+
+import typer
+
+from outrider.app import Outrider
+from outrider.cli.ending import leave, leave_after, obeying, until_alone
+from outrider.cli.logs import Level
+from outrider.cli.place import Asked
+from outrider.cli.processes import Processes
+from outrider.dispatch.health import HealthServer, Subject, WorkerHealth
+from outrider.retry import parse_duration
+
+MARGIN = 10.0
+"""So long after the grace time, a process that is still there is held up, and leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    asked: Asked
+    handlers: Sequence[str]
+    exclude: Sequence[str]
+    classes: Sequence[str]
+    grace: str
+    health_port: int | None
+    health_host: str
+    log_level: Level | None
+    log_json: bool | None
+
+    @property
+    def seconds(self) -> float:
+        return parse_duration(self.grace).total_seconds()
+
+    def command(self) -> list[str]:
+        """The same worker as a process of its own. Its health is the parent's to tell."""
+        asked = self.asked
+        given = [("--app", asked.app), ("--dsn", asked.dsn), ("--schema", asked.schema), ("--grace", self.grace)]
+        given += [("--handlers", name) for name in self.handlers] + [("--exclude", name) for name in self.exclude]
+        given += [("--class", name) for name in self.classes]
+        given += [("--log-level", self.log_level.value if self.log_level else None)]
+        flags = [
+            (asked.embedded, "--embedded"),
+            (self.log_json, "--log-json"),
+            (self.log_json is False, "--log-console"),
+        ]
+        command = [sys.executable, "-P", "-m", "outrider.cli", "worker"]
+        command += [f"{option}={value}" for option, value in given if value is not None]
+        return command + [flag for wanted, flag in flags if wanted]
+
+
+async def work(app: Outrider, options: Options, parent: int | None) -> bool:
+    stop = asyncio.Event()
+
+    def begin_to_stop() -> None:
+        leave_after(options.seconds + MARGIN)
+        stop.set()
+
+    # A child is told by its parent, and perhaps by the system too (systemd signals every process of a service).
+    with obeying(begin_to_stop, leave if parent is None else lambda _: None):
+        async with app:
+            worker = app.worker(
+                handlers=options.handlers, exclude=options.exclude, classes=options.classes, grace=options.seconds
+            )
+            beside = [asyncio.create_task(_then(stop.wait(), worker.stop))]
+            if parent is not None:
+                beside.append(asyncio.create_task(_then(until_alone(parent), begin_to_stop)))
+            try:
+                async with _health(WorkerHealth(worker), options):
+                    return await worker.run()
+            finally:
+                for task in beside:
+                    task.cancel()
+                await asyncio.gather(*beside, return_exceptions=True)
+
+
+async def supervise(options: Options, count: int) -> bool:
+    processes = Processes(options.command(), count, options.seconds)
+    async with _health(processes, options):
+        return await processes.run()
+
+
+@asynccontextmanager
+async def _health(subject: Subject, options: Options) -> AsyncIterator[None]:
+    if options.health_port is None:
+        yield
+        return
+    async with HealthServer(subject, options.health_host, options.health_port) as server:
+        typer.echo(f"outrider: health at {server.url}", err=True)
+        yield
+
+
+async def _then(awaited: Awaitable[object], act: Callable[[], None]) -> None:
+    await awaited
+    act()
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    try:
+        factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    except ImportError:
+        return None
+    return factory

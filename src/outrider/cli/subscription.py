@@ -1,0 +1,188 @@
+"""`outrider subscription`: who reads the log and how far, and what an operator may do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.errors import SubscriptionRefused
+from outrider.postgres import subscriptions
+from outrider.postgres.orphans import orphaned
+from outrider.postgres.subscriptions import MOST, Backlog, Overview
+
+commands = typer.Typer(no_args_is_help=True, help="See, pause, rename and retire subscriptions.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription.")]
+
+
+@commands.command("list")
+def show(
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every subscription: what it wants, how far it is, what it owes, who serves it.
+
+    The lag counts numbers of the log, whatever their type. Parked events wait
+    for a retry; dead ones wait for you. With an app, those of its context that
+    it does not declare and nobody serves are marked as orphaned.
+
+    Needs: a role that may read the schema. Changes nothing.
+
+    Example: [bold]outrider subscription list --app shop:app[/]
+    """
+    place = find_place(Asked(app, dsn, embedded, schema))
+    rows = [(each, _orphaned(each, place)) for each in asyncio.run(_overview(place))]
+    if as_json:
+        answer = [asdict(each) | {"orphaned": orphan} for each, orphan in rows]
+        typer.echo(json.dumps({"schema": place.schema, "subscriptions": answer}, default=str, indent=2))
+        return
+    columns = ("name", "kind", "context", "events", "partitions", "order", "lag", "parked", "dead", "workers", "state")
+    table = Table(*columns, title=f"schema {place.schema}")
+    for each, orphan in rows:
+        state = ["paused"] * (each.paused_at is not None) + ["orphaned"] * bool(orphan)
+        events = "all" if each.event_types is None else "\n".join(each.event_types)
+        table.add_row(
+            each.name, each.kind, each.context, events, str(each.partitions), each.order, str(each.lag),
+            _count(each.parked), _count(each.dead), str(each.workers), ", ".join(state),
+            style="yellow" if state else None,
+        )  # fmt: skip
+    Console().print(table)
+
+
+@commands.command()
+def pause(
+    name: Name,
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+) -> None:
+    """Let nobody take from a subscription; what was taken before is finished.
+
+    Its events stay in the log until it is resumed.
+
+    Needs: a role that may write the schema's tables.
+
+    Example: [bold]outrider subscription pause billing.invoice[/]
+    """
+    asyncio.run(_pause(find_place(Asked(app, dsn, embedded, schema)), name))
+    typer.echo(f"{name} is paused; to go on: outrider subscription resume {name}")
+
+
+@commands.command()
+def resume(
+    name: Name,
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+) -> None:
+    """Take from a paused subscription again, from where it stopped.
+
+    Needs: a role that may write the schema's tables.
+
+    Example: [bold]outrider subscription resume billing.invoice[/]
+    """
+    asyncio.run(_resume(find_place(Asked(app, dsn, embedded, schema)), name))
+    typer.echo(f"{name} goes on")
+
+
+@commands.command()
+def rename(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Its name until now.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The name in the new code.")],
+    force: Annotated[bool, typer.Option("--force", help="Although a worker serves it: that worker will fail.")] = False,
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+) -> None:
+    """Give a subscription the name that it has in the new code.
+
+    Its position, its parked and dead events and its receipts move along, in
+    one transaction: nothing is skipped, nothing is handled twice.
+    Stop its workers, rename, start the new code.
+
+    Needs: a role that owns the schema.
+
+    Example: [bold]outrider subscription rename billing.invoice billing.send_invoice[/]
+    """
+    moved = asyncio.run(_rename(find_place(Asked(app, dsn, embedded, schema)), old, new, force=force))
+    typer.echo(f"{old} is now {new}; {moved} receipts moved with it")
+
+
+@commands.command()
+def retire(
+    name: Name,
+    force: Annotated[bool, typer.Option("--force", help="Lose what it has not handled. Needs --yes.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --force: I know what is lost.")] = False,
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+) -> None:
+    """Delete a subscription whose code is gone.
+
+    Refused while it has unread, parked or dead events, which would be lost:
+    --force --yes loses them. The log and the receipts stay.
+
+    Needs: a role that owns the schema.
+
+    Example: [bold]outrider subscription retire billing.invoice[/]
+    """
+    place = find_place(Asked(app, dsn, embedded, schema))
+    lost = asyncio.run(_retire(place, name, force=force, yes=yes))
+    typer.echo(f"{name} is retired" + (f"; lost with it: {lost}" if lost.waiting or lost.dead else ""))
+    if place.subscriptions and name in [each.name for each in place.subscriptions]:
+        typer.echo(
+            f"the app still declares {name}: its next migrate or worker makes it anew, with what comes after that"
+        )
+
+
+async def _overview(place: Place) -> list[Overview]:
+    async with place.connect() as conn:
+        return await subscriptions.overview(conn, place.schema)
+
+
+async def _pause(place: Place, name: str) -> None:
+    async with place.connect() as conn:
+        await subscriptions.pause(conn, name, place.schema)
+
+
+async def _resume(place: Place, name: str) -> None:
+    async with place.connect() as conn:
+        await subscriptions.resume(conn, name, place.schema)
+
+
+async def _rename(place: Place, old: str, new: str, *, force: bool) -> int:
+    async with place.connect() as conn:
+        return await subscriptions.rename(conn, old, new, place.schema, force=force)
+
+
+async def _retire(place: Place, name: str, *, force: bool, yes: bool) -> Backlog:
+    async with place.connect() as conn:
+        if force and not yes:
+            lost = await subscriptions.backlog(conn, name, place.schema)
+            raise SubscriptionRefused(f"{name} would take {lost} with it: to lose them for good, add --yes")
+        return await subscriptions.retire(conn, name, place.schema, force=force)
+
+
+def _orphaned(each: Overview, place: Place) -> bool | None:
+    """None without an app: nobody knows what is declared."""
+    if place.subscriptions is None:
+        return None
+    return orphaned(each, place.settings.context, {known.name for known in place.subscriptions})
+
+
+def _count(number: int) -> str:
+    return f"{number}+" if number == MOST else str(number)

@@ -1,0 +1,117 @@
+"""`outrider worker`: run an app's handlers until told to stop, in one process or in several."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from outrider import names
+from outrider.app import Outrider
+from outrider.cli.ending import end_with
+from outrider.cli.find import find_app
+from outrider.cli.logs import Level, arrange
+from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, SchemaOption, moved
+from outrider.cli.serve import Options, loop_factory, supervise, work
+from outrider.dispatch.handler import choose
+from outrider.errors import ConfigError
+from outrider.retry import parse_duration
+
+
+def worker(
+    app: AppOption = None,
+    processes: Annotated[int, typer.Option("--processes", metavar="N", min=1, help="How many worker processes.")] = 1,
+    handlers: Annotated[
+        list[str] | None,
+        typer.Option("--handlers", metavar="NAME", help="Only these: a name or a pattern. Repeatable."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="NAME", help="Not these: a name or a pattern. Repeatable.")
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class", metavar="NAME", help="Be woken by events published with this channel_class too. Repeatable."
+        ),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="How long a stop may wait for what was begun.")
+    ] = "30s",
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            "--health-port", metavar="PORT", min=0, max=65535, help="Serve /healthz and /readyz here; 0 = any."
+        ),
+    ] = None,
+    health_host: Annotated[
+        str, typer.Option("--health-host", metavar="HOST", help="With --health-port.")
+    ] = "127.0.0.1",
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+    log_level: Annotated[Level | None, typer.Option("--log-level", help="Default: info.")] = None,
+    log_json: Annotated[
+        bool | None, typer.Option("--log-json/--log-console", help="Log lines as JSON, or as text (the default).")
+    ] = None,
+    parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
+) -> None:
+    """Run the app's handlers until SIGTERM or Ctrl-C.
+
+    The first signal ends the taking of events and lets running handlers finish
+    within the grace time; the second leaves at once. Nothing is lost either
+    way: Postgres rolls back what was not finished, and it comes again.
+    Exits with 0, or with 1 if the grace time was not enough.
+
+    Any number of workers may run, on any number of machines.
+    With --processes N, one parent keeps N of them running.
+
+    Needs: a migrated schema ([bold]outrider migrate[/]) and an app with handlers.
+
+    Examples:
+
+      [bold]outrider worker --app shop:app[/]
+      [bold]outrider worker --app shop:app --processes 4 --health-port 8080[/]
+      [bold]outrider worker --app shop:app --handlers 'billing.*' --grace 2m[/]
+    """
+    options = Options(
+        Asked(app, dsn, embedded, schema), handlers or (), exclude or (), classes or (), grace, health_port, health_host,
+        log_level, log_json,
+    )  # fmt: skip
+    if parent is not None:
+        end_with(parent)
+    found = _find(options)
+    arrange(log_level, log_json)
+    if processes > 1:
+        clean = asyncio.run(supervise(options, processes))
+    else:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            clean = runner.run(work(found, options, parent))
+    if not clean:
+        typer.echo(
+            f"outrider: the grace time of {grace} was not enough; what was not finished is rolled back and comes again",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _find(options: Options) -> Outrider:
+    """The app, ready to be opened where the options say; all that can be wrong without a database is said here."""
+    found = find_app(options.asked.app)
+    if found is None:
+        raise ConfigError(
+            "no app: name it with --app module:app, in OUTRIDER_APP, or as app under [tool.outrider] in pyproject.toml"
+        )
+    if not found.handlers:
+        raise ConfigError("the app declares no handler: decorate a function with @app.handler(YourEvent)")
+    if not choose(found.handlers, options.handlers, options.exclude):
+        raise ConfigError("no handler is left: --exclude takes away all that --handlers gives")
+    for each in options.classes:
+        if wrong := names.wrong_word(each):
+            raise ConfigError(f"--class: {wrong}")
+    try:
+        parse_duration(options.grace)
+    except ConfigError as error:
+        raise ConfigError(f"--grace: {error}") from None
+    found.relocate(moved(found.settings, options.asked))
+    return found

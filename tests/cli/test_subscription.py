@@ -1,0 +1,103 @@
+"""`outrider subscription`: what it lists, and what it refuses until one insists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.cli.conftest import Run
+from tests.cli.test_migrate import query
+
+APP = """
+from outrider import Event, Outrider
+
+class Placed(Event, type="cli.subscribed"):
+    n: int
+
+app = Outrider(context="shop")
+
+@app.handler(Placed, name="{name}", start="beginning")
+async def handle(event: Placed) -> None: ...
+"""
+
+
+@pytest.fixture
+def shop(outrider: Run, database: str, tmp_path: Path) -> str:
+    """A database with the handler shop.count, which one event waits for."""
+    (tmp_path / "shop.py").write_text(APP.format(name="shop.count"))
+    outrider("migrate", "--app", "shop:app", "--dsn", database)
+    with psycopg.connect(database) as conn:
+        conn.execute("""select outrider.publish('cli.subscribed', '{"n": 1}')""")
+    return database
+
+
+def rename_in_the_code(folder: Path) -> None:
+    (folder / "shop.py").write_text(APP.format(name="shop.renamed"))
+
+
+def test_list(outrider: Run, shop: str, tmp_path: Path) -> None:
+    listed = json.loads(outrider("subscription", "list", "--app", "shop:app", "--dsn", shop, "--json").stdout)
+    assert listed == {
+        "schema": "outrider",
+        "subscriptions": [
+            {
+                "name": "shop.count", "kind": "handler", "context": "shop", "event_types": ["cli.subscribed"],
+                "partitions": 1, "order": "key", "paused_at": None, "lag": 1, "parked": 0, "dead": 0, "workers": 0,
+                "orphaned": False,
+            }
+        ],
+    }  # fmt: skip
+    rename_in_the_code(tmp_path)
+    table = outrider("subscription", "list", "--app", "shop:app", "--dsn", shop, env={"COLUMNS": "200"}).stdout
+    assert "shop.count" in table
+    assert "orphaned" in table
+    alone = json.loads(outrider("subscription", "list", "--dsn", shop, "--json").stdout)
+    assert alone["subscriptions"][0]["orphaned"] is None
+
+
+def test_pause_and_resume(outrider: Run, shop: str) -> None:
+    paused = "select paused_at is not null from outrider.subscription"
+    done = outrider("subscription", "pause", "shop.count", "--dsn", shop)
+    assert (done.returncode, "subscription resume shop.count" in done.stdout) == (0, True)
+    assert query(shop, paused) == [(True,)]
+    assert "paused" in outrider("subscription", "list", "--dsn", shop, env={"COLUMNS": "200"}).stdout
+    assert outrider("subscription", "resume", "shop.count", "--dsn", shop).returncode == 0
+    assert query(shop, paused) == [(False,)]
+
+
+def test_a_rename_in_the_code_is_refused_until_the_database_follows(outrider: Run, shop: str, tmp_path: Path) -> None:
+    rename_in_the_code(tmp_path)
+    common = ("--app", "shop:app", "--dsn", shop)
+    for command in (["migrate"], ["migrate", "--dry-run"], ["worker"]):
+        refused = outrider(*command, *common)
+        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+        assert "outrider subscription rename shop.count shop.renamed" in refused.stderr
+    renamed = outrider("subscription", "rename", "shop.count", "shop.renamed", "--dsn", shop)
+    assert renamed.stdout == "shop.count is now shop.renamed; 0 receipts moved with it\n"
+    assert "shop.renamed: unchanged" in outrider("migrate", *common).stdout
+
+
+def test_a_second_one_on_purpose(outrider: Run, shop: str, tmp_path: Path) -> None:
+    rename_in_the_code(tmp_path)
+    done = outrider("migrate", "--app", "shop:app", "--dsn", shop, env={"OUTRIDER_ALLOW_ORPHANS": "1"})
+    assert "shop.renamed: created" in done.stdout
+
+
+def test_retire_needs_force_and_yes(outrider: Run, shop: str) -> None:
+    for insisting, said in ([], "1 unread, 0 parked and 0 dead events"), (["--force"], "add --yes"):
+        refused = outrider("subscription", "retire", "shop.count", "--dsn", shop, *insisting)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert said in refused.stderr
+    done = outrider("subscription", "retire", "shop.count", "--force", "--yes", "--app", "shop:app", "--dsn", shop)
+    assert "lost with it: 1 unread" in done.stdout
+    assert "still declares shop.count" in done.stdout
+    assert query(shop, "select name from outrider.subscription") == []
+
+
+def test_an_unknown_name(outrider: Run, shop: str) -> None:
+    for command in (["pause", "x"], ["resume", "x"], ["rename", "x", "y"], ["retire", "x"], ["retire", "x", "--force"]):
+        done = outrider("subscription", *command, "--dsn", shop)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), command
+        assert "there are: shop.count" in done.stderr

@@ -1,0 +1,376 @@
+"""`outrider worker` as a process: it handles, drains, leaves, comes back, multiplies, and says what is wrong.
+
+Handlers block on advisory locks that the test holds, so that everything waits for conditions and nothing for the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from tests.cli.conftest import Run, Start
+
+from outrider.cli import ending
+
+APP = """
+import os, time
+from outrider import Event, Outrider
+
+class Placed(Event, type="cli.worked"):
+    n: int
+
+app = Outrider(context="shop", pool_size=2)
+
+@app.handler(Placed, name="shop.count", start="beginning", partitions=2)
+async def count(event, ctx):
+    await ctx.tx.execute("insert into effect values (%s, %s)", [event.n, os.getpid()])
+    if event.n >= 100:
+        await ctx.tx.execute("select pg_advisory_xact_lock(%s)", [event.n])
+"""
+BLOCKING = (
+    APP
+    + """
+@app.handler(Placed, name="shop.block", start="beginning")
+async def block(event):
+    print("blocking", flush=True)
+    time.sleep(600)
+"""
+)
+DEADLINE = 40
+
+
+class Desk:
+    """The database as the test sees it, and the worker's folder."""
+
+    def __init__(self, conn: psycopg.Connection[Any], dsn: str, folder: Path, start: Start) -> None:
+        self.conn = conn
+        self.dsn = dsn
+        self.folder = folder
+        self._start = start
+
+    def worker(self, *options: str) -> subprocess.Popen[str]:
+        return self._start("worker", "--app", "shop:app", "--dsn", self.dsn, *options)
+
+    def publish(self, *numbers: int) -> None:
+        for n in numbers:
+            self.conn.execute("select outrider.publish('cli.worked', %s::jsonb)", [json.dumps({"n": n})])
+
+    def effects(self) -> list[int]:
+        return [n for (n,) in self.conn.execute("select n from effect order by n").fetchall()]
+
+    def workers(self) -> set[int]:
+        return {pid for (pid,) in self.conn.execute("select pid from outrider.worker").fetchall()}
+
+    def stuck(self) -> bool:
+        query = """select exists (select from pg_locks join pg_database as d on d.oid = pg_locks.database
+                   where locktype = 'advisory' and not granted and d.datname = current_database())"""
+        return self.conn.execute(query).fetchone() == (True,)
+
+    @contextmanager
+    def locked(self, n: int) -> Iterator[None]:
+        """The handler of this event waits until the block ends."""
+        with psycopg.connect(self.dsn, autocommit=True) as other:
+            other.execute("select pg_advisory_lock(%s)", [n])
+            yield
+
+
+@pytest.fixture
+def desk(database: str, tmp_path: Path, start: Start) -> Iterator[Desk]:
+    (tmp_path / "shop.py").write_text(APP)
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("create table effect (n int, pid int)")
+        yield Desk(conn, database, tmp_path, start)
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        if process.poll() is not None:
+            raise AssertionError(f"the worker ended: {process.communicate()}")
+        assert time.monotonic() < deadline
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, err = process.communicate(timeout=DEADLINE)
+    return process.returncode, err
+
+
+def ask(url: str) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(url, timeout=DEADLINE) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+
+
+def health_of(process: subprocess.Popen[str]) -> str:
+    """Where it says that it answers."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "health at " in line:
+            return line.strip().rpartition(" ")[2].removesuffix("/healthz")
+    raise AssertionError("it said nothing of its health")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_handles_until_it_is_told_to_stop(desk: Desk, number: signal.Signals) -> None:
+    process = desk.worker()
+    desk.publish(1, 2)
+    until(lambda: desk.effects() == [1, 2], process)
+    desk.publish(3)
+    until(lambda: desk.effects() == [1, 2, 3], process)
+    until(lambda: desk.workers() == {process.pid}, process)
+    process.send_signal(number)
+    code, err = end(process)
+    assert code == 0, err
+    assert "INFO event=handled" in err
+    assert "clean=true" in err.lower()
+    assert desk.workers() == set()
+
+
+def test_a_stop_lets_the_running_handler_finish(desk: Desk) -> None:
+    with desk.locked(100):
+        process = desk.worker("--health-port", "0")
+        url = health_of(process)
+        desk.publish(1, 100)
+        until(desk.stuck, process)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: ask(f"{url}/readyz")[1].get("reason") == "stopping", process)
+        assert ask(f"{url}/healthz")[0] == 200
+        assert desk.stuck()
+    code, err = end(process)
+    assert (code, desk.effects()) == (0, [1, 100]), err
+
+
+def test_the_second_signal_leaves_at_once_and_nothing_is_lost(desk: Desk) -> None:
+    with desk.locked(100):
+        process = desk.worker("--health-port", "0")
+        url = health_of(process)
+        desk.publish(1, 2, 100)
+        until(desk.stuck, process)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: ask(f"{url}/readyz")[1].get("reason") == "stopping", process)
+        process.send_signal(signal.SIGTERM)
+        code, _ = end(process)
+        assert code == 128 + signal.SIGTERM
+    again = desk.worker()
+    until(lambda: desk.effects() == [1, 2, 100], again)
+    again.terminate()
+    assert end(again)[0] == 0
+    assert desk.effects() == [1, 2, 100]
+
+
+def test_the_second_signal_leaves_also_when_a_handler_blocks_the_loop(desk: Desk) -> None:
+    (desk.folder / "shop.py").write_text(BLOCKING)
+    process = desk.worker("--handlers", "shop.block")
+    desk.publish(1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "blocking\n"
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    assert end(process)[0] in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+def test_a_grace_time_that_is_not_enough(desk: Desk) -> None:
+    with desk.locked(100):
+        process = desk.worker("--grace", "1s")
+        desk.publish(100)
+        until(desk.stuck, process)
+        process.terminate()
+        code, err = end(process)
+    assert code == 1
+    assert "the grace time of 1s was not enough" in err
+    again = desk.worker()
+    until(lambda: desk.effects() == [100], again)
+    again.terminate()
+    assert end(again)[0] == 0
+
+
+def test_health(desk: Desk) -> None:
+    process = desk.worker("--health-port", "0", "--log-level", "error")
+    url = health_of(process)
+    until(lambda: ask(f"{url}/readyz")[0] == 200, process)
+    status, body = ask(f"{url}/healthz")
+    assert (status, body["status"], body["handlers"]) == (200, "ok", ["shop.count"])
+    assert desk.conn.execute("select id::text from outrider.worker").fetchall() in ([], [(body["worker"],)])
+    taken = desk.worker("--health-port", url.rpartition(":")[2])
+    assert end(taken)[0] == 1
+    process.terminate()
+    assert end(process) == (0, "")
+
+
+def test_log_lines_as_json(desk: Desk) -> None:
+    process = desk.worker("--log-json")
+    desk.publish(1)
+    until(lambda: desk.effects() == [1], process)
+    process.terminate()
+    _, err = end(process)
+    lines = {line["event"]: line for line in map(json.loads, err.splitlines())}
+    assert {"worker_up", "handled", "worker_down"} <= lines.keys()
+    assert lines["handled"]["handler_name"] == "shop.count"
+    assert lines["handled"]["level"] == "info"
+
+
+def test_an_app_that_has_set_up_logging_keeps_it(desk: Desk) -> None:
+    (desk.folder / "shop.py").write_text(
+        "import logging\nlogging.basicConfig(level='INFO', format='MINE %(message)s')\n" + APP
+    )
+    process = desk.worker()
+    until(desk.workers, process)
+    process.terminate()
+    code, err = end(process)
+    assert code == 0
+    assert all(line.startswith("MINE ") for line in err.splitlines())
+    assert "MINE event=worker_up" in err
+
+
+# Several processes
+
+
+def test_a_killed_process_is_replaced_and_the_others_end_with_the_parent(desk: Desk) -> None:
+    with desk.locked(100):
+        parent = desk.worker("--processes", "2", "--health-port", "0", "--log-level", "error")
+        url = health_of(parent)
+        until(lambda: len(desk.workers()) == 2, parent)
+        first = desk.workers()
+        assert first == {child["pid"] for child in ask(f"{url}/healthz")[1]["processes"]}
+        assert parent.pid not in first
+        desk.publish(1, 100)
+        until(desk.stuck, parent)
+        [(victim,)] = desk.conn.execute(
+            """select w.pid from outrider.worker as w where w.pid = any (%s) order by w.pid limit 1""", [list(first)]
+        ).fetchall()
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: ask(f"{url}/healthz")[0] == 503, parent)
+        until(lambda: len(desk.workers() - first) == 1, parent)
+        until(lambda: ask(f"{url}/readyz")[0] == 200, parent)
+    until(lambda: desk.effects() == [1, 100], parent)
+    parent.terminate()
+    code, err = end(parent)
+    assert code == 0, err
+    assert f"(pid {victim}) was killed by SIGKILL; the next one starts in 1 s" in err
+    assert desk.workers() == {victim}
+    assert desk.effects() == [1, 100]
+
+
+def test_the_second_signal_ends_all_processes_at_once(desk: Desk) -> None:
+    with desk.locked(100):
+        parent = desk.worker("--processes", "2", "--health-port", "0")
+        url = health_of(parent)
+        desk.publish(100)
+        until(desk.stuck, parent)
+        until(lambda: len(desk.workers()) == 2, parent)
+        children = [psutil.Process(pid) for pid in desk.workers()]
+        parent.send_signal(signal.SIGINT)
+        until(lambda: ask(f"{url}/readyz")[1].get("reason") == "stopping", parent)
+        parent.send_signal(signal.SIGINT)
+        assert end(parent)[0] == 128 + signal.SIGINT
+        assert psutil.wait_procs(children, timeout=DEADLINE)[1] == []
+
+
+def test_children_drain_when_everybody_is_signalled(desk: Desk) -> None:
+    """As systemd does: the children hear it from both sides, and that is not a second signal."""
+    with desk.locked(100):
+        parent = desk.worker("--processes", "2", "--health-port", "0")
+        url = health_of(parent)
+        desk.publish(100)
+        until(desk.stuck, parent)
+        until(lambda: len(desk.workers()) == 2, parent)
+        for pid in desk.workers():
+            os.kill(pid, signal.SIGTERM)
+        until(lambda: len(desk.workers()) == 1, parent)  # the other one had nothing to finish
+        parent.terminate()
+        until(lambda: ask(f"{url}/readyz")[1].get("reason") == "stopping", parent)
+    assert end(parent)[0] == 0
+    assert desk.effects() == [100]
+
+
+def test_children_drain_when_the_parent_is_killed(desk: Desk) -> None:
+    with desk.locked(100):
+        parent = desk.worker("--processes", "2")
+        desk.publish(100)
+        until(desk.stuck, parent)
+        until(lambda: len(desk.workers()) == 2, parent)
+        children = [psutil.Process(pid) for pid in desk.workers()]
+        parent.kill()
+        parent.wait()
+    assert psutil.wait_procs(children, timeout=DEADLINE)[1] == []
+    assert (desk.effects(), desk.workers()) == ([100], set())
+
+
+async def test_a_child_notices_by_itself_that_it_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system does not tell: its parent is another one now."""
+    parents = [7, 7, 1]
+    monkeypatch.setattr(ending, "LOOK", 0)
+    monkeypatch.setattr(os, "getppid", lambda: parents.pop(0))
+    await ending.until_alone(7)
+    assert parents == []
+
+
+# What can be wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--app", "shop:app", "--handlers", "shop.cuont"], "no handler is called 'shop.cuont'; the app declares: shop.c"),
+        (["--app", "shop:app", "--exclude", "shop.*"], "no handler is left"),
+        (["--app", "shop:app", "--grace", "soon"], "--grace: "),
+        (["--app", "shop:app", "--class", "Not Good"], "--class: "),
+        (["--app", "empty:app"], "the app declares no handler"),
+        (["--app", "nowhere:app"], "names the module 'nowhere'"),
+        ([], "no app: name it with --app module:app"),
+        (["--app", "shop:app"], "no database"),
+        (["--app", "shop:app", "--dsn", "postgresql://127.0.0.1:1/x"], "nothing listens at 127.0.0.1:1"),
+        (["--app", "nowhere:app", "--processes", "2"], "names the module 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_errors(outrider: Run, tmp_path: Path, options: list[str], said: str) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "empty.py").write_text("from outrider import Outrider\napp = Outrider()\n")
+    done = outrider("worker", *options)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert said in done.stderr
+
+
+def test_a_database_without_the_schema(outrider: Run, empty_database: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    done = outrider("worker", "--app", "shop:app", "--dsn", empty_database)
+    assert (done.returncode, "run outrider migrate" in done.stderr) == (1, True)
+
+
+def test_another_schema_is_used_throughout(desk: Desk, outrider: Run) -> None:
+    """Handlers that publish and the app's readers follow the option too."""
+    (desk.folder / "shop.py").write_text(
+        APP
+        + """
+class Told(Event, type="cli.told"):
+    n: int
+
+reader = app.reader(Told, name="shop.told")
+
+@app.handler(Placed, name="shop.tell", start="beginning")
+async def tell(event, ctx):
+    await app.publish(ctx.tx, Told(n=event.n))
+"""
+    )
+    outrider("migrate", "--app", "shop:app", "--dsn", desk.dsn, "--schema", "events")
+    process = desk.worker("--schema", "events", "--exclude", "shop.count")
+    desk.conn.execute("""select events.publish('cli.worked', '{"n": 7}')""")
+    told = "select payload->>'n' from events.outbox where event_type = 'cli.told'"
+    until(lambda: desk.conn.execute(told).fetchall() == [("7",)], process)
+    process.terminate()
+    assert end(process)[0] == 0
