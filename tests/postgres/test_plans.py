@@ -187,7 +187,8 @@ def inner_statement() -> str:
     body = found.group(1)
     names = {"cur": "($1)", "sub": "($2)", "p_limit": "$5", "p_scan": "$6", "p_partition": "$7"}
     names |= {"p_subscription": "$8", "p_generation": "$9", "q": "$3", "r": "$4", "settles": "$10", "diverting": "$11"}
-    names |= {"suspicious": "$12", "matched": "$13", "this_take": "$14", "p_failed": "$15", "p_worker": "$16", "p_careful": "$17"}
+    names |= {"suspicious": "$12", "matched": "$13", "this_take": "$14", "p_failed": "$15", "p_worker": "$16"}
+    names |= {"p_careful": "$17"}
     for name, param in names.items():
         body = re.sub(rf"(?<![\w.]){name}\b(?!\()", param, body)
     return statement.render(body, "outrider")

@@ -138,7 +138,7 @@ async def test_register_refuses_a_transaction_that_has_written(desk: Desk) -> No
 
 
 async def test_partitions_double_while_a_worker_parks(desk: Desk) -> None:
-    """Registration waits for the cursor that the worker holds; what the worker then parks refers to the row it has locked."""
+    """Registration waits for the cursor that the worker holds; what the worker then parks refers to its row."""
     worker, other = await desk.session(), await desk.session(autocommit=True)
     await other.execute("select outrider.register('a.handler', 'handler', 'a', '{a.happened}')")
     await publish(other, "one", "two")
