@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -14,13 +16,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.postgres.embedded.conftest import place, processes_of
+from tests.postgres.embedded.conftest import await_ended, place, processes_of
+
+from outrider.demo import crew, watch
+from outrider.demo.run import WORKERS, keep_shop
+from outrider.errors import OutriderError
 
 __all__ = ["place"]
 
 pytestmark = pytest.mark.xdist_group("demo")
 
 COMMAND = [sys.executable, "-P", "-c", "from outrider.cli import main; main()", "demo"]
+RIGHT = "Nothing lost, nothing doubled, nothing out of order."
+SHOWN = (
+    b"rolled back but seen",
+    b"killed worker",
+    b"cut the listener",
+    b"again in",
+    b"dead letter now",
+    b"late commit",
+)
+BROKEN_WORKER = """
+from outrider.demo import handlers, worker
+handlers.INVOICE = handlers.INVOICE.replace("values (", "select ").replace("(total)s)", "(total)s") + {clause!r}
+worker.main()
+"""
 
 
 @pytest.fixture
@@ -39,24 +59,39 @@ def private_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def run_piped(folder: Path) -> str:
-    command = [*COMMAND, "--seconds", "3"]
+def run_piped(folder: Path, seconds: str = "3") -> str:
+    command = [*COMMAND, "--seconds", seconds]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=80, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "\x1b" not in done.stdout
     return done.stdout
 
 
+def numbers(said: str, pattern: str) -> list[int]:
+    found = re.search(pattern.replace("#", r"([\d,]+)"), said)
+    assert found, said
+    return [int(group.replace(",", "")) for group in found.groups()]
+
+
 def test_piped(place: Path) -> None:
     said = run_piped(place)
-    assert "Nothing lost, nothing doubled, nothing out of order." in said
+    assert RIGHT in said
     assert f"data     {place}/.outrider/pg/data" in said
     assert "dbname=outrider_demo" in said
     assert not processes_of(place)
+    orders, rolled_back, published = numbers(said, "# committed, # rolled back, # events published")
+    invoices, receipts = numbers(said, "invoices +# with # receipts")
+    dead, expected = numbers(said, r"dead letters +# \(expected #\)")
+    assert min(rolled_back, dead) >= 1
+    assert orders == published == invoices + dead
+    assert (receipts, dead) == (invoices, expected)
+    assert min(numbers(said, "# workers killed, # listeners cut")) >= 1
 
 
-def test_in_a_private_folder(private_folder: Path) -> None:
-    assert "Nothing lost" in run_piped(private_folder)
+def test_trouble_comes_however_short_the_day(private_folder: Path) -> None:
+    said = run_piped(private_folder, "0.1")
+    assert RIGHT in said
+    assert min(numbers(said, "# workers killed, # listeners cut")) >= 1
 
 
 def test_on_a_terminal_until_ctrl_c(place: Path) -> None:
@@ -64,15 +99,57 @@ def test_on_a_terminal_until_ctrl_c(place: Path) -> None:
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
     with subprocess.Popen(COMMAND, cwd=place, stdin=inside, stdout=inside, stderr=inside, env=environment) as process:
         os.close(inside)
-        said = b""
+        said, open_ = b"", True
         with contextlib.suppress(OSError):  # Linux says EIO when the other side is closed
             while piece := os.read(terminal, 65536):
                 said += piece
-                if said.count(b"events read") == 3:
+                if open_ and all(each in said for each in SHOWN):
                     process.send_signal(signal.SIGINT)
+                    open_ = False
         os.close(terminal)
     text = said.decode()
     assert process.returncode == 0, text
-    assert "rolled back but seen" in text
-    assert "Nothing lost, nothing doubled, nothing out of order." in text
+    assert RIGHT in text
     assert "Traceback" not in text
+
+
+def test_workers_die_with_the_demo(place: Path) -> None:
+    with subprocess.Popen(COMMAND, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "orders" not in process.stdout.readline():
+            pass
+        left = processes_of(place)
+        assert sum("outrider.demo.worker" in each.cmdline() for each in left) >= WORKERS
+        process.kill()
+        for each in left:
+            await_ended(each)
+        _, errors = process.communicate()
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("clause", "fault"),
+    [
+        (" from generate_series(1, case when %(number)s %% 5 = 0 then 2 else 1 end)", "doubled"),
+        (" where %(number)s %% 5 > 0", "lost"),
+    ],
+)
+def test_a_broken_handler_is_found_out(
+    empty_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    clause: str,
+    fault: str,
+) -> None:
+    monkeypatch.setattr(crew, "COMMAND", (sys.executable, "-P", "-c", BROKEN_WORKER.format(clause=clause)))
+    monkeypatch.setattr(watch, "PATIENCE", 2.0)
+    assert not asyncio.run(keep_shop(empty_database, 2, live=False))
+    [found] = numbers(capsys.readouterr().out, f"WRONG: .*{fault} #")
+    assert found >= 1
+
+
+def test_a_worker_that_ends_by_itself_ends_the_demo(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "COMMAND", (sys.executable, "-c", "raise SystemExit(3)"))
+    with pytest.raises(ExceptionGroup) as several:
+        asyncio.run(keep_shop(empty_database, 60, live=False))
+    assert several.group_contains(OutriderError, match="ended with code 3")

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from tests.dispatch.shop import Placed, Shop, opened
 
 from outrider import HandlerContext
+from outrider.dispatch.tail import Tail
+from outrider.postgres import session
 
 POISON = "c3"
 
@@ -83,4 +85,27 @@ async def test_a_sequence_that_jumped_is_no_death(database: str) -> None:
         await shop.rows(f"select setval('outrider.takes_{row['id']}', 20)")
         await shop.publish("a1", "a2")
         assert (await shop.app.drain()).handled == 2
+        assert await shop.parked() == {}
+
+
+async def test_a_suspect_that_has_to_wait_for_its_partition_is_run_and_not_counted_again(database: str) -> None:
+    """It is counted, and committed, before it runs; in between another worker may get hold of the partition."""
+    async with opened(database) as shop:
+        await shop.publish("a1")
+        [row] = await shop.rows("select id from outrider.cursor")
+        await shop.rows(f"select nextval('outrider.takes_{row['id']}') from generate_series(1, 3)")
+        tail = Tail(shop.app.handlers[0], shop.app.signals, schema="outrider", generation=0, worker="test")
+        async with (
+            await session.connect(database, autocommit=True) as conn,
+            await session.connect(database, autocommit=True) as other,
+        ):
+            assert (await tail.step(conn)).outcome == "done", "parked as suspect"
+            assert (await tail.step(conn)).outcome == "armed"
+            async with other.transaction():
+                await other.execute("select from outrider.cursor for update")
+                for _ in range(3):
+                    assert (await tail.step(conn)).outcome == "busy"
+            assert (await tail.step(conn)).handled == 1
+        tail.close()
+        assert await shop.effects() == ["a1"]
         assert await shop.parked() == {}

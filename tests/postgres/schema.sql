@@ -745,7 +745,7 @@ begin
             perform "outrider".bury(first.id, 'worker_crash',
                 'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
         else
-            update "outrider".delivery as d set crashes = d.crashes + 1, run_at = now() + interval '2 seconds'
+            update "outrider".delivery as d set crashes = d.crashes + 1, run_at = now() + interval '10 seconds'
             where d.id = first.id;
             head.outcome := 'armed';
             head.delivery := first.id;

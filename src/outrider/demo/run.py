@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.live import Live
-
-from outrider import Outrider
-from outrider.demo import watch
+from outrider.demo.crew import Crew
+from outrider.demo.draw import News, summary
+from outrider.demo.handlers import open_shop
 from outrider.demo.shop import HESITANT, Shop, pause
-from outrider.demo.watch import Figures
+from outrider.demo.trouble import Trouble
+from outrider.demo.watch import Watch, print_line
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.session import connect_sync
@@ -23,7 +21,7 @@ from outrider.postgres.session import connect_sync
 DATABASE = "outrider_demo"
 PIPED_SECONDS = 10.0
 TILLS = 4
-CLERKS = 3
+WORKERS = 2
 
 
 def run(seconds: float | None) -> bool:
@@ -51,73 +49,40 @@ def fresh_database(server: Embedded) -> Iterator[str]:
 
 
 async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
-    closing, closed, all_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    people_at_once = TILLS + len(HESITANT) + CLERKS + 1
-    app = Outrider(context="shop", dsn=dsn, schema="outrider", generation=0, pool_size=people_at_once)
-    shop = Shop(app)
+    closing, closed = asyncio.Event(), asyncio.Event()
+    close_on_signals(closing)
+    app = open_shop(dsn, pool_size=TILLS + len(HESITANT) + 3)  # the thief, the trouble and the watch
+    shop, crew = Shop(app), Crew(dsn, WORKERS)
     async with app, asyncio.TaskGroup() as people:
         await shop.furnish()
-        close_on_signals(closing)
-        watching = people.create_task(keep_watch(shop, all_read, live=live))
-        clerks = [people.create_task(shop.clerk(closed)) for _ in range(CLERKS)]
-        customers = [people.create_task(shop.serve(closing)) for _ in range(TILLS)]
-        customers += [people.create_task(shop.serve_hesitant(name, closing)) for name in HESITANT]
+        workers = [people.create_task(crew.employ()) for _ in range(WORKERS)]
+        await crew.complete.wait()
+        news = News()
+        trouble = Trouble(app, crew, news.tell_trouble)
+        watch = Watch(shop, crew, trouble, news, live=live)
+        watching = people.create_task(watch.keep(closed))
+        visitors = [people.create_task(shop.serve(closing)) for _ in range(TILLS)]
+        visitors += [people.create_task(shop.serve_hesitant(name, closing)) for name in HESITANT]
+        visitors += [people.create_task(shop.serve_thieves(closing)), people.create_task(trouble.make(closing))]
         await pause(closing, seconds)
         closing.set()
-        await asyncio.gather(*customers)
+        await asyncio.gather(*visitors)
         closed.set()
-        await asyncio.gather(*clerks)
-        all_read.set()
         figures = await watching
-    print_line(watch.summary(figures, shop.rolled_back))
+        crew.dismiss()
+        await asyncio.gather(*workers)
+    print_line(summary(figures, watch.floor()))
     return figures.exact
 
 
-async def keep_watch(shop: Shop, all_read: asyncio.Event, *, live: bool) -> Figures:
-    with screen(live=live) as show:
-        begun = time.monotonic()
-        figures, counted = Figures(), begun
-        while True:
-            last = all_read.is_set()
-            async with shop.app.connect() as conn:
-                before, then = figures, counted
-                counted = time.monotonic()
-                figures = await watch.count(conn, closed=last)
-                fresh = await watch.newest(conn, late=False) if live else []
-                late = await watch.newest(conn, late=True) if live else []
-            rate = (figures.read - before.read) / max(counted - then, 0.1)
-            if live:
-                show(watch.draw(figures, shop.rolled_back, shop.read_again, rate, fresh, late))
-            else:
-                show(watch.line(counted - begun, figures, shop.rolled_back, rate))
-            if last:
-                return figures
-            # Counting reads everything there is: it may take a quarter of the time, no more.
-            cost = time.monotonic() - counted
-            await pause(all_read, max(0.25 if live else 1.0, 3 * cost))
-
-
-@contextmanager
-def screen(*, live: bool) -> Iterator[Callable[..., None]]:
-    if not live:
-        yield print_line
-        return
-    with Live(console=Console(), auto_refresh=False) as picture:
-        yield lambda drawing: picture.update(drawing, refresh=True)
-
-
 def close_on_signals(closing: asyncio.Event) -> None:
-    """The first Ctrl-C closes the shop in good order; a second one just ends it."""
-    loop = asyncio.get_running_loop()
+    """The first Ctrl-C closes the shop in good order; a second one just ends it, as asyncio does it."""
+    loop, cancel = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
 
     def close() -> None:
         closing.set()
         loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, cancel)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, close)
-
-
-def print_line(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()

@@ -62,6 +62,13 @@ class _Known:
     failures: list[tuple[Envelope, int, Later | Dead, BaseException]] = field(default_factory=list)
     rolled_back: int = 0
     armed: int | None = None
+    patience: int = 50
+    """So often it may find the partition held by others before it gives up telling."""
+
+    def urgent(self) -> bool:
+        """Whether there is something to tell: the database has counted a suspect as about to run, or does not know yet."""
+        self.patience -= 1
+        return self.patience > 0 and (self.armed is not None or bool(self.failures) or self.rolled_back > 0)
 
 
 class Tail:
@@ -88,6 +95,11 @@ class Tail:
     def close(self) -> None:
         self._runner.close()
 
+    @property
+    def urgent(self) -> bool:
+        """Its next take must not wait: it holds what the database should know."""
+        return self._known.partition is not None
+
     async def step(self, conn: Connection) -> Step:
         """One batch, committed; or rolled back, and remembered for the next take."""
         hit("take.sent")
@@ -103,7 +115,8 @@ class Tail:
         self._signals.emit(Taken(self.handler.name, claim.partition, len(claim.rows), claim.outcome))
         if claim.batch is None:
             await handling.roll_back(conn)
-            self._known = _Known()
+            if claim.outcome != "busy" or not self._known.urgent():
+                self._known = _Known()
             return Step(claim.outcome, due_in=claim.due_in)
         self._known.partition = claim.partition
         begun = clock()

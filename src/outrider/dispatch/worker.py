@@ -27,6 +27,7 @@ GRACE = 30.0
 HEARTBEAT = 10.0
 BUSY_PAUSE = 1.0
 """Another session holds what there is to read: look again soon, in case it dies."""
+URGENT_PAUSE = 0.02
 TURN = 0.5
 """So long a tail may keep a session while others wait for one."""
 LONGEST_TROUBLE = 5.0
@@ -196,7 +197,9 @@ class Worker:
             return longest * random.uniform(0.5, 1)  # noqa: S311
         skipped = step.outcome in ("busy", "paused", "unknown")  # it may have been due for long
         sleep = self._polling.next(self.listening, None if skipped else step.due_in)
-        return min(sleep, BUSY_PAUSE) if step.outcome == "busy" else sleep
+        if step.outcome == "busy":
+            return min(sleep, URGENT_PAUSE if tail.urgent else BUSY_PAUSE)
+        return sleep
 
     def _looked(self, name: str) -> None:
         self._unlooked.discard(name)

@@ -1,6 +1,6 @@
 -- Handlers: receipts, what is owed out of line, the commit guard, wake-ups, workers.
 -- breaking: yes
--- functions: 8833c8385b41b918
+-- functions: e909ecee197ff43e
 
 drop function if exists /*schema*/take(text, integer, integer, integer, bigint);
 drop function if exists /*schema*/register(text, text, text, text[], integer, text);

@@ -4,8 +4,8 @@
 -- No rows: nothing is due. Otherwise a first row without an event, then events, as in take.
 --
 -- A suspect (one of a batch whose worker died three times) runs alone, and is counted and committed before it runs:
--- outcome armed. While its worker is at it the row looks like one that is due soon; if the worker dies it becomes due
--- again and is counted again; after the third time it is buried.
+-- outcome armed. For ten seconds it is then its worker's own; if the worker dies it becomes due again and is counted
+-- again; after the third time it is buried.
 create or replace function /*schema*/take_parked(
     p_subscription text, p_generation bigint, p_partition integer, p_limit integer, p_armed bigint, p_suspicious boolean,
     p_takes bigint, p_matched integer, p_worker text
@@ -48,7 +48,7 @@ begin
             perform /*schema*/bury(first.id, 'worker_crash',
                 'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
         else
-            update /*schema*/delivery as d set crashes = d.crashes + 1, run_at = now() + interval '2 seconds'
+            update /*schema*/delivery as d set crashes = d.crashes + 1, run_at = now() + interval '10 seconds'
             where d.id = first.id;
             head.outcome := 'armed';
             head.delivery := first.id;
