@@ -60,19 +60,28 @@ class LentSyncSession(Connection[Any]):
         raise _refused("commits")
 
 
-def lend(owner: AsyncConnection[Any]) -> LentSession:
-    lent = LentSession(owner.pgconn, tuple_row)
-    lent._prepared = owner._prepared
+def lend(owner: AsyncConnection[Any] | Connection[Any]) -> LentSession:
+    """A twin of the worker's connection: made for every event, so without what a constructor sets up anew."""
+    if isinstance(owner, Connection):
+        lent = LentSession(owner.pgconn, tuple_row)
+        lent._prepared = owner._prepared
+        return lent
+    owner.adapters  # noqa: B018 (made when first asked for; the twins share it)
+    lent = LentSession.__new__(LentSession)
+    lent.__dict__.update(owner.__dict__)
+    lent._autocommit = False
     return lent
 
 
-def lend_sync(owner: AsyncConnection[Any]) -> LentSyncSession:
+def lend_sync(owner: AsyncConnection[Any] | Connection[Any]) -> LentSyncSession:
     lent = LentSyncSession(owner.pgconn, tuple_row)
     lent._prepared = owner._prepared
     return lent
 
 
 def take_back(lent: LentSession | LentSyncSession) -> None:
+    lent._notice_handlers.clear()
+    lent._notify_handlers.clear()
     lent.pgconn = _GivenBack()  # type: ignore[assignment]
 
 
