@@ -5,9 +5,11 @@ CREATE TYPE outrider.taken AS (
 	partition integer,
 	batch bigint,
 	due_in double precision,
+	cursor bigint,
 	delivery bigint,
 	conceded integer,
-	parked integer,
+	told bigint[],
+	untold bigint[],
 	attempt integer,
 	seq bigint,
 	id uuid,
@@ -43,6 +45,19 @@ begin
     where d.id = p_delivery and d.status = 'pending'
     returning d.* into buried;
     perform "outrider".promote(buried.subscription, array[buried.ordering_key]);
+end
+$$;
+
+CREATE FUNCTION outrider.excuse(p_cursor bigint, p_armed bigint DEFAULT NULL::bigint) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform nextval(format('"outrider".excused_%s', p_cursor)::regclass);
+    if p_armed is not null then
+        update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
+        where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
+    end if;
 end
 $$;
 
@@ -105,49 +120,52 @@ $$;
 CREATE FUNCTION outrider.make_counter() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
+    AS $_$
 begin
     if tg_op = 'INSERT' then
         execute format('create sequence if not exists "outrider".takes_%s', new.id);
-        execute format('grant usage on sequence "outrider".takes_%s to public', new.id);
+        execute format('create sequence if not exists "outrider".excused_%s', new.id);
+        execute format('grant usage on sequence "outrider".takes_%1$s, "outrider".excused_%1$s to public', new.id);
     else
-        execute format('drop sequence if exists "outrider".takes_%s', old.id);
+        execute format('drop sequence if exists "outrider".takes_%1$s, "outrider".excused_%1$s', old.id);
     end if;
     return null;
 end
-$$;
+$_$;
 
-CREATE FUNCTION outrider.park_again(p_subscription text, p_failed jsonb, p_worker text) RETURNS integer
+CREATE FUNCTION outrider.park_again(p_subscription text, p_failed jsonb, p_worker text) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    lines   text[];
-    matched integer;
+    lines text[];
+    told  bigint[];
 begin
     with again as (
-    update "outrider".delivery as d
-    set attempts        = d.attempts + f.counted::integer,
-        run_at          = now() + f.delay * interval '1 second',
-        status          = case when f.dead then 'failed' else d.status end,
-        head            = d.head and not f.dead,
-        suspect         = false,
-        crashes         = 0,
-        last_error_code = f.code,
-        last_error      = f.message,
-        first_failed_at = coalesce(d.first_failed_at, now()),
-        failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
-                                else d.failure_history end)
-                          || "outrider".failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker)
-    from jsonb_to_recordset(p_failed) as f (
-        seq bigint, delay double precision, code text, message text, counted boolean, dead boolean)
-    where d.subscription = p_subscription and d.seq = f.seq and d.status = 'pending'
-    returning d.ordering_key
+        update "outrider".delivery as d
+        set attempts        = d.attempts + f.counted::integer,
+            run_at          = now() + f.delay * interval '1 second',
+            status          = case when f.dead then 'failed' else d.status end,
+            head            = d.head and not f.dead,
+            suspect         = false,
+            crashes         = 0,
+            last_error_code = f.code,
+            last_error      = f.message,
+            first_failed_at = coalesce(d.first_failed_at, now()),
+            -- The newest say most.
+            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                    else d.failure_history end)
+                              || "outrider".failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker)
+        from jsonb_to_recordset(p_failed) as f (
+            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean)
+        where d.subscription = p_subscription and d.seq = f.seq and d.status = 'pending' and d.attempts = f.attempt - 1
+        returning d.seq, d.ordering_key
     )
-    select count(*), array_agg(distinct again.ordering_key) filter (where again.ordering_key is not null)
-    into matched, lines from again;
+    select coalesce(array_agg(again.seq), '{}'),
+           array_agg(distinct again.ordering_key) filter (where again.ordering_key is not null)
+    into told, lines from again;
     perform "outrider".promote(p_subscription, lines);
-    return matched;
+    return told;
 end
 $$;
 
@@ -355,11 +373,12 @@ declare
     this       bigint;
     head       "outrider".taken;
     this_take  bigint;
-    unexplained bigint;
+    new_excused bigint;
+    deaths     bigint;
+    unparked   jsonb;
     settles    boolean;
     suspicious boolean := false;
     diverting  boolean := false;
-    matched    integer := 0;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
@@ -444,41 +463,49 @@ begin
     if settles then
         this_take := nextval(format('"outrider".takes_%s', cur.id)::regclass);
         perform set_config('outrider.batch', this_take::text, true);
-        -- Rolled back, and nobody says why. After a crash of the server a sequence goes on up to 32 numbers further on:
-        -- so many deaths in a row are none; begin to count anew.
-        unexplained := this_take - cur.takes - 1 - p_excused;
-        if unexplained > 5 then
-            update "outrider".cursor as c set takes = this_take where c.id = cur.id;
+        perform nextval(format('"outrider".excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
+        new_excused := coalesce(pg_sequence_last_value(format('"outrider".excused_%s', cur.id)::regclass), 0);
+        head.batch := this_take;
+        head.partition := cur.partition;
+        head.cursor := cur.id;
+        -- After a crash of the server a sequence goes on up to 32 numbers further on: so many deaths in a row are none;
+        -- begin to count anew.
+        deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
+        if deaths > 5 then
+            update "outrider".cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
             head.outcome := 'more';
-            head.batch := this_take;
-            head.partition := cur.partition;
+            head.untold := array(select f.seq from jsonb_to_recordset(p_failed) as f (seq bigint));
             return next head;
             return;
         end if;
-        suspicious := unexplained >= 3;
-        diverting := suspicious or p_failed is not null;
+        suspicious := deaths >= 3;
         if p_failed is not null then
-            matched := "outrider".park_again(p_subscription, p_failed, p_worker);
+            head.told := "outrider".park_again(p_subscription, p_failed, p_worker);
+            unparked := (
+                select jsonb_agg(f) from jsonb_array_elements(p_failed) as f
+                where not exists (select from "outrider".delivery as d
+                                  where d.subscription = p_subscription and d.seq = (f->>'seq')::bigint));
         end if;
+        diverting := suspicious or unparked is not null;
         -- A failure that is to be parked from the log comes first: the caller knows of it now.
         if exists (select from "outrider".delivery as d
                    where d.subscription = p_subscription and d.generation = p_generation
                      and d.partition = cur.partition and d.status = 'pending' and d.head) then
             diverting := true;
-            if p_failed is null or matched = jsonb_array_length(p_failed) then
+            if unparked is null then
                 return query select * from "outrider".take_parked(
-                    p_subscription, p_generation, cur.partition, p_limit, p_armed, suspicious, this_take, matched, p_worker);
+                    p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker);
                 if found then
                     return;
                 end if;
             end if;
             if sub.ordering = 'total' and not suspicious then
                 -- Its parked event is not due: the cursor waits.
-                update "outrider".cursor as c set takes = this_take where c.id = cur.id;
+                update "outrider".cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
                 head.outcome := 'waiting';
-                head.batch := this_take;
-                head.partition := cur.partition;
-                head.parked := matched;
+                head.due_in := (
+                    select extract(epoch from min(d.run_at) - now()) from "outrider".delivery as d
+                    where d.subscription = p_subscription and d.status = 'pending' and d.head);
                 return next head;
                 return;
             end if;
@@ -587,7 +614,8 @@ begin
             mark_seq   = case when moved.mark then q else cur.mark_seq end,
             mark_xid   = case when moved.mark then r else cur.mark_xid end,
             cluster    = cur.cluster,
-            takes      = coalesce(this_take, c.takes)
+            takes      = coalesce(this_take, c.takes),
+            excused    = coalesce(new_excused, c.excused)
         from snapshot, late_end, fresh_end,
              lateral (select cur.owing is null and late_end.seq is null
                              and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
@@ -609,7 +637,7 @@ begin
     ),
     failed as materialized (
         select f.seq, f.delay, f.code, f.message, f.counted, f.dead
-        from jsonb_to_recordset(p_failed) as f (
+        from jsonb_to_recordset(unparked) as f (
             seq bigint, delay double precision, code text, message text, counted boolean, dead boolean)
         where diverting
     ),
@@ -677,7 +705,7 @@ begin
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
     )
-    select e.outcome, e.partition, e.batch, null::double precision, null::bigint, e.conceded, e.parked,
+    select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded, e.told, e.untold,
            e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
            e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
            e.entity_version, e.payload, e.idempotency_key, e.trace_context, e.origin
@@ -685,7 +713,10 @@ begin
         select 0 as part, advance.outcome, cur.partition as partition, this_take as batch,
                case when settles then (select count(*) from batch) - (select count(*) from receipts)
                                       - (select count(*) from parked) end::integer as conceded,
-               (select count(*) from parked)::integer + matched as parked,
+               cur.id as cursor,
+               head.told || array(select diverted.seq from diverted where diverted.failed) as told,
+               array(select failed.seq from failed
+                     where failed.seq > coalesce((select seq from late_end), (select seq from fresh_end))) as untold,
                null::integer as attempt, null::bigint as seq, null::uuid as id, null::text as event_type,
                null::integer as event_version, null::timestamptz as occurred_at, null::text as source,
                null::text as target, null::text as content_class, null::text as channel, null::bigint as generation,
@@ -694,7 +725,7 @@ begin
                null::text as trace_context, null::text as origin
         from advance
         union all
-        select b.part, null, null, null, null, null,
+        select b.part, null, null, null, null, null, null, null,
                1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
                b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
                b.entity_version, b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
@@ -705,128 +736,6 @@ begin
     order by e.part, e.seq;
 end
 $$;
-
-CREATE FUNCTION outrider.take_parked(p_subscription text, p_generation bigint, p_partition integer, p_limit integer, p_armed bigint, p_suspicious boolean, p_takes bigint, p_matched integer, p_worker text) RETURNS SETOF outrider.taken
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
-    SET enable_seqscan TO 'off'
-    AS $$
-#variable_conflict use_column
-declare
-    head   "outrider".taken;
-    first  "outrider".delivery;
-    chosen bigint[];
-    lines  text[];
-begin
-    head.partition := p_partition;
-    head.batch := p_takes;
-    head.outcome := 'more';
-    head.parked := p_matched;
-    head.conceded := 0;
-
-    if p_suspicious then
-        update "outrider".delivery as d set suspect = true
-        where d.subscription = p_subscription and d.generation = p_generation and d.partition = p_partition
-          and d.status = 'pending' and d.head and d.run_at <= now();
-        return;
-    end if;
-
-    select d.* into first from "outrider".delivery as d
-    where d.subscription = p_subscription and d.generation = p_generation and d.partition = p_partition
-      and d.status = 'pending' and d.head and (d.run_at <= now() and p_armed is null or d.id = p_armed)
-    order by d.run_at, d.id limit 1;
-    if not found then
-        return;
-    end if;
-
-    if first.suspect and first.id is distinct from p_armed then
-        if first.crashes >= 3 then
-            perform "outrider".bury(first.id, 'worker_crash',
-                'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
-        else
-            update "outrider".delivery as d set crashes = d.crashes + 1, run_at = now() + interval '10 seconds'
-            where d.id = first.id;
-            head.outcome := 'armed';
-            head.delivery := first.id;
-        end if;
-        update "outrider".cursor as c set takes = p_takes
-        where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
-        return next head;
-        return;
-    end if;
-
-    if first.id = p_armed then
-        chosen := array[first.id];
-    else
-        chosen := array(
-            select one.id
-            from (select h.id, h.ordering_key, row_number() over (order by h.run_at, h.id) as place
-                  from "outrider".delivery as h
-                  where h.subscription = p_subscription and h.generation = p_generation and h.partition = p_partition
-                    and h.status = 'pending' and h.head and not h.suspect and h.run_at <= now()
-                  order by h.run_at, h.id limit p_limit) as h
-            cross join lateral (
-                select h.id, 0::bigint as seq
-                union all
-                (select f.id, f.seq from "outrider".delivery as f
-                 where f.subscription = p_subscription and f.ordering_key = h.ordering_key
-                   and f.status = 'pending' and not f.head
-                   and f.seq < coalesce((
-                       select min(stop.seq) from "outrider".delivery as stop
-                       where stop.subscription = p_subscription and stop.ordering_key = h.ordering_key
-                         and stop.status = 'pending' and not stop.head and (stop.suspect or stop.run_at > now())),
-                       9223372036854775807)
-                 order by f.seq limit p_limit)
-            ) as one
-            order by h.place, one.seq limit p_limit);
-    end if;
-
-    lines := array(select distinct d.ordering_key from "outrider".delivery as d
-                   where d.id = any (chosen) and d.ordering_key is not null);
-    update "outrider".cursor as c set takes = p_takes
-    where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
-
-    return query
-    with gone as (
-        delete from "outrider".delivery as d where d.id = any (chosen)
-        returning d.id, d.seq, d.attempts, d.ordering_key
-    ),
-    batch as materialized (
-        select array_position(chosen, gone.id) as place, gone.attempts + 1 as attempt, o.*
-        from gone cross join lateral (select o.* from "outrider".outbox as o where o.seq = gone.seq limit 1) as o
-    ),
-    receipts as (
-        insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
-        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
-        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
-              from batch) as winner
-        order by winner.key, winner.place
-        on conflict do nothing
-        returning seq
-    )
-    select head.outcome, head.partition, head.batch, null::double precision, null::bigint,
-           ((select count(*) from batch) - (select count(*) from receipts))::integer, p_matched,
-           null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
-           null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
-           null::text, null::text, null::text
-    union all
-    (select null, null, null, null, null, null, null,
-            b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
-            b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
-            b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
-     from batch as b
-     where b.seq in (select receipts.seq from receipts)
-     order by b.place);
-
-    perform "outrider".promote(p_subscription, lines);
-end
-$$;
-
-CREATE FUNCTION outrider.uuid7() RETURNS uuid
-    LANGUAGE sql PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$select uuidv7()$$;
 
 CREATE TABLE outrider.cursor (
     subscription text NOT NULL,
@@ -843,6 +752,7 @@ CREATE TABLE outrider.cursor (
     cluster bigint NOT NULL,
     id bigint NOT NULL,
     takes bigint DEFAULT 0 NOT NULL,
+    excused bigint DEFAULT 0 NOT NULL,
     CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
     CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
     CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
@@ -864,6 +774,125 @@ COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id 
 COMMENT ON COLUMN outrider.cursor.cluster IS 'the system identifier of the cluster whose transaction ids these are';
 
 COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
+
+COMMENT ON COLUMN outrider.cursor.excused IS 'the sequence excused_<id> at the last commit: rollbacks in good order';
+
+CREATE FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text) RETURNS SETOF outrider.taken
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    head   "outrider".taken := p_head;
+    first  "outrider".delivery;
+    chosen bigint[];
+    lines  text[];
+begin
+    head.outcome := 'more';
+    head.conceded := 0;
+
+    if p_suspicious then
+        update "outrider".delivery as d set suspect = true
+        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
+          and d.status = 'pending' and d.head and d.run_at <= now();
+        return;
+    end if;
+
+    select d.* into first from "outrider".delivery as d
+    where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
+      and d.status = 'pending' and d.head and (d.run_at <= now() and p_armed is null or d.id = p_armed)
+    order by d.run_at, d.id limit 1;
+    if not found then
+        return;
+    end if;
+
+    if first.suspect and first.id is distinct from p_armed then
+        if first.crashes >= 3 then
+            perform "outrider".bury(first.id, 'worker_crash',
+                'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
+        else
+            update "outrider".delivery as d set crashes = d.crashes + 1, run_at = now() + interval '30 seconds'
+            where d.id = first.id;
+            head.outcome := 'armed';
+            head.delivery := first.id;
+        end if;
+        update "outrider".cursor as c set takes = head.batch, excused = p_excused where c.id = p_cursor.id;
+        return next head;
+        return;
+    end if;
+
+    if first.id = p_armed then
+        chosen := array[first.id];
+    else
+        chosen := array(
+            select one.id
+            from (select h.id, h.ordering_key, row_number() over (order by h.run_at, h.id) as place
+                  from "outrider".delivery as h
+                  where h.subscription = p_subscription and h.generation = p_cursor.generation and h.partition = p_cursor.partition
+                    and h.status = 'pending' and h.head and not h.suspect and h.run_at <= now()
+                  order by h.run_at, h.id limit p_limit) as h
+            cross join lateral (
+                select h.id, 0::bigint as seq
+                union all
+                (select f.id, f.seq from "outrider".delivery as f
+                 where f.subscription = p_subscription and f.ordering_key = h.ordering_key
+                   and f.status = 'pending' and not f.head
+                   and f.seq < coalesce((
+                       select min(stop.seq) from "outrider".delivery as stop
+                       where stop.subscription = p_subscription and stop.ordering_key = h.ordering_key
+                         and stop.status = 'pending' and not stop.head and (stop.suspect or stop.run_at > now())),
+                       9223372036854775807)
+                 order by f.seq limit p_limit)
+            ) as one
+            order by h.place, one.seq limit p_limit);
+    end if;
+
+    lines := array(select distinct d.ordering_key from "outrider".delivery as d
+                   where d.id = any (chosen) and d.ordering_key is not null);
+    update "outrider".cursor as c set takes = head.batch, excused = p_excused where c.id = p_cursor.id;
+
+    return query
+    with gone as (
+        delete from "outrider".delivery as d where d.id = any (chosen)
+        returning d.id, d.seq, d.attempts, d.ordering_key
+    ),
+    batch as materialized (
+        select array_position(chosen, gone.id) as place, gone.attempts + 1 as attempt, o.*
+        from gone cross join lateral (select o.* from "outrider".outbox as o where o.seq = gone.seq limit 1) as o
+    ),
+    receipts as (
+        insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
+        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
+              from batch) as winner
+        order by winner.key, winner.place
+        on conflict do nothing
+        returning seq
+    )
+    select head.outcome, head.partition, head.batch, null::double precision, head.cursor, null::bigint,
+           ((select count(*) from batch) - (select count(*) from receipts))::integer, head.told, head.untold,
+           null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
+           null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
+           null::text, null::text, null::text
+    union all
+    (select null, null, null, null, null, null, null, null, null,
+            b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
+            b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
+            b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+     from batch as b
+     where b.seq in (select receipts.seq from receipts)
+     order by b.place);
+
+    perform "outrider".promote(p_subscription, lines);
+end
+$$;
+
+CREATE FUNCTION outrider.uuid7() RETURNS uuid
+    LANGUAGE sql PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$select uuidv7()$$;
 
 ALTER TABLE outrider.cursor ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME outrider.cursor_id_seq
@@ -1935,6 +1964,8 @@ ALTER TABLE ONLY outrider.delivery
 
 REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.excuse(p_cursor bigint, p_armed bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
@@ -1959,6 +1990,6 @@ REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_failed jsonb, p_armed bigint, p_excused integer, p_worker text, p_careful boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_generation bigint, p_partition integer, p_limit integer, p_armed bigint, p_suspicious boolean, p_takes bigint, p_matched integer, p_worker text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;

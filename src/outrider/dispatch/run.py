@@ -19,10 +19,8 @@ from outrider.outcome import TerminalError
 from outrider.postgres import handling
 from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import abandon
-from outrider.postgres.log import PAYLOAD, TYPE, envelope_of
+from outrider.postgres.log import PAYLOAD, TRACE, TYPE, envelope_of
 from outrider.postgres.session import DatabaseError
-
-_TRACE = 24
 
 
 class TransactionEnded(TerminalError):
@@ -63,7 +61,7 @@ class Runner:
             for row in rows:
                 deadline.began = begun = clock()
                 ctx = context(conn, (row,))
-                token = None if row[_TRACE] is None else trace.inherited.set(envelope_of(row).trace_context)
+                token = None if row[TRACE] is None else trace.inherited.set(envelope_of(row).trace_context)
                 hit("handle.before")
                 try:
                     event = decode(row)
@@ -100,7 +98,7 @@ class Runner:
                 raise Failure((row,), error, clock() - begun, ours=False) from error
         ctx = SyncHandlerContext(conn, rows) if self.handler.blocking else HandlerContext(conn, rows)
         # A batch may come from many traces; what it publishes carries on the first of them.
-        traced = next((row for row in rows if row[_TRACE] is not None), None)
+        traced = next((row for row in rows if row[TRACE] is not None), None)
         token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
         hit("handle.before")
         with Deadline(self.handler.timeout) as deadline:

@@ -96,6 +96,11 @@ class Tail:
         self._runner.close()
 
     @property
+    def armed(self) -> bool:
+        """Its next take runs a suspect, which may kill the process."""
+        return self._known.armed is not None
+
+    @property
     def urgent(self) -> bool:
         """Its next take must not wait: it holds what the database should know."""
         return self._known.partition is not None
@@ -156,36 +161,42 @@ class Tail:
         self._careful = max(0, self._careful - 1)
         self._troubles.clear()
         self.trouble = 0
-        known, self._known = self._known, _Known(partition=claim.partition if self._alone else None)
-        if claim.outcome == "armed":
-            self._known.partition, self._known.armed = claim.partition, claim.delivery
+        told, untold = claim.told or (), claim.untold or ()
+        known, self._known = self._known, _Known()
+        self._known.failures = [each for each in known.failures if each[0].seq in untold]
+        self._known.armed = claim.delivery
+        if self._alone or self._known.failures or self._known.armed is not None:
+            self._known.partition = claim.partition
         parked, buried = 0, 0
-        if known.failures and claim.parked:
-            for envelope, attempt, verdict, _ in known.failures:
-                if isinstance(verdict, Dead):
-                    buried += 1
-                    self._signals.emit(Buried(name, envelope, attempt, verdict.code, verdict.message))
-                else:
-                    parked += 1
-                    self._signals.emit(Parked(name, envelope, attempt, verdict.code, verdict.delay))
-        elif known.failures:  # the take did not get as far as these events
-            self._known.partition, self._known.failures = claim.partition, known.failures
+        for envelope, attempt, verdict, _ in known.failures:
+            if envelope.seq not in told:
+                continue
+            if isinstance(verdict, Dead):
+                buried += 1
+                self._signals.emit(Buried(name, envelope, attempt, verdict.code, verdict.message))
+            else:
+                parked += 1
+                self._signals.emit(Parked(name, envelope, attempt, verdict.code, verdict.delay))
         details = _Details(claim.rows, took)
         self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details))
-        errors = tuple(error for *_, error in known.failures)
+        errors = tuple(error for envelope, _, _, error in known.failures if envelope.seq in told)
         return Step(claim.outcome, events, conceded, parked, buried, claim.due_in, errors)
 
     async def _failed(self, conn: Connection, claim: Claim, failure: Failure) -> Step:
         if isinstance(failure.error, TimeoutError):
             handling.end(conn)  # whatever the handler left running on it ends too
+            excused = False
         else:
-            await handling.roll_back(conn)
+            excused = await handling.give_up(conn, claim.cursor, self._known.armed, self._schema)
+        if excused:
+            self._known.armed = None
+        else:
+            self._known.rolled_back += 1
         hit("rollback.after")
-        self._known.rolled_back += 1
         self._size.shrink()
         rows = failure.rows
         verdict = self._judge(failure)
-        if isinstance(verdict, Infrastructure):
+        if isinstance(verdict, Infrastructure) or not rows:
             self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message))
             self.trouble += 1
             if self.trouble >= ISOLATE_AFTER:
@@ -237,12 +248,13 @@ def _as_json(failures: Sequence[tuple[Envelope, int, Later | Dead, BaseException
         [
             {
                 "seq": envelope.seq,
+                "attempt": attempt,
                 "delay": verdict.delay.total_seconds() if isinstance(verdict, Later) else 0,
                 "code": verdict.code,
                 "message": verdict.message,
                 "counted": verdict.counted if isinstance(verdict, Later) else True,
                 "dead": isinstance(verdict, Dead),
             }
-            for envelope, _, verdict, _ in failures
+            for envelope, attempt, verdict, _ in failures
         ]
     )

@@ -11,6 +11,7 @@ from typing import Self
 
 from outrider.config import Settings
 from outrider.dispatch.handler import Handler
+from outrider.dispatch.quarantine import Quarantine
 from outrider.dispatch.tail import Step, Tail
 from outrider.dispatch.wake import Polling, Wakes
 from outrider.errors import ConfigError, DatabaseUnavailable
@@ -73,6 +74,7 @@ class Worker:
         self._lanes = Lanes(dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30)
         self._wakes = Wakes({each.name: frozenset(each.models) for each in handlers}, self._woken)
         self._polling = polling(settings)
+        self._quarantine = Quarantine()
         self._listener = Listener(
             settings.listen_dsn or dsn,
             channels(settings.generation, classes),
@@ -182,7 +184,8 @@ class Worker:
             async with self._lanes.lane() as conn:
                 turn = clock() + TURN
                 while True:
-                    step = await tail.step(conn)
+                    async with self._quarantine.alone() if tail.armed else self._quarantine.beside_others():
+                        step = await tail.step(conn)
                     self.last_contact = clock()
                     if not step.again or self.stopping or not usable(conn) or (self._lanes.waiting and clock() > turn):
                         return step

@@ -14,7 +14,6 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
-from outrider.errors import OutriderError
 from outrider.postgres.log import HEADER, Asked, clear_error
 from outrider.postgres.statement import statement
 
@@ -22,8 +21,8 @@ Row = tuple[Any, ...]
 Connection = AsyncConnection[Any]
 
 
-class Lost(OutriderError):
-    """The worker's session is gone, or not in the state in which it must be."""
+class Lost(psycopg.OperationalError):
+    """COMMIT was answered, but not by COMMIT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,14 @@ class Claim:
     batch: int | None
     """The number of the take; None when nothing was claimed."""
     due_in: float | None
+    cursor: int | None
     delivery: int | None
+    """The suspect that may run now."""
     conceded: int | None
-    parked: int | None
+    told: list[int] | None
+    """The failures that the database knows of by now, by number."""
+    untold: list[int] | None
+    """Those that lie beyond what was read."""
     rows: list[Row]
 
 
@@ -56,8 +60,8 @@ async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
         if (clear := clear_error(error, schema)) is not None:
             raise clear from error
         raise
-    outcome, partition, batch, due_in, delivery, conceded, parked = rows[0][:HEADER]
-    return Claim(outcome, partition, batch, due_in, delivery, conceded, parked, rows[1:])
+    outcome, partition, batch, due_in, cursor_id, delivery, conceded, told, untold = rows[0][:HEADER]
+    return Claim(outcome, partition, batch, due_in, cursor_id, delivery, conceded, told, untold, rows[1:])
 
 
 async def settle(conn: Connection, batch: int, schema: str) -> None:
@@ -79,6 +83,17 @@ async def roll_back(conn: Connection) -> None:
             await conn.execute("rollback")
     except psycopg.Error:
         await conn.close()
+
+
+async def give_up(conn: Connection, cursor: int | None, armed: int | None, schema: str) -> bool:
+    """Roll back a batch, and say that this was no death; False when it could not be said."""
+    await roll_back(conn)
+    try:
+        await conn.execute(statement("excuse", schema), {"cursor": cursor, "armed": armed})
+    except psycopg.Error:
+        await conn.close()
+        return False
+    return True
 
 
 def end(conn: Connection) -> None:

@@ -175,8 +175,8 @@ def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) ->
 
 
 # The columns of a take: what happened, in its first row; then those of each event.
-HEADER = 7
-ATTEMPT, SEQ, TYPE, PAYLOAD = 7, 8, 10, 22
+HEADER = 9
+ATTEMPT, SEQ, TYPE, PAYLOAD, TRACE = 9, 10, 12, 24, 26
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _COLUMNS = (
     "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",

@@ -1,6 +1,6 @@
 -- Handlers: receipts, what is owed out of line, the commit guard, wake-ups, workers.
 -- breaking: yes
--- functions: e909ecee197ff43e
+-- functions: d665acbd93d07997
 
 drop function if exists /*schema*/take(text, integer, integer, integer, bigint);
 drop function if exists /*schema*/register(text, text, text, text[], integer, text);
@@ -66,12 +66,15 @@ create index delivery_line on /*schema*/delivery (subscription, ordering_key, se
 create index delivery_failed on /*schema*/delivery (subscription, id) where status = 'failed';
 
 alter table /*schema*/cursor
-    add column id    bigint not null generated always as identity,
-    add column takes bigint not null default 0;
+    add column id      bigint not null generated always as identity,
+    add column takes   bigint not null default 0,
+    add column excused bigint not null default 0;
 
 comment on column /*schema*/cursor.takes is 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
+comment on column /*schema*/cursor.excused is 'the sequence excused_<id> at the last commit: rollbacks in good order';
 
--- Takes are counted outside the transaction, so that a worker that dies in its batch leaves a trace.
+-- Takes are counted outside the transaction, so that a worker that dies in its batch leaves a trace; and so are those that
+-- were rolled back in good order, so that they are not taken for deaths.
 create function /*schema*/make_counter() returns trigger
     language plpgsql
     set search_path = pg_catalog, pg_temp
@@ -79,9 +82,10 @@ as $$
 begin
     if tg_op = 'INSERT' then
         execute format('create sequence if not exists /*schema*/takes_%s', new.id);
-        execute format('grant usage on sequence /*schema*/takes_%s to public', new.id);
+        execute format('create sequence if not exists /*schema*/excused_%s', new.id);
+        execute format('grant usage on sequence /*schema*/takes_%1$s, /*schema*/excused_%1$s to public', new.id);
     else
-        execute format('drop sequence if exists /*schema*/takes_%s', old.id);
+        execute format('drop sequence if exists /*schema*/takes_%1$s, /*schema*/excused_%1$s', old.id);
     end if;
     return null;
 end
@@ -94,7 +98,8 @@ declare
 begin
     for n in select id from /*schema*/cursor loop
         execute format('create sequence /*schema*/takes_%s', n);
-        execute format('grant usage on sequence /*schema*/takes_%s to public', n);
+        execute format('create sequence /*schema*/excused_%s', n);
+        execute format('grant usage on sequence /*schema*/takes_%1$s, /*schema*/excused_%1$s to public', n);
     end loop;
 end
 $existing$;
@@ -150,8 +155,8 @@ create table /*schema*/worker (
 
 -- What a take returns: a first row that says what happened, with no event; then the events in their order.
 create type /*schema*/taken as (
-    outcome text, partition integer, batch bigint, due_in double precision, delivery bigint, conceded integer,
-    parked integer,
+    outcome text, partition integer, batch bigint, due_in double precision, cursor bigint, delivery bigint,
+    conceded integer, told bigint[], untold bigint[],
     attempt integer, seq bigint, id uuid, event_type text, event_version integer, occurred_at timestamptz, source text,
     target text, content_class text, channel text, generation bigint, workspace_id text, aggregate_kind text,
     aggregate_id text, entity_version bigint, payload text, idempotency_key text, trace_context text, origin text

@@ -10,9 +10,11 @@
 -- only the events whose receipt is new: the claim settles, the commit makes it true (settle, refuse_unsettled).
 -- Parked events of the partition that are due come before the log (take_parked). p_failed names events that failed in
 -- a batch that was rolled back: they are parked now (or buried) instead of being returned, and what must wait behind
--- them is parked too. p_knows: the event types that the worker's code knows. p_excused: how many takes of this partition
--- the caller has rolled back in good order since its last commit; three more than that are deaths, and then the batch
--- is parked as suspect. p_armed: the suspect that the caller has counted and may run now. p_careful: see own_receipts.
+-- them is parked too; the first row says which of them the database now knows (told), and which lie beyond what was read
+-- (untold: name them again). An attempt that is known already is not counted twice. p_knows: the event types that the
+-- worker's code knows. p_excused: rollbacks in good order that the caller could not report (excuse). Takes that were
+-- rolled back without an excuse are deaths; after three of them the batch is parked as suspect. p_armed: the suspect that
+-- the caller has counted and may run now. p_careful: see own_receipts.
 --
 -- Returns a first row without an event, then the events. Its `outcome`:
 --   idle     nothing to read: no transaction id used, nothing written; due_in = seconds until the next parked event
@@ -53,11 +55,12 @@ declare
     this       bigint;
     head       /*schema*/taken;
     this_take  bigint;
-    unexplained bigint;
+    new_excused bigint;
+    deaths     bigint;
+    unparked   jsonb;
     settles    boolean;
     suspicious boolean := false;
     diverting  boolean := false;
-    matched    integer := 0;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
@@ -142,41 +145,49 @@ begin
     if settles then
         this_take := nextval(format('/*schema*/takes_%s', cur.id)::regclass);
         perform set_config('outrider.batch', this_take::text, true);
-        -- Rolled back, and nobody says why. After a crash of the server a sequence goes on up to 32 numbers further on:
-        -- so many deaths in a row are none; begin to count anew.
-        unexplained := this_take - cur.takes - 1 - p_excused;
-        if unexplained > 5 then
-            update /*schema*/cursor as c set takes = this_take where c.id = cur.id;
+        perform nextval(format('/*schema*/excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
+        new_excused := coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', cur.id)::regclass), 0);
+        head.batch := this_take;
+        head.partition := cur.partition;
+        head.cursor := cur.id;
+        -- After a crash of the server a sequence goes on up to 32 numbers further on: so many deaths in a row are none;
+        -- begin to count anew.
+        deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
+        if deaths > 5 then
+            update /*schema*/cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
             head.outcome := 'more';
-            head.batch := this_take;
-            head.partition := cur.partition;
+            head.untold := array(select f.seq from jsonb_to_recordset(p_failed) as f (seq bigint));
             return next head;
             return;
         end if;
-        suspicious := unexplained >= 3;
-        diverting := suspicious or p_failed is not null;
+        suspicious := deaths >= 3;
         if p_failed is not null then
-            matched := /*schema*/park_again(p_subscription, p_failed, p_worker);
+            head.told := /*schema*/park_again(p_subscription, p_failed, p_worker);
+            unparked := (
+                select jsonb_agg(f) from jsonb_array_elements(p_failed) as f
+                where not exists (select from /*schema*/delivery as d
+                                  where d.subscription = p_subscription and d.seq = (f->>'seq')::bigint));
         end if;
+        diverting := suspicious or unparked is not null;
         -- A failure that is to be parked from the log comes first: the caller knows of it now.
         if exists (select from /*schema*/delivery as d
                    where d.subscription = p_subscription and d.generation = p_generation
                      and d.partition = cur.partition and d.status = 'pending' and d.head) then
             diverting := true;
-            if p_failed is null or matched = jsonb_array_length(p_failed) then
+            if unparked is null then
                 return query select * from /*schema*/take_parked(
-                    p_subscription, p_generation, cur.partition, p_limit, p_armed, suspicious, this_take, matched, p_worker);
+                    p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker);
                 if found then
                     return;
                 end if;
             end if;
             if sub.ordering = 'total' and not suspicious then
                 -- Its parked event is not due: the cursor waits.
-                update /*schema*/cursor as c set takes = this_take where c.id = cur.id;
+                update /*schema*/cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
                 head.outcome := 'waiting';
-                head.batch := this_take;
-                head.partition := cur.partition;
-                head.parked := matched;
+                head.due_in := (
+                    select extract(epoch from min(d.run_at) - now()) from /*schema*/delivery as d
+                    where d.subscription = p_subscription and d.status = 'pending' and d.head);
                 return next head;
                 return;
             end if;
@@ -285,7 +296,8 @@ begin
             mark_seq   = case when moved.mark then q else cur.mark_seq end,
             mark_xid   = case when moved.mark then r else cur.mark_xid end,
             cluster    = cur.cluster,
-            takes      = coalesce(this_take, c.takes)
+            takes      = coalesce(this_take, c.takes),
+            excused    = coalesce(new_excused, c.excused)
         from snapshot, late_end, fresh_end,
              lateral (select cur.owing is null and late_end.seq is null
                              and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
@@ -307,7 +319,7 @@ begin
     ),
     failed as materialized (
         select f.seq, f.delay, f.code, f.message, f.counted, f.dead
-        from jsonb_to_recordset(p_failed) as f (
+        from jsonb_to_recordset(unparked) as f (
             seq bigint, delay double precision, code text, message text, counted boolean, dead boolean)
         where diverting
     ),
@@ -375,7 +387,7 @@ begin
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
     )
-    select e.outcome, e.partition, e.batch, null::double precision, null::bigint, e.conceded, e.parked,
+    select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded, e.told, e.untold,
            e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
            e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
            e.entity_version, e.payload, e.idempotency_key, e.trace_context, e.origin
@@ -383,7 +395,10 @@ begin
         select 0 as part, advance.outcome, cur.partition as partition, this_take as batch,
                case when settles then (select count(*) from batch) - (select count(*) from receipts)
                                       - (select count(*) from parked) end::integer as conceded,
-               (select count(*) from parked)::integer + matched as parked,
+               cur.id as cursor,
+               head.told || array(select diverted.seq from diverted where diverted.failed) as told,
+               array(select failed.seq from failed
+                     where failed.seq > coalesce((select seq from late_end), (select seq from fresh_end))) as untold,
                null::integer as attempt, null::bigint as seq, null::uuid as id, null::text as event_type,
                null::integer as event_version, null::timestamptz as occurred_at, null::text as source,
                null::text as target, null::text as content_class, null::text as channel, null::bigint as generation,
@@ -392,7 +407,7 @@ begin
                null::text as trace_context, null::text as origin
         from advance
         union all
-        select b.part, null, null, null, null, null,
+        select b.part, null, null, null, null, null, null, null,
                1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
                b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
                b.entity_version, b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin

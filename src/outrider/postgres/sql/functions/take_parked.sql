@@ -4,11 +4,11 @@
 -- No rows: nothing is due. Otherwise a first row without an event, then events, as in take.
 --
 -- A suspect (one of a batch whose worker died three times) runs alone, and is counted and committed before it runs:
--- outcome armed. For ten seconds it is then its worker's own; if the worker dies it becomes due again and is counted
+-- outcome armed. For half a minute it is then its worker's own; if the worker dies it becomes due again and is counted
 -- again; after the third time it is buried.
 create or replace function /*schema*/take_parked(
-    p_subscription text, p_generation bigint, p_partition integer, p_limit integer, p_armed bigint, p_suspicious boolean,
-    p_takes bigint, p_matched integer, p_worker text
+    p_subscription text, p_cursor /*schema*/cursor, p_limit integer, p_armed bigint, p_suspicious boolean,
+    p_excused bigint, p_head /*schema*/taken, p_worker text
 ) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -17,26 +17,23 @@ create or replace function /*schema*/take_parked(
 as $$
 #variable_conflict use_column
 declare
-    head   /*schema*/taken;
+    head   /*schema*/taken := p_head;
     first  /*schema*/delivery;
     chosen bigint[];
     lines  text[];
 begin
-    head.partition := p_partition;
-    head.batch := p_takes;
     head.outcome := 'more';
-    head.parked := p_matched;
     head.conceded := 0;
 
     if p_suspicious then
         update /*schema*/delivery as d set suspect = true
-        where d.subscription = p_subscription and d.generation = p_generation and d.partition = p_partition
+        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
           and d.status = 'pending' and d.head and d.run_at <= now();
         return;
     end if;
 
     select d.* into first from /*schema*/delivery as d
-    where d.subscription = p_subscription and d.generation = p_generation and d.partition = p_partition
+    where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
       and d.status = 'pending' and d.head and (d.run_at <= now() and p_armed is null or d.id = p_armed)
     order by d.run_at, d.id limit 1;
     if not found then
@@ -48,13 +45,12 @@ begin
             perform /*schema*/bury(first.id, 'worker_crash',
                 'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
         else
-            update /*schema*/delivery as d set crashes = d.crashes + 1, run_at = now() + interval '10 seconds'
+            update /*schema*/delivery as d set crashes = d.crashes + 1, run_at = now() + interval '30 seconds'
             where d.id = first.id;
             head.outcome := 'armed';
             head.delivery := first.id;
         end if;
-        update /*schema*/cursor as c set takes = p_takes
-        where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
+        update /*schema*/cursor as c set takes = head.batch, excused = p_excused where c.id = p_cursor.id;
         return next head;
         return;
     end if;
@@ -66,7 +62,7 @@ begin
             select one.id
             from (select h.id, h.ordering_key, row_number() over (order by h.run_at, h.id) as place
                   from /*schema*/delivery as h
-                  where h.subscription = p_subscription and h.generation = p_generation and h.partition = p_partition
+                  where h.subscription = p_subscription and h.generation = p_cursor.generation and h.partition = p_cursor.partition
                     and h.status = 'pending' and h.head and not h.suspect and h.run_at <= now()
                   order by h.run_at, h.id limit p_limit) as h
             cross join lateral (
@@ -87,8 +83,7 @@ begin
 
     lines := array(select distinct d.ordering_key from /*schema*/delivery as d
                    where d.id = any (chosen) and d.ordering_key is not null);
-    update /*schema*/cursor as c set takes = p_takes
-    where c.subscription = p_subscription and c.generation = p_generation and c.partition = p_partition;
+    update /*schema*/cursor as c set takes = head.batch, excused = p_excused where c.id = p_cursor.id;
 
     return query
     with gone as (
@@ -108,13 +103,13 @@ begin
         on conflict do nothing
         returning seq
     )
-    select head.outcome, head.partition, head.batch, null::double precision, null::bigint,
-           ((select count(*) from batch) - (select count(*) from receipts))::integer, p_matched,
+    select head.outcome, head.partition, head.batch, null::double precision, head.cursor, null::bigint,
+           ((select count(*) from batch) - (select count(*) from receipts))::integer, head.told, head.untold,
            null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
            null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
            null::text, null::text, null::text
     union all
-    (select null, null, null, null, null, null, null,
+    (select null, null, null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
             b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
             b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin

@@ -1,0 +1,2 @@
+-- excuse a rollback. See functions/excuse.sql.
+select /*schema*/excuse(%(cursor)s::bigint, %(armed)s::bigint)

@@ -1,0 +1,131 @@
+"""The hot path with one thing broken at a time. A named scenario must notice each, or it proves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import AsyncConnection
+from tests.faults.subject import KEYED
+from tests.faults.test_duplicate_keys import duplicates
+from tests.faults.test_listener import listen_race
+from tests.faults.test_order import retries
+from tests.faults.test_process_poison import poison
+from tests.faults.test_unknown_commit import lose_commits
+from tests.mutants import changed
+
+from outrider.dispatch import context
+from outrider.dispatch.worker import Worker
+from outrider.postgres import handling
+from outrider.postgres.handling import Claim, Connection
+from outrider.postgres.lend import LentSession, lend
+from outrider.postgres.log import Asked
+from outrider.signals import ListenerUp
+
+HAS_RECEIPT = """exists (
+    select from /*schema*/event_handled as h where h.handler_name = p_subscription
+       and h.idempotency_key = coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text))"""
+GIVEN = "where settles and (p_careful or batch.idempotency_key is not null)"
+
+SELECT_THEN_INSERT = "alter table outrider.event_handled drop constraint event_handled_pkey;" + changed(
+    "take", ("        on conflict do nothing\n", ""), (GIVEN, f"{GIVEN} and not {HAS_RECEIPT}")
+)
+
+DISORDERED = {
+    "the second of a key is retried before its head": changed(
+        "take_parked",
+        ("and h.status = 'pending' and h.head and not h.suspect", "and h.status = 'pending' and not h.suspect"),
+        ("and d.status = 'pending' and d.head and (d.run_at", "and d.status = 'pending' and (d.run_at"),
+    )
+    + changed(
+        "take",
+        (
+            "d.partition = cur.partition and d.status = 'pending' and d.head and d.run_at <= now())",
+            "d.partition = cur.partition and d.status = 'pending' and d.run_at <= now())",
+        ),
+    ),
+    "nothing waits behind an event that failed in its batch": changed(
+        "take", ("or in_line.failed or in_line.behind_failed and in_line.line is not null", "or in_line.failed")
+    ),
+    "nothing waits behind what is parked": changed(
+        "take",
+        (
+            """
+           or exists (select from /*schema*/delivery as d
+                      where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
+    ),""",
+            "\n    ),",
+        ),
+    ),
+}
+
+
+def mutate(dsn: str, mutant: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(mutant.encode())
+
+
+async def test_receipts_by_select_and_then_insert(database: str, tmp_path: Path) -> None:
+    mutate(database, SELECT_THEN_INSERT)
+    with pytest.raises(AssertionError, match="I3 handled twice"):
+        await duplicates(database, tmp_path, rounds=1)
+
+
+@pytest.mark.parametrize("name", DISORDERED)
+async def test_order_is_lost(database: str, tmp_path: Path, name: str) -> None:
+    mutate(database, DISORDERED[name])
+    with pytest.raises(AssertionError, match="I5 fault"):
+        await retries(database, tmp_path, seed=0)
+
+
+async def test_deaths_are_not_counted(database: str, tmp_path: Path) -> None:
+    mutate(database, changed("take", ("suspicious := unexplained >= 3;", "")))
+    with pytest.raises(AssertionError, match="the poison is not buried"):
+        await poison(database, tmp_path, "exit", KEYED, before=1)
+
+
+async def test_the_claim_commits_before_the_effects(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, settle = handling.take, handling.settle
+
+    async def take_and_commit(conn: Connection, asked: Asked, schema: str) -> Claim:
+        claim = await take(conn, asked, schema)
+        if claim.batch is not None:
+            await settle(conn, claim.batch, schema)
+            await conn.execute("begin")
+        return claim
+
+    async def commit(conn: Connection, batch: int, schema: str) -> None:
+        await conn.execute("commit")
+
+    monkeypatch.setattr(handling, "take", take_and_commit)
+    monkeypatch.setattr(handling, "settle", commit)
+    with pytest.raises(AssertionError, match=r"I1 fault\.keyed: lost"):
+        await lose_commits(database, tmp_path, times=2)
+
+
+async def test_the_effects_commit_before_the_receipts(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await AsyncConnection.connect(database, autocommit=True) as other:
+
+        def lend_another(_: Connection) -> LentSession:
+            lent = lend(other)
+            lent._autocommit = True
+            return lent
+
+        monkeypatch.setattr(context, "lend", lend_another)
+        with pytest.raises(AssertionError, match="I3 handled twice"):
+            await lose_commits(database, tmp_path, times=2)
+
+
+async def test_listen_after_the_scan(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def up_without_a_look(worker: Worker) -> None:
+        worker.listening = worker.identity.listening = True
+        worker._signals.emit(ListenerUp())
+
+    monkeypatch.setattr(Worker, "_listener_up", up_without_a_look)
+    with pytest.raises(TimeoutError, match="select count"):
+        await listen_race(database, tmp_path, connects=20)

@@ -1,0 +1,59 @@
+"""What one worker remembers of a failure may be old news: another one has taken the partition in between."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.faults import subject
+from tests.faults.subject import KEYED, RETRY, Ear, Fact, Producer
+from tests.oracle import EFFECT, Oracle, check
+
+from outrider import Bury, HandlerContext, Outrider
+from outrider.postgres import handling
+from outrider.postgres.handling import Claim, Connection
+from outrider.postgres.log import Asked
+from outrider.signals import Settled
+
+
+@pytest.mark.parametrize("others", ["handles", "parks", "buries"])
+async def test_another_worker_was_quicker(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    """One worker's handler fails; before it can say so, another worker takes the event, and handles or fails it too."""
+    oracle, ears = Oracle(tmp_path), []
+
+    def make(act: str) -> Outrider:
+        app = Outrider(context="fault", dsn=database)
+
+        @app.handler(Fact, name=KEYED, retry=RETRY)
+        async def keyed(fact: Fact, ctx: HandlerContext) -> None:
+            await ctx.tx.execute(EFFECT, [KEYED, fact.key, fact.n, ctx.envelope.seq])
+            if fact.act and ctx.attempt == 1:
+                if act == "parks":
+                    raise RuntimeError("as told")
+                if act == "buries":
+                    raise Bury("as told")
+
+        return app
+
+    slow, quick, take = make("parks"), make(others), handling.take
+    await subject.setup(database, slow)
+    bad = await Producer(database, oracle).publish(key="k", act="fail")
+    await Producer(database, oracle).publish(3, key="k")
+
+    async def late(conn: Connection, asked: Asked, schema: str) -> Claim:
+        if asked.failed is not None:
+            monkeypatch.setattr(handling, "take", take)
+            await quick.drain()
+        return await take(conn, asked, schema)
+
+    async with slow, quick:
+        ears += [Ear(slow), Ear(quick)]
+        monkeypatch.setattr(handling, "take", late)
+        await asyncio.wait_for(slow.drain(), 4)
+        await subject.heal(slow, database)
+    check(database, oracle, dead=[(KEYED, bad[0])] if others == "buries" else [], unsuspected=True)
+    attempts = [each.attempt for ear in ears for settled in ear.all(Settled) for each in settled.details()]
+    assert max(attempts) <= 3, "two failures were counted as more"

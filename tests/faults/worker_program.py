@@ -1,0 +1,94 @@
+"""A program that forks workers on demand: importing once makes a worker that is born and dies in milliseconds.
+
+Reads one JSON line per worker from standard input: {"dsn", "outside", "fail"}; answers {"born": pid} and, when it has
+ended, {"died": pid, "code": exit code, negative for a signal}. At the end of its input it kills all that still live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.faults import subject
+
+from outrider import failpoint
+
+
+async def work(task: dict[str, Any]) -> None:
+    async with subject.make(task["dsn"], Path(task["outside"])) as app:
+        worker = subject.worker_of(app)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+        await worker.run()
+
+
+def live(task: dict[str, Any]) -> None:
+    """Never returns: the child of a fork must not go on in its parent's place."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        failpoint.load({"OUTRIDER_FAIL": task["fail"]})
+        asyncio.run(work(task))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def tell(**fact: int) -> None:
+    sys.stdout.write(json.dumps(fact) + "\n")
+    sys.stdout.flush()
+
+
+def bury_dead() -> list[int]:
+    dead: list[int] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return dead
+        if pid == 0:
+            return dead
+        dead.append(pid)
+        tell(died=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def main() -> None:
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    alive: set[int] = set()
+    rest = b""
+    while True:
+        ready, _, _ = select.select([0, woken], [], [])
+        if woken in ready:
+            os.read(woken, 512)
+            alive -= set(bury_dead())
+        if 0 in ready:
+            chunk = os.read(0, 65536)
+            if not chunk:
+                break
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                task = json.loads(line)
+                if (pid := os.fork()) == 0:
+                    live(task)
+                alive.add(pid)
+                tell(born=pid)
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+    while alive:
+        alive -= {os.wait()[0]}
+
+
+if __name__ == "__main__":
+    main()
