@@ -80,7 +80,7 @@ async def test_order_is_lost(database: str, tmp_path: Path, name: str) -> None:
 
 
 async def test_deaths_are_not_counted(database: str, tmp_path: Path) -> None:
-    mutate(database, changed("take", ("suspicious := unexplained >= 3;", "")))
+    mutate(database, changed("take", ("suspicious := deaths >= 3;", "")))
     with pytest.raises(AssertionError, match="the poison is not buried"):
         await poison(database, tmp_path, "exit", KEYED, before=1)
 

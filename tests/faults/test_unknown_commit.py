@@ -122,5 +122,5 @@ async def test_the_answer_is_lost_when_a_failure_is_parked(database: str, tmp_pa
             assert len(ear.all(Failed)) == 1
             mine = [settled for settled in ear.all(Settled) if settled.subscription == name]
             attempts = [each.attempt for settled in mine for each in settled.details()]
-            assert max(attempts) <= 2, "one failure was counted as two"
+            assert max(attempts, default=0) <= 2, "one failure was counted as two"
     check(database, oracle, dead=[(name, fact) for fact in facts] if act == "bury" else [])

@@ -48,12 +48,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.excuse(p_cursor bigint, p_armed bigint DEFAULT NULL::bigint) RETURNS void
+CREATE FUNCTION outrider.excuse(p_cursor bigint DEFAULT NULL::bigint, p_armed bigint DEFAULT NULL::bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform nextval(format('"outrider".excused_%s', p_cursor)::regclass);
+    if p_cursor is not null then
+        perform nextval(format('"outrider".excused_%s', p_cursor)::regclass);
+    end if;
     if p_armed is not null then
         update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;

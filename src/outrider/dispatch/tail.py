@@ -100,6 +100,11 @@ class Tail:
         """Its next take runs a suspect, which may kill the process."""
         return self._known.armed is not None
 
+    async def disarm(self, conn: Connection) -> None:
+        """It ends before it has run the suspect that was counted: take the count back."""
+        await handling.give_up(conn, None, self._known.armed, self._schema)
+        self._known.armed = None
+
     @property
     def urgent(self) -> bool:
         """Its next take must not wait: it holds what the database should know."""

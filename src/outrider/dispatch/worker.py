@@ -176,6 +176,10 @@ class Worker:
                 self._looked(handler.name)
                 if not step.again:
                     await self._wakes.wait(handler.name, self._pause(tail, step), waiter=place)
+            if tail.armed:
+                with suppress(DatabaseError, DatabaseUnavailable):
+                    async with self._lanes.lane() as conn:
+                        await tail.disarm(conn)
 
     async def _work(self, tail: Tail) -> Step:
         """Batch after batch on one session, until there is nothing left or it is somebody else's turn."""
