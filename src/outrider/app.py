@@ -177,6 +177,12 @@ class Outrider:
         What it writes through `ctx.tx` commits together with its receipt.
         """
 
+        for event in events:
+            if not (isinstance(event, type) and issubclass(event, Event)):
+                raise DeclarationError(
+                    f"{event!r} is not an Event class: write @app.handler(OrderPlaced), with the class"
+                )
+
         def declare_handler(function: F) -> F:
             called = name or f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}"
             self._add_handler(events, function, called, options, factory=False)

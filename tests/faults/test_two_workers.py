@@ -46,6 +46,7 @@ async def test_another_worker_was_quicker(
     async def late(conn: Connection, asked: Asked, schema: str) -> Claim:
         if asked.failed is not None:
             monkeypatch.setattr(handling, "take", take)
+            await handling.roll_back(conn)  # as when its session is lost; otherwise this take does it
             await quick.drain()
         return await take(conn, asked, schema)
 

@@ -58,6 +58,12 @@ def declare(
         raise DeclarationError(f"{name}: a handler needs the event classes that it handles")
     if not callable(function):
         raise DeclarationError(f"{name}: {function!r} is not callable")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise DeclarationError(f"{name}: a handler with a yield would never run: remove the yield")
+    if retry is not None and not callable(getattr(retry, "delay", None)):
+        raise DeclarationError(
+            f"{name}: retry={retry!r} is not a policy: pass RetryPolicy(retries=...) or Backoff.table(...)"
+        )
     models: dict[str, type[Event]] = {}
     for model in subscription.events:
         other = models.setdefault(spec_of(model).type, model)
@@ -143,8 +149,8 @@ def _takes_batch(function: Callable[..., Any]) -> bool:
         hint = typing.get_type_hints(target).get(first.name)
     except Exception:
         # Annotations may name what cannot be resolved here; their text must do.
-        return str(first.annotation).startswith(("list[", "Sequence[", "collections.abc.Sequence["))
-    return typing.get_origin(hint) in (list, Sequence)
+        return str(first.annotation).partition("[")[0] in ("list", "Sequence", "collections.abc.Sequence")
+    return (typing.get_origin(hint) or hint) in (list, Sequence)
 
 
 def choose(handlers: Iterable[Handler], wanted: Sequence[str], unwanted: Sequence[str]) -> list[Handler]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from time import monotonic as clock
 from typing import Any
@@ -139,7 +140,12 @@ class Runner:
     async def _in_thread(self, conn: Connection, event: Any, ctx: Any) -> None:
         thread = self._thread.call(self.handler.call, event, ctx)
         try:
-            await asyncio.shield(thread)
+            returned = await asyncio.shield(thread)
+            if inspect.isawaitable(returned) or inspect.isgenerator(returned):
+                returned.close() if hasattr(returned, "close") else None
+                raise TypeError(
+                    f"the handler returned a {type(returned).__name__} that nobody runs: declare it with async def"
+                )
         except asyncio.CancelledError:
             abandon(conn)
             thread.cancel()

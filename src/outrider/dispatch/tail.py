@@ -59,6 +59,7 @@ class _Known:
     """What this tail knows of the partition that it failed in, until a take has told the database."""
 
     partition: int | None = None
+    cursor: int | None = None
     failures: list[tuple[Envelope, int, Later | Dead, BaseException]] = field(default_factory=list)
     rolled_back: int = 0
     armed: int | None = None
@@ -100,6 +101,15 @@ class Tail:
         """Its next take runs a suspect, which may kill the process."""
         return self._known.armed is not None
 
+    async def rest(self, conn: Connection) -> None:
+        """Roll back what is open, and say that this was no death. Without it the next take does, on the same session."""
+        if not handling.in_use(conn):
+            return
+        if await handling.give_up(conn, self._known.cursor, self._known.armed, self._schema):
+            self._known.armed = None
+        else:
+            self._known.rolled_back += 1
+
     async def disarm(self, conn: Connection) -> None:
         """It ends before it has run the suspect that was counted: take the count back."""
         await handling.give_up(conn, None, self._known.armed, self._schema)
@@ -114,7 +124,7 @@ class Tail:
         """One batch, committed; or rolled back, and remembered for the next take."""
         hit("take.sent")
         try:
-            claim = await handling.take(conn, self._asked(), self._schema)
+            claim = await handling.take(conn, self._asked(conn), self._schema)
         except DatabaseError as error:
             if self._careful or sqlstate(error) != UNIQUE_VIOLATION:
                 raise
@@ -142,8 +152,10 @@ class Tail:
             return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True))
         return self._settled(claim, took, handled, clock() - begun)
 
-    def _asked(self) -> Asked:
+    def _asked(self, conn: Connection) -> Asked:
         known = self._known
+        if handling.in_use(conn):  # the failed batch, which this take rolls back
+            known.rolled_back += 1
         return Asked(
             subscription=self.handler.name,
             partition=known.partition,
@@ -188,19 +200,16 @@ class Tail:
         return Step(claim.outcome, events, conceded, parked, buried, claim.due_in, errors)
 
     async def _failed(self, conn: Connection, claim: Claim, failure: Failure) -> Step:
-        if isinstance(failure.error, TimeoutError):
-            handling.end(conn)  # whatever the handler left running on it ends too
-            excused = False
-        else:
-            excused = await handling.give_up(conn, claim.cursor, self._known.armed, self._schema)
-        if excused:
-            self._known.armed = None
-        else:
-            self._known.rolled_back += 1
-        hit("rollback.after")
         self._size.shrink()
         rows = failure.rows
         verdict = self._judge(failure)
+        self._known.cursor = claim.cursor
+        if isinstance(failure.error, TimeoutError) or not handling.in_use(conn):
+            handling.end(conn)  # whatever the handler left running on it ends too
+            self._known.rolled_back += 1
+        elif isinstance(verdict, Infrastructure) or not rows:
+            await self.rest(conn)
+        hit("rollback.after")
         if isinstance(verdict, Infrastructure) or not rows:
             self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message))
             self.trouble += 1

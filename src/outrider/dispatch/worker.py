@@ -192,6 +192,7 @@ class Worker:
                         step = await tail.step(conn)
                     self.last_contact = clock()
                     if not step.again or self.stopping or not usable(conn) or (self._lanes.waiting and clock() > turn):
+                        await tail.rest(conn)
                         return step
         except (DatabaseError, DatabaseUnavailable, OSError) as error:
             tail.trouble += 1

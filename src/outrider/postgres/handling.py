@@ -14,6 +14,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
+from outrider.postgres.lanes import usable
 from outrider.postgres.log import HEADER, Asked, clear_error
 from outrider.postgres.statement import statement
 
@@ -46,13 +47,16 @@ class Claim:
 
 
 async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
-    """Begin, lock, read, write the receipts, advance: one round trip."""
+    """Begin, lock, read, write the receipts, advance: one round trip, after a failed batch together with its rollback."""
     cursor = AsyncCursor(conn, row_factory=tuple_row)
     # Few handlers look at ids and times: left as they are, they cost a third of what loading a row costs otherwise.
     for kind in ("uuid", "timestamptz"):
         cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     try:
+        unfinished = conn.pgconn.transaction_status != TransactionStatus.IDLE
         async with conn.pipeline():
+            if unfinished:  # nobody gets in between: what failed is parked before another worker can try it
+                await conn.execute("rollback")
             await conn.execute("begin isolation level read committed")
             await cursor.execute(statement("take", schema), asked.params(), binary=True)
         rows = await cursor.fetchall()
@@ -98,8 +102,13 @@ async def give_up(conn: Connection, cursor: int | None, armed: int | None, schem
 
 def end(conn: Connection) -> None:
     """Close it without another word; the server rolls back."""
-    if not hasattr(conn, "abandoned"):
+    if usable(conn):
         conn.pgconn.finish()
+
+
+def in_use(conn: Connection) -> bool:
+    """Whether a transaction is open on it, in whatever state."""
+    return usable(conn) and conn.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 def in_transaction(conn: Connection) -> bool:

@@ -24,6 +24,9 @@ class Registered:
 
 
 async def register(conn: AsyncConnection[Any], subscription: Subscription, schema: str) -> Registered:
+    """Without a change nothing is called: a worker's role needs no right to register."""
+    if (known := await _known(conn, subscription, schema)) is not None:
+        return known
     params = {
         "name": subscription.name,
         "kind": subscription.kind,
@@ -43,6 +46,27 @@ async def register(conn: AsyncConnection[Any], subscription: Subscription, schem
         raise
     assert row is not None
     return Registered(subscription.name, row[0], row[1])
+
+
+async def _known(conn: AsyncConnection[Any], declared: Subscription, schema: str) -> Registered | None:
+    """What is registered already, where it covers what is declared."""
+    try:
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement("registered", schema), {"name": declared.name})
+            row = await cursor.fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
+        return None
+    if row is None:
+        return None
+    kind, context, event_types, partitions, ordering = row
+    wanted = declared.event_types
+    covered = event_types is None or (wanted is not None and set(wanted) <= set(event_types))
+    same = (kind, context, ordering) == (declared.kind, declared.context, declared.order)
+    return (
+        Registered(declared.name, "unchanged", partitions)
+        if same and covered and partitions >= declared.partitions
+        else None
+    )
 
 
 def script(subscription: Subscription, schema: str) -> str:
