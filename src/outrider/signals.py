@@ -107,6 +107,7 @@ class Troubled:
     subscription: str
     code: str
     message: str
+    in_a_row: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from tests.oracle import EFFECT, Oracle, check
 
 from outrider import Bury, HandlerContext, Outrider
 from outrider.postgres import handling
-from outrider.postgres.handling import Claim, Connection
-from outrider.postgres.log import Asked
+from outrider.postgres.handling import Connection
+from outrider.postgres.log import Params
 from outrider.signals import Settled
 
 
@@ -38,21 +38,20 @@ async def test_another_worker_was_quicker(
 
         return app
 
-    slow, quick, take = make("parks"), make(others), handling.take
+    slow, quick, park = make("parks"), make(others), handling.park
     await subject.setup(database, slow)
     bad = await Producer(database, oracle).publish(key="k", act="fail")
     await Producer(database, oracle).publish(3, key="k")
 
-    async def late(conn: Connection, asked: Asked, schema: str) -> Claim:
-        if asked.failed is not None:
-            monkeypatch.setattr(handling, "take", take)
-            await handling.roll_back(conn)  # as when its session is lost; otherwise this take does it
-            await quick.drain()
-        return await take(conn, asked, schema)
+    async def late(conn: Connection, asked: Params, schema: str) -> list[int]:
+        monkeypatch.setattr(handling, "park", park)
+        await handling.roll_back(conn)  # as when its session is lost; otherwise it comes with the parking
+        await quick.drain()
+        return await park(conn, asked, schema)
 
     async with slow, quick:
         ears += [Ear(slow), Ear(quick)]
-        monkeypatch.setattr(handling, "take", late)
+        monkeypatch.setattr(handling, "park", late)
         await asyncio.wait_for(slow.drain(), 4)
         await subject.heal(slow, database)
     check(database, oracle, dead=[(KEYED, bad[0])] if others == "buries" else [], unsuspected=True)

@@ -8,8 +8,6 @@ CREATE TYPE outrider.taken AS (
 	cursor bigint,
 	delivery bigint,
 	conceded integer,
-	told bigint[],
-	untold bigint[],
 	attempt integer,
 	seq bigint,
 	id uuid,
@@ -45,21 +43,6 @@ begin
     where d.id = p_delivery and d.status = 'pending'
     returning d.* into buried;
     perform "outrider".promote(buried.subscription, array[buried.ordering_key]);
-end
-$$;
-
-CREATE FUNCTION outrider.excuse(p_cursor bigint DEFAULT NULL::bigint, p_armed bigint DEFAULT NULL::bigint) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    if p_cursor is not null then
-        perform nextval(format('"outrider".excused_%s', p_cursor)::regclass);
-    end if;
-    if p_armed is not null then
-        update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
-        where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
-    end if;
 end
 $$;
 
@@ -135,15 +118,37 @@ begin
 end
 $_$;
 
-CREATE FUNCTION outrider.park_again(p_subscription text, p_failed jsonb, p_worker text) RETURNS bigint[]
+CREATE FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint DEFAULT NULL::bigint, p_worker text DEFAULT NULL::text) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
     AS $$
+#variable_conflict use_column
 declare
+    cur   "outrider".cursor;
+    sub   "outrider".subscription;
     lines text[];
     told  bigint[];
 begin
-    with again as (
+    if p_armed is not null then
+        update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
+        where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
+    end if;
+    if p_cursor is not null then
+        perform nextval(format('"outrider".excused_%s', p_cursor)::regclass);
+    end if;
+    if p_failed is null then
+        return '{}';
+    end if;
+    select c.* into strict cur from "outrider".cursor as c where c.id = p_cursor for update;
+    select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
+
+    with failed as materialized (
+        select f.* from jsonb_to_recordset(p_failed) as f (
+            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean)
+    ),
+    again as (
         update "outrider".delivery as d
         set attempts        = d.attempts + f.counted::integer,
             run_at          = now() + f.delay * interval '1 second',
@@ -158,14 +163,37 @@ begin
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
                                     else d.failure_history end)
                               || "outrider".failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker)
-        from jsonb_to_recordset(p_failed) as f (
-            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean)
+        from failed as f
         where d.subscription = p_subscription and d.seq = f.seq and d.status = 'pending' and d.attempts = f.attempt - 1
         returning d.seq, d.ordering_key
+    ),
+    fresh as (
+        insert into "outrider".delivery (
+            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
+            attempts, last_error_code, last_error, first_failed_at, failure_history)
+        select p_subscription, cur.generation,
+               coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1), o.seq, o.id, o.event_type,
+               lined.line, case when f.dead then 'failed' else 'pending' end, not f.dead and lined.line is null, false,
+               now() + f.delay * interval '1 second', f.counted::integer, f.code, f.message, now(),
+               jsonb_build_array("outrider".failure(1, f.counted::integer, f.code, f.message, p_worker))
+        from failed as f
+        cross join lateral (select o.* from "outrider".outbox as o where o.seq = f.seq limit 1) as o
+        cross join lateral (
+            select case sub.ordering when 'total' then '' when 'key' then o.aggregate_id end as line) as lined
+        where f.attempt = 1
+          and not exists (
+              select from "outrider".event_handled as h
+              where h.handler_name = p_subscription
+                and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text))
+        on conflict (subscription, seq) do nothing
+        returning seq, ordering_key
+    ),
+    parked as (
+        select again.seq, again.ordering_key from again union all select fresh.seq, fresh.ordering_key from fresh
     )
-    select coalesce(array_agg(again.seq), '{}'),
-           array_agg(distinct again.ordering_key) filter (where again.ordering_key is not null)
-    into told, lines from again;
+    select coalesce(array_agg(parked.seq), '{}'),
+           array_agg(distinct parked.ordering_key) filter (where parked.ordering_key is not null)
+    into told, lines from parked;
     perform "outrider".promote(p_subscription, lines);
     return told;
 end
@@ -186,17 +214,23 @@ end
 $$;
 
 CREATE FUNCTION outrider.promote(p_subscription text, p_lines text[]) RETURNS void
-    LANGUAGE sql
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    update "outrider".delivery as d
-    set head = true
-    from unnest(p_lines) as l (line)
-    cross join lateral (
-        select f.id from "outrider".delivery as f
-        where f.subscription = p_subscription and f.ordering_key = l.line and f.status = 'pending'
-        order by f.head desc, f.seq limit 1) as next
-    where d.id = next.id and not d.head
+declare
+    line  text;
+    first bigint;
+begin
+    foreach line in array coalesce(p_lines, '{}') loop
+        first := (select min(d.seq) from "outrider".delivery as d
+                  where d.subscription = p_subscription and d.ordering_key = line and d.status = 'pending');
+        update "outrider".delivery as d set head = false
+        where d.subscription = p_subscription and d.ordering_key = line and d.status = 'pending' and d.head
+          and d.seq <> first;
+        update "outrider".delivery as d set head = true
+        where d.subscription = p_subscription and d.seq = first and not d.head;
+    end loop;
+end
 $$;
 
 CREATE FUNCTION outrider.publish(event_type text, payload jsonb, key text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, event_version integer DEFAULT 1, source text DEFAULT 'sql'::text, target text DEFAULT NULL::text, content_class text DEFAULT 'internal'::text, channel_class text DEFAULT NULL::text, workspace_id text DEFAULT NULL::text, aggregate_kind text DEFAULT NULL::text, entity_version bigint DEFAULT NULL::bigint, occurred_at timestamp with time zone DEFAULT NULL::timestamp with time zone, trace_context jsonb DEFAULT NULL::jsonb) RETURNS uuid
@@ -357,7 +391,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0, p_knows text[] DEFAULT NULL::text[], p_failed jsonb DEFAULT NULL::jsonb, p_armed bigint DEFAULT NULL::bigint, p_excused integer DEFAULT 0, p_worker text DEFAULT NULL::text, p_careful boolean DEFAULT false) RETURNS SETOF outrider.taken
+CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0, p_knows text[] DEFAULT NULL::text[], p_armed bigint DEFAULT NULL::bigint, p_excused integer DEFAULT 0, p_worker text DEFAULT NULL::text, p_careful boolean DEFAULT false) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
@@ -377,7 +411,7 @@ declare
     this_take  bigint;
     new_excused bigint;
     deaths     bigint;
-    unparked   jsonb;
+    first_seq  bigint;
     settles    boolean;
     suspicious boolean := false;
     diverting  boolean := false;
@@ -410,10 +444,11 @@ begin
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
         end if;
         if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
-           and cur.seq >= q and cur.owing is null and p_failed is null and p_armed is null
+           and cur.seq >= q and cur.owing is null and p_armed is null
            and not exists (select from "outrider".delivery as d
                            where d.subscription = p_subscription and d.generation = p_generation
-                             and d.partition = cur.partition and d.status = 'pending' and d.head and d.run_at <= now())
+                             and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached
+                             and d.run_at <= now())
            and not exists (select from "outrider".late_transactions(
                                cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
             head.outcome := coalesce(head.outcome, 'idle');
@@ -443,18 +478,26 @@ begin
             head.outcome := 'paused';
         elsif not sub.event_types <@ p_knows then
             head.outcome := 'unknown';
-        elsif sub.ordering = 'total' and p_failed is null and p_armed is null and exists (
-            select from "outrider".delivery as d where d.subscription = p_subscription and d.status = 'pending')
-            and not exists (
-            select from "outrider".delivery as d
-            where d.subscription = p_subscription and d.status = 'pending' and d.head and d.run_at <= now()) then
-            head.outcome := 'waiting';
+        elsif sub.ordering = 'total' then
+            -- Its first parked event, up to which the log may be read; beyond it the cursor waits.
+            first_seq := (select min(d.seq) from "outrider".delivery as d
+                          where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = '');
+            if first_seq <= cur.seq and p_armed is null and not exists (
+                select from "outrider".delivery as d
+                where d.subscription = p_subscription and d.generation = p_generation and d.partition = cur.partition
+                  and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
+                head.outcome := 'waiting';
+            end if;
         end if;
     end if;
     if head.outcome <> 'taken' then
         head.due_in := (
-            select extract(epoch from min(d.run_at) - now()) from "outrider".delivery as d
-            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.head);
+            select extract(epoch from min(next.run_at) - now())
+            from "outrider".cursor as c cross join lateral (
+                select min(d.run_at) as run_at from "outrider".delivery as d
+                where d.subscription = p_subscription and d.generation = p_generation and d.partition = c.partition
+                  and d.status = 'pending' and d.head and d.reached) as next
+            where c.subscription = p_subscription and c.generation = p_generation);
         return next head;
         return;
     end if;
@@ -476,42 +519,25 @@ begin
         if deaths > 5 then
             update "outrider".cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
             head.outcome := 'more';
-            head.untold := array(select f.seq from jsonb_to_recordset(p_failed) as f (seq bigint));
             return next head;
             return;
         end if;
         suspicious := deaths >= 3;
-        if p_failed is not null then
-            head.told := "outrider".park_again(p_subscription, p_failed, p_worker);
-            unparked := (
-                select jsonb_agg(f) from jsonb_array_elements(p_failed) as f
-                where not exists (select from "outrider".delivery as d
-                                  where d.subscription = p_subscription and d.seq = (f->>'seq')::bigint));
-        end if;
-        diverting := suspicious or unparked is not null;
-        -- A failure that is to be parked from the log comes first: the caller knows of it now.
+        -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
+        diverting := suspicious or exists (
+            select from "outrider".delivery as d
+            where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor));
         if exists (select from "outrider".delivery as d
                    where d.subscription = p_subscription and d.generation = p_generation
-                     and d.partition = cur.partition and d.status = 'pending' and d.head) then
+                     and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
             diverting := true;
-            if unparked is null then
-                return query select * from "outrider".take_parked(
-                    p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker);
-                if found then
-                    return;
-                end if;
-            end if;
-            if sub.ordering = 'total' and not suspicious then
-                -- Its parked event is not due: the cursor waits.
-                update "outrider".cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
-                head.outcome := 'waiting';
-                head.due_in := (
-                    select extract(epoch from min(d.run_at) - now()) from "outrider".delivery as d
-                    where d.subscription = p_subscription and d.status = 'pending' and d.head);
-                return next head;
+            return query select * from "outrider".take_parked(
+                p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker);
+            if found then
                 return;
             end if;
         end if;
+        q := greatest(cur.seq, least(q, first_seq));
     end if;
 
     -- Restored from another cluster: its transactions are over, and what they left is here. Its ids mean nothing from
@@ -637,49 +663,32 @@ begin
                fresh.trace_context, fresh.origin
         from fresh
     ),
-    failed as materialized (
-        select f.seq, f.delay, f.code, f.message, f.counted, f.dead
-        from jsonb_to_recordset(unparked) as f (
-            seq bigint, delay double precision, code text, message text, counted boolean, dead boolean)
-        where diverting
+    held as materialized (
+        select batch.part, batch.seq, batch.id, batch.event_type, lined.line, seen.known
+        from batch
+        cross join lateral (
+            select case sub.ordering when 'total' then '' when 'key' then batch.aggregate_id end as line) as lined
+        cross join lateral (
+            select exists (select from "outrider".delivery as d
+                           where d.subscription = p_subscription and d.seq = batch.seq) as known) as seen
+        where diverting and (suspicious or seen.known
+              or exists (select from "outrider".delivery as d
+                         where d.subscription = p_subscription and d.status = 'pending'
+                           and d.ordering_key = lined.line and d.seq < batch.seq))
     ),
-    in_line as materialized (
-        select batch.part, batch.seq, batch.id, batch.event_type, failed.delay, failed.code, failed.message, failed.counted,
-               coalesce(failed.dead, false) as dead, failed.seq is not null as failed,
-               case sub.ordering when 'total' then '' when 'key' then batch.aggregate_id end as line
-        from batch left join failed on failed.seq = batch.seq
-        where diverting
-    ),
-    diverted as materialized (
-        -- Failed, or behind a failed event of this batch, or behind one that is parked already.
-        select in_line.*,
-               exists (select from "outrider".delivery as d
-                       where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
-                   as behind_parked
-        from (select in_line.*,
-                     bool_or(in_line.failed and not in_line.dead) over (
-                         partition by in_line.line order by in_line.part, in_line.seq) as behind_failed
-              from in_line) as in_line
-        where suspicious or in_line.failed or in_line.behind_failed and in_line.line is not null
-           or exists (select from "outrider".delivery as d
-                      where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
+    passed as (
+        update "outrider".delivery as d set reached = true
+        from held where held.known and d.subscription = p_subscription and d.seq = held.seq and not d.reached
     ),
     parked as (
         insert into "outrider".delivery (
-            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, run_at, attempts,
-            suspect, last_error_code, last_error, first_failed_at, failure_history)
-        select p_subscription, p_generation, cur.partition, d.seq, d.id, d.event_type, d.line,
-               case when d.dead then 'failed' else 'pending' end,
-               not d.dead and (d.line is null or not d.behind_parked and 1 = row_number() over (
-                   partition by d.dead, d.line order by d.part, d.seq)),
-               now() + coalesce(d.delay, 0) * interval '1 second',
-               case when d.counted then 1 else 0 end,
-               suspicious and not d.failed, d.code, d.message, case when d.failed then now() end,
-               case when d.failed then jsonb_build_array(
-                   "outrider".failure(1, case when d.counted then 1 else 0 end, d.code, d.message, p_worker)) else '[]' end
-        from diverted as d
-        order by d.part, d.seq
-        returning seq
+            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
+            suspect)
+        select p_subscription, p_generation, cur.partition, held.seq, held.id, held.event_type, held.line,
+               'pending', held.line is null, true, now(), suspicious
+        from held
+        where not held.known
+        order by held.part, held.seq
     ),
     -- An event without a key of its producer's has its id for a key, which nobody else has: a plain insert does (ON
     -- CONFLICT would cost 2.6 us more, of 9.7). If it is there all the same, somebody has moved the cursor back: the take
@@ -689,7 +698,7 @@ begin
         select p_subscription, batch.id::text, batch.id, batch.seq, batch.generation, batch.content_class
         from batch
         where settles and not p_careful and batch.idempotency_key is null
-          and (not diverting or batch.seq not in (select diverted.seq from diverted))
+          and (not diverting or batch.seq not in (select held.seq from held))
         returning seq
     ),
     given_receipts as (
@@ -699,7 +708,7 @@ begin
                      batch.part, batch.seq, batch.id, batch.generation, batch.content_class
               from batch
               where settles and (p_careful or batch.idempotency_key is not null)
-                and (not diverting or batch.seq not in (select diverted.seq from diverted))) as winner
+                and (not diverting or batch.seq not in (select held.seq from held))) as winner
         order by winner.key, winner.part, winner.seq
         on conflict do nothing
         returning seq
@@ -707,18 +716,15 @@ begin
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
     )
-    select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded, e.told, e.untold,
+    select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded,
            e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
            e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
            e.entity_version, e.payload, e.idempotency_key, e.trace_context, e.origin
     from (
         select 0 as part, advance.outcome, cur.partition as partition, this_take as batch,
                case when settles then (select count(*) from batch) - (select count(*) from receipts)
-                                      - (select count(*) from parked) end::integer as conceded,
+                                      - (select count(*) from held) end::integer as conceded,
                cur.id as cursor,
-               head.told || array(select diverted.seq from diverted where diverted.failed) as told,
-               array(select failed.seq from failed
-                     where failed.seq > coalesce((select seq from late_end), (select seq from fresh_end))) as untold,
                null::integer as attempt, null::bigint as seq, null::uuid as id, null::text as event_type,
                null::integer as event_version, null::timestamptz as occurred_at, null::text as source,
                null::text as target, null::text as content_class, null::text as channel, null::bigint as generation,
@@ -727,7 +733,7 @@ begin
                null::text as trace_context, null::text as origin
         from advance
         union all
-        select b.part, null, null, null, null, null, null, null,
+        select b.part, null, null, null, null, null,
                1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
                b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
                b.entity_version, b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
@@ -736,6 +742,12 @@ begin
         where not settles or b.seq in (select receipts.seq from receipts)
     ) as e
     order by e.part, e.seq;
+
+    if suspicious then
+        perform "outrider".promote(p_subscription, array(
+            select distinct d.ordering_key from "outrider".delivery as d
+            where d.subscription = p_subscription and d.status = 'pending' and d.suspect and d.ordering_key is not null));
+    end if;
 end
 $$;
 
@@ -797,16 +809,25 @@ begin
 
     if p_suspicious then
         update "outrider".delivery as d set suspect = true
-        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
-          and d.status = 'pending' and d.head and d.run_at <= now();
+        from (select h.id, h.ordering_key from "outrider".delivery as h
+              where h.subscription = p_subscription and h.generation = p_cursor.generation
+                and h.partition = p_cursor.partition and h.status = 'pending' and h.head and h.reached
+                and h.run_at <= now()) as due
+        where d.subscription = p_subscription and d.status = 'pending'
+          and (d.id = due.id or d.ordering_key = due.ordering_key);
         return;
     end if;
 
-    select d.* into first from "outrider".delivery as d
-    where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
-      and d.status = 'pending' and d.head and (d.run_at <= now() and p_armed is null or d.id = p_armed)
-    order by d.run_at, d.id limit 1;
-    if not found then
+    if p_armed is not null then
+        select d.* into first from "outrider".delivery as d
+        where d.id = p_armed and d.subscription = p_subscription and d.status = 'pending' and d.head;
+    else
+        select d.* into first from "outrider".delivery as d
+        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
+          and d.status = 'pending' and d.head and d.reached and d.run_at <= now()
+        order by d.run_at limit 1;
+    end if;
+    if first.id is null then
         return;
     end if;
 
@@ -833,20 +854,19 @@ begin
             from (select h.id, h.ordering_key, row_number() over (order by h.run_at, h.id) as place
                   from "outrider".delivery as h
                   where h.subscription = p_subscription and h.generation = p_cursor.generation and h.partition = p_cursor.partition
-                    and h.status = 'pending' and h.head and not h.suspect and h.run_at <= now()
+                    and h.status = 'pending' and h.head and h.reached and not h.suspect and h.run_at <= now()
                   order by h.run_at, h.id limit p_limit) as h
             cross join lateral (
                 select h.id, 0::bigint as seq
                 union all
-                (select f.id, f.seq from "outrider".delivery as f
-                 where f.subscription = p_subscription and f.ordering_key = h.ordering_key
-                   and f.status = 'pending' and not f.head
-                   and f.seq < coalesce((
-                       select min(stop.seq) from "outrider".delivery as stop
-                       where stop.subscription = p_subscription and stop.ordering_key = h.ordering_key
-                         and stop.status = 'pending' and not stop.head and (stop.suspect or stop.run_at > now())),
-                       9223372036854775807)
-                 order by f.seq limit p_limit)
+                (select f.id, f.seq
+                 from (select f.id, f.seq,
+                              bool_or(f.suspect or not f.reached or f.run_at > now()) over (order by f.seq) as stopped
+                       from (select f.* from "outrider".delivery as f
+                             where f.subscription = p_subscription and f.ordering_key = h.ordering_key
+                               and f.status = 'pending' and not f.head
+                             order by f.seq limit p_limit) as f) as f
+                 where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
     end if;
@@ -874,12 +894,12 @@ begin
         returning seq
     )
     select head.outcome, head.partition, head.batch, null::double precision, head.cursor, null::bigint,
-           ((select count(*) from batch) - (select count(*) from receipts))::integer, head.told, head.untold,
+           ((select count(*) from batch) - (select count(*) from receipts))::integer,
            null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
            null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
            null::text, null::text, null::text
     union all
-    (select null, null, null, null, null, null, null, null, null,
+    (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
             b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
             b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
@@ -916,6 +936,7 @@ CREATE TABLE outrider.delivery (
     ordering_key text,
     status text NOT NULL,
     head boolean NOT NULL,
+    reached boolean NOT NULL,
     run_at timestamp with time zone NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
     suspect boolean DEFAULT false NOT NULL,
@@ -934,6 +955,8 @@ CREATE TABLE outrider.delivery (
 COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting; null = nothing';
 
 COMMENT ON COLUMN outrider.delivery.head IS 'the first of its key: the only one that is retried';
+
+COMMENT ON COLUMN outrider.delivery.reached IS 'the cursor has come past it, so that everything before it has been read';
 
 COMMENT ON COLUMN outrider.delivery.suspect IS 'was in a batch whose worker died again and again: runs alone, counted before it runs';
 
@@ -1770,11 +1793,13 @@ ALTER TABLE ONLY outrider.subscription
 ALTER TABLE ONLY outrider.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (id);
 
-CREATE INDEX delivery_due ON outrider.delivery USING btree (subscription, generation, partition, run_at) WHERE ((status = 'pending'::text) AND head);
+CREATE INDEX delivery_due ON outrider.delivery USING btree (subscription, generation, partition, run_at) WHERE ((status = 'pending'::text) AND head AND reached);
 
 CREATE UNIQUE INDEX delivery_event ON outrider.delivery USING btree (subscription, seq);
 
 CREATE INDEX delivery_failed ON outrider.delivery USING btree (subscription, id) WHERE (status = 'failed'::text);
+
+CREATE UNIQUE INDEX delivery_head ON outrider.delivery USING btree (subscription, ordering_key) WHERE ((status = 'pending'::text) AND head AND (ordering_key IS NOT NULL));
 
 CREATE INDEX delivery_line ON outrider.delivery USING btree (subscription, ordering_key, seq) WHERE ((status = 'pending'::text) AND (ordering_key IS NOT NULL));
 
@@ -1966,8 +1991,6 @@ ALTER TABLE ONLY outrider.delivery
 
 REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.excuse(p_cursor bigint, p_armed bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
@@ -1976,7 +1999,7 @@ REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_hori
 
 REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.park_again(p_subscription text, p_failed jsonb, p_worker text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.poke() FROM PUBLIC;
 
@@ -1990,7 +2013,7 @@ REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context tex
 
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_failed jsonb, p_armed bigint, p_excused integer, p_worker text, p_careful boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_armed bigint, p_excused integer, p_worker text, p_careful boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text) FROM PUBLIC;
 

@@ -182,13 +182,13 @@ def test_the_floor_of_a_new_cursor_does_not_cost_the_log(conn: Conn) -> None:
 def inner_statement() -> str:
     """The one statement of take, with the function's variables as parameters."""
     text = dict(statement.functions())["take"]
-    found = re.search(r"return query\n(    with snapshot as.*?);\nend\n", text, re.DOTALL)
+    found = re.search(r"return query\n(    with snapshot as.*?);\n\n    if suspicious", text, re.DOTALL)
     assert found is not None
     body = found.group(1)
     names = {"cur": "($1)", "sub": "($2)", "p_limit": "$5", "p_scan": "$6", "p_partition": "$7"}
     names |= {"p_subscription": "$8", "p_generation": "$9", "q": "$3", "r": "$4", "settles": "$10", "diverting": "$11"}
-    names |= {"suspicious": "$12", "new_excused": "$13", "this_take": "$14", "unparked": "$15", "p_worker": "$16"}
-    names |= {"p_careful": "$17", "head.told": "$18"}
+    names |= {"suspicious": "$12", "new_excused": "$13", "this_take": "$14"}
+    names |= {"p_careful": "$15"}
     for name, param in names.items():
         body = re.sub(rf"(?<![\w.]){name}\b(?!\()", param, body)
     return statement.render(body, "outrider")
@@ -207,7 +207,7 @@ def test_the_plan_uses_the_ordered_index(conn: Conn, mode: str, limit: int, sett
     conn.execute("set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off")
     conn.execute(f"set local plan_cache_mode = {mode}".encode())
     types = "outrider.cursor, outrider.subscription, bigint, xid8, int, int, int, text, bigint"
-    types += ", bool, bool, bool, bigint, bigint, jsonb, text, bool, bigint[]"
+    types += ", bool, bool, bool, bigint, bigint, bool"
     conn.execute(f"prepare inner_take({types}) as {inner_statement()}".encode())
     row = conn.execute(
         """select c::text, s::text, pg_sequence_last_value('outrider.outbox_seq'), pg_current_xact_id()::text
@@ -215,7 +215,7 @@ def test_the_plan_uses_the_ordered_index(conn: Conn, mode: str, limit: int, sett
            where s.name = 'a.first'"""
     ).fetchone()
     assert row is not None
-    args = [*row, limit, 10_000, 0, "a.first", 0, settles, False, False, 0, 1, None, None, False, None]
+    args = [*row, limit, 10_000, 0, "a.first", 0, settles, False, False, 0, 1, False]
     explain = sql.SQL("explain (analyze, format json) execute inner_take({})").format(sql.SQL(", ").join(args))
     found = conn.execute(explain).fetchone()
     assert found is not None

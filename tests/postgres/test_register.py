@@ -148,8 +148,8 @@ async def test_partitions_double_while_a_worker_parks(desk: Desk) -> None:
     )
     await until_blocked(await desk.session(autocommit=True))
     await worker.execute(
-        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, run_at)
-           select 'a.handler', 0, seq, id, event_type, 'pending', true, now() from outrider.outbox"""
+        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+           select 'a.handler', 0, seq, id, event_type, 'pending', true, true, now() from outrider.outbox"""
     )
     await worker.execute("select outrider.settle(1)")
     await worker.commit()

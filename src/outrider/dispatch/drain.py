@@ -73,7 +73,6 @@ async def _drain_one(tail: Tail, lanes: Lanes, total: Drained, *, raise_on_failu
                 step = await tail.step(conn)
                 total.add(tail.handler.name, step)
                 if raise_on_failure and step.errors:
-                    await tail.rest(conn)
                     raise step.errors[0]
                 if step.outcome in ("busy", "troubled"):
                     await asyncio.sleep(PAUSE * (1 + tail.trouble))

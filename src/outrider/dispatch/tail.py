@@ -1,8 +1,8 @@
 """The hot path: take → handle → settle, one batch after the other, until there is nothing left.
 
 A take locks a partition, reads the batch, writes its receipts and moves the position; then the handlers run in that same
-transaction; settle commits it. When a handler fails, everything is rolled back and taken again, and this time the take
-parks the failed event (or buries it) and what must wait behind it, and returns the others.
+transaction; settle commits it. When a handler fails, everything is rolled back and the event is parked (or buried) in the
+same round trip; the next take passes it over, parks what must wait behind it, and returns the others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic as clock
 
@@ -22,7 +22,8 @@ from outrider.failpoint import hit
 from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, describe, sqlstate
 from outrider.postgres import handling
 from outrider.postgres.handling import Claim, Connection, Row
-from outrider.postgres.log import ATTEMPT, SEQ, Asked, envelope_of
+from outrider.postgres.lanes import usable
+from outrider.postgres.log import ATTEMPT, SEQ, Asked, Params, envelope_of
 from outrider.postgres.session import DatabaseError
 from outrider.signals import Buried, Failed, Handled, Parked, Settled, Signals, Taken, Troubled
 
@@ -31,9 +32,11 @@ ISOLATE_AFTER = 3
 """So often in a row a batch may be rolled back for no fault of its own; then its events are taken one at a time."""
 ALONE_AT_MOST = 10
 """So often in a row an event may fail alone for reasons that are not its own; then it is parked."""
+TROUBLE_DELAY = timedelta(seconds=30)
+ARMED_PATIENCE = 50
+"""So often a suspect that was counted may find its partition held by others; then the count is taken back."""
 UNIQUE_VIOLATION = "23505"
 CAREFUL_TAKES = 100
-TROUBLE_DELAY = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Step:
     buried: int = 0
     due_in: float | None = None
     errors: tuple[BaseException, ...] = ()
+    code: str = ""
+    """What the trouble was."""
 
     @property
     def again(self) -> bool:
@@ -54,22 +59,28 @@ class Step:
         return self.outcome in ("more", "done", "armed", "failed")
 
 
-@dataclass(slots=True)
-class _Known:
-    """What this tail knows of the partition that it failed in, until a take has told the database."""
+@dataclass(frozen=True, slots=True)
+class _Unsaid:
+    """A failure that the database does not know of yet."""
 
-    partition: int | None = None
-    cursor: int | None = None
-    failures: list[tuple[Envelope, int, Later | Dead, BaseException]] = field(default_factory=list)
-    rolled_back: int = 0
-    armed: int | None = None
-    patience: int = 50
-    """So often it may find the partition held by others before it gives up telling."""
+    cursor: int | None
+    envelope: Envelope
+    attempt: int
+    verdict: Later | Dead
+    error: BaseException
 
-    def urgent(self) -> bool:
-        """Whether there is something to tell: the database has counted a suspect as about to run, or does not know yet."""
-        self.patience -= 1
-        return self.patience > 0 and (self.armed is not None or bool(self.failures) or self.rolled_back > 0)
+    def as_json(self) -> str:
+        later = self.verdict if isinstance(self.verdict, Later) else None
+        failure = {
+            "seq": self.envelope.seq,
+            "attempt": self.attempt,
+            "delay": later.delay.total_seconds() if later else 0,
+            "code": self.verdict.code,
+            "message": self.verdict.message,
+            "counted": later.counted if later else True,
+            "dead": later is None,
+        }
+        return json.dumps([failure])
 
 
 class Tail:
@@ -83,7 +94,13 @@ class Tail:
         self._generation = generation
         self._worker = worker
         self._size = Size(handler.limit, handler.budget)
-        self._known = _Known()
+        self._unsaid: _Unsaid | None = None
+        self._partition: int | None = None
+        """The one to go on with; None = any."""
+        self._armed: int | None = None
+        self._patience = 0
+        self._unexcused = 0
+        """Rollbacks in good order that could not be reported, because the session was gone."""
         self._alone = 0
         """So many events are to be taken one at a time, because one of them did harm and nobody knows which."""
         self._careful = 0
@@ -99,32 +116,15 @@ class Tail:
     @property
     def armed(self) -> bool:
         """Its next take runs a suspect, which may kill the process."""
-        return self._known.armed is not None
-
-    async def rest(self, conn: Connection) -> None:
-        """Roll back what is open, and say that this was no death. Without it the next take does, on the same session."""
-        if not handling.in_use(conn):
-            return
-        if await handling.give_up(conn, self._known.cursor, self._known.armed, self._schema):
-            self._known.armed = None
-        else:
-            self._known.rolled_back += 1
-
-    async def disarm(self, conn: Connection) -> None:
-        """It ends before it has run the suspect that was counted: take the count back."""
-        await handling.give_up(conn, None, self._known.armed, self._schema)
-        self._known.armed = None
-
-    @property
-    def urgent(self) -> bool:
-        """Its next take must not wait: it holds what the database should know."""
-        return self._known.partition is not None
+        return self._armed is not None
 
     async def step(self, conn: Connection) -> Step:
-        """One batch, committed; or rolled back, and remembered for the next take."""
+        """One batch, committed; or rolled back, with what failed parked."""
+        if self._unsaid is not None:
+            return await self._say(conn, self._unsaid)
         hit("take.sent")
         try:
-            claim = await handling.take(conn, self._asked(conn), self._schema)
+            claim = await handling.take(conn, self._asked(), self._schema)
         except DatabaseError as error:
             if self._careful or sqlstate(error) != UNIQUE_VIOLATION:
                 raise
@@ -134,11 +134,8 @@ class Tail:
         hit("take.done")
         self._signals.emit(Taken(self.handler.name, claim.partition, len(claim.rows), claim.outcome))
         if claim.batch is None:
-            await handling.roll_back(conn)
-            if claim.outcome != "busy" or not self._known.urgent():
-                self._known = _Known()
+            await self._nothing(conn, claim)
             return Step(claim.outcome, due_in=claim.due_in)
-        self._known.partition = claim.partition
         begun = clock()
         try:
             took = await self._runner.run(conn, claim.rows) if claim.rows else []
@@ -152,23 +149,27 @@ class Tail:
             return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True))
         return self._settled(claim, took, handled, clock() - begun)
 
-    def _asked(self, conn: Connection) -> Asked:
-        known = self._known
-        if handling.in_use(conn):  # the failed batch, which this take rolls back
-            known.rolled_back += 1
+    def _asked(self) -> Asked:
         return Asked(
             subscription=self.handler.name,
-            partition=known.partition,
+            partition=self._partition,
             limit=1 if self._alone else self._size.now,
             scan=SCAN,
             generation=self._generation,
             knows=list(self.handler.models),
-            failed=_as_json(known.failures),
-            armed=known.armed,
-            excused=known.rolled_back,
+            armed=self._armed,
+            excused=self._unexcused,
             worker=self._worker,
             careful=self._careful > 0,
         )
+
+    async def _nothing(self, conn: Connection, claim: Claim) -> None:
+        await handling.roll_back(conn)
+        self._patience -= 1
+        if self._armed is not None and (claim.outcome != "busy" or self._patience <= 0):
+            await self.disarm(conn)
+        if self._armed is None:
+            self._partition, self._unexcused = None, 0
 
     def _settled(self, claim: Claim, took: list[float], handled: float, seconds: float) -> Step:
         assert claim.partition is not None
@@ -177,53 +178,78 @@ class Tail:
         self._alone = max(0, self._alone - max(1, events))
         self._careful = max(0, self._careful - 1)
         self._troubles.clear()
-        self.trouble = 0
-        told, untold = claim.told or (), claim.untold or ()
-        known, self._known = self._known, _Known()
-        self._known.failures = [each for each in known.failures if each[0].seq in untold]
-        self._known.armed = claim.delivery
-        if self._alone or self._known.failures or self._known.armed is not None:
-            self._known.partition = claim.partition
-        parked, buried = 0, 0
-        for envelope, attempt, verdict, _ in known.failures:
-            if envelope.seq not in told:
-                continue
-            if isinstance(verdict, Dead):
-                buried += 1
-                self._signals.emit(Buried(name, envelope, attempt, verdict.code, verdict.message))
-            else:
-                parked += 1
-                self._signals.emit(Parked(name, envelope, attempt, verdict.code, verdict.delay))
+        self.trouble = self._unexcused = 0
+        self._armed, self._patience = claim.delivery, ARMED_PATIENCE
+        self._partition = claim.partition if self._alone or self.armed else None
         details = _Details(claim.rows, took)
         self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details))
-        errors = tuple(error for envelope, _, _, error in known.failures if envelope.seq in told)
-        return Step(claim.outcome, events, conceded, parked, buried, claim.due_in, errors)
+        return Step(claim.outcome, events, conceded, due_in=claim.due_in)
 
     async def _failed(self, conn: Connection, claim: Claim, failure: Failure) -> Step:
         self._size.shrink()
-        rows = failure.rows
-        verdict = self._judge(failure)
-        self._known.cursor = claim.cursor
+        self._partition = claim.partition
+        verdict, rows = self._judge(failure), failure.rows
         if isinstance(failure.error, TimeoutError) or not handling.in_use(conn):
             handling.end(conn)  # whatever the handler left running on it ends too
-            self._known.rolled_back += 1
-        elif isinstance(verdict, Infrastructure) or not rows:
-            await self.rest(conn)
+        if isinstance(verdict, Infrastructure) or len(rows) != 1:
+            await self._roll_back(conn, claim.cursor)
+            hit("rollback.after")
+            return self._puzzled(claim, verdict, rows)
+        envelope, attempt = envelope_of(rows[0]), rows[0][ATTEMPT]
+        self._signals.emit(Failed(self.handler.name, envelope, attempt, failure.seconds * 1000, verdict, failure.error))
+        self._armed = None
+        self._unsaid = _Unsaid(claim.cursor, envelope, attempt, verdict, failure.error)
         hit("rollback.after")
-        if isinstance(verdict, Infrastructure) or not rows:
-            self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message))
-            self.trouble += 1
-            if self.trouble >= ISOLATE_AFTER:
-                self._alone = max(self._alone, len(claim.rows))
-            return Step("troubled")
-        self._known.armed = None
-        if len(rows) > 1:
+        return await self._say(conn, self._unsaid) if usable(conn) else Step("failed")
+
+    def _puzzled(self, claim: Claim, verdict: Verdict, rows: Sequence[Row]) -> Step:
+        """Nobody's fault; or one of several is to blame, and only alone it can be found."""
+        if rows and not isinstance(verdict, Infrastructure):
             self._alone = max(self._alone, len(rows))
             return Step("failed")
-        envelope, attempt = envelope_of(rows[0]), rows[0][ATTEMPT]
-        self._known.failures.append((envelope, attempt, verdict, failure.error))
-        self._signals.emit(Failed(self.handler.name, envelope, attempt, failure.seconds * 1000, verdict, failure.error))
-        return Step("failed")
+        self.trouble += 1
+        self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message, self.trouble))
+        if self.trouble >= ISOLATE_AFTER:
+            self._alone = max(self._alone, len(claim.rows))
+        return Step("troubled", code=verdict.code)
+
+    async def _roll_back(self, conn: Connection, cursor: int | None) -> None:
+        """In good order: nobody shall take it for a death."""
+        try:
+            if usable(conn):
+                await handling.park(conn, self._parking(cursor, None, self._armed), self._schema)
+                self._armed = None
+                return
+        except DatabaseError:
+            handling.end(conn)
+        self._unexcused += 1
+
+    async def disarm(self, conn: Connection) -> None:
+        """It does not run the suspect that was counted: take the count back."""
+        await handling.park(conn, self._parking(None, None, self._armed), self._schema)
+        self._armed = None
+
+    async def _say(self, conn: Connection, unsaid: _Unsaid) -> Step:
+        """Tell the database what failed. The same may be told twice: it counts once."""
+        told = await handling.park(conn, self._parking(unsaid.cursor, unsaid.as_json(), None), self._schema)
+        self._unsaid = None
+        if unsaid.envelope.seq not in told:
+            return Step("failed")
+        name, envelope, attempt, verdict = self.handler.name, unsaid.envelope, unsaid.attempt, unsaid.verdict
+        if isinstance(verdict, Dead):
+            self._signals.emit(Buried(name, envelope, attempt, verdict.code, verdict.message))
+            return Step("failed", buried=1, errors=(unsaid.error,))
+        self._signals.emit(Parked(name, envelope, attempt, verdict.code, verdict.delay))
+        return Step("failed", parked=1, errors=(unsaid.error,))
+
+    def _parking(self, cursor: int | None, failed: str | None, armed: int | None) -> Params:
+        return {
+            "subscription": self.handler.name,
+            "cursor": cursor,
+            "failed": failed,
+            "armed": armed,
+            "worker": self._worker,
+        }
 
     def _judge(self, failure: Failure) -> Verdict:
         error, rows = failure.error, failure.rows
@@ -253,22 +279,3 @@ class _Details:
     def __call__(self) -> Iterator[Handled]:
         for row, seconds in zip(self._rows, self._took, strict=True):
             yield Handled(envelope_of(row), row[ATTEMPT], seconds * 1000)
-
-
-def _as_json(failures: Sequence[tuple[Envelope, int, Later | Dead, BaseException]]) -> str | None:
-    if not failures:
-        return None
-    return json.dumps(
-        [
-            {
-                "seq": envelope.seq,
-                "attempt": attempt,
-                "delay": verdict.delay.total_seconds() if isinstance(verdict, Later) else 0,
-                "code": verdict.code,
-                "message": verdict.message,
-                "counted": verdict.counted if isinstance(verdict, Later) else True,
-                "dead": isinstance(verdict, Dead),
-            }
-            for envelope, attempt, verdict, _ in failures
-        ]
-    )

@@ -192,12 +192,11 @@ class Worker:
                         step = await tail.step(conn)
                     self.last_contact = clock()
                     if not step.again or self.stopping or not usable(conn) or (self._lanes.waiting and clock() > turn):
-                        await tail.rest(conn)
                         return step
         except (DatabaseError, DatabaseUnavailable, OSError) as error:
             tail.trouble += 1
-            self._signals.emit(Troubled(tail.handler.name, code_of(error), describe(error)))
-            return Step("troubled")
+            self._signals.emit(Troubled(tail.handler.name, code_of(error), describe(error), tail.trouble))
+            return Step("troubled", code=code_of(error))
 
     def _pause(self, tail: Tail, step: Step) -> float:
         if step.outcome == "troubled":
@@ -206,7 +205,7 @@ class Worker:
         skipped = step.outcome in ("busy", "paused", "unknown")  # it may have been due for long
         sleep = self._polling.next(self.listening, None if skipped else step.due_in)
         if step.outcome == "busy":
-            return min(sleep, URGENT_PAUSE if tail.urgent else BUSY_PAUSE)
+            return min(sleep, URGENT_PAUSE if tail.armed else BUSY_PAUSE)
         return sleep
 
     def _looked(self, name: str) -> None:

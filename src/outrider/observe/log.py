@@ -91,8 +91,9 @@ def write_line(signal: Signal) -> None:
                 error_code=code,
                 error=message,
             )
-        case Troubled(subscription, code, message):
-            _lines.warning("troubled", handler_name=subscription, error_code=code, error=message)
+        case Troubled(subscription, code, message, in_a_row):
+            if in_a_row & (in_a_row - 1) == 0:  # the first, and then ever less often
+                _lines.warning("troubled", handler_name=subscription, error_code=code, error=message, in_a_row=in_a_row)
         case Skipped(subscription, reason):
             _lines.warning("skipped", handler_name=subscription, reason=reason)
         case ListenerUp():

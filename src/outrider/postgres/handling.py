@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.postgres.lanes import usable
-from outrider.postgres.log import HEADER, Asked, clear_error
+from outrider.postgres.log import HEADER, Asked, Params, clear_error
 from outrider.postgres.statement import statement
 
 Row = tuple[Any, ...]
@@ -39,24 +39,17 @@ class Claim:
     delivery: int | None
     """The suspect that may run now."""
     conceded: int | None
-    told: list[int] | None
-    """The failures that the database knows of by now, by number."""
-    untold: list[int] | None
-    """Those that lie beyond what was read."""
     rows: list[Row]
 
 
 async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
-    """Begin, lock, read, write the receipts, advance: one round trip, after a failed batch together with its rollback."""
+    """Begin, lock, read, write the receipts, advance: one round trip."""
     cursor = AsyncCursor(conn, row_factory=tuple_row)
     # Few handlers look at ids and times: left as they are, they cost a third of what loading a row costs otherwise.
     for kind in ("uuid", "timestamptz"):
         cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     try:
-        unfinished = conn.pgconn.transaction_status != TransactionStatus.IDLE
         async with conn.pipeline():
-            if unfinished:  # nobody gets in between: what failed is parked before another worker can try it
-                await conn.execute("rollback")
             await conn.execute("begin isolation level read committed")
             await cursor.execute(statement("take", schema), asked.params(), binary=True)
         rows = await cursor.fetchall()
@@ -64,8 +57,8 @@ async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
         if (clear := clear_error(error, schema)) is not None:
             raise clear from error
         raise
-    outcome, partition, batch, due_in, cursor_id, delivery, conceded, told, untold = rows[0][:HEADER]
-    return Claim(outcome, partition, batch, due_in, cursor_id, delivery, conceded, told, untold, rows[1:])
+    outcome, partition, batch, due_in, cursor_id, delivery, conceded = rows[0][:HEADER]
+    return Claim(outcome, partition, batch, due_in, cursor_id, delivery, conceded, rows[1:])
 
 
 async def settle(conn: Connection, batch: int, schema: str) -> None:
@@ -89,15 +82,16 @@ async def roll_back(conn: Connection) -> None:
         await conn.close()
 
 
-async def give_up(conn: Connection, cursor: int | None, armed: int | None, schema: str) -> bool:
-    """Roll back a batch, and say that this was no death; False when it could not be said."""
-    await roll_back(conn)
-    try:
-        await conn.execute(statement("excuse", schema), {"cursor": cursor, "armed": armed})
-    except psycopg.Error:
-        await conn.close()
-        return False
-    return True
+async def park(conn: Connection, asked: Params, schema: str) -> list[int]:
+    """Roll back the batch and park what failed in it, in one round trip: hardly anybody gets in between."""
+    cursor = AsyncCursor(conn, row_factory=tuple_row)
+    unfinished = in_use(conn)
+    async with conn.pipeline():
+        if unfinished:
+            await conn.execute("rollback")
+        await cursor.execute(statement("park", schema), asked)
+    row = await cursor.fetchone()
+    return row[0] if row else []
 
 
 def end(conn: Connection) -> None:

@@ -50,7 +50,6 @@ class Asked:
     scan: int = 10_000
     generation: int = 0
     knows: list[str] | None = None
-    failed: str | None = None
     armed: int | None = None
     excused: int = 0
     worker: str | None = None
@@ -175,8 +174,8 @@ def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) ->
 
 
 # The columns of a take: what happened, in its first row; then those of each event.
-HEADER = 9
-ATTEMPT, SEQ, TYPE, PAYLOAD, TRACE = 9, 10, 12, 24, 26
+HEADER = 7
+ATTEMPT, SEQ, TYPE, PAYLOAD, TRACE = 7, 8, 10, 22, 24
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _COLUMNS = (
     "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",

@@ -1,6 +1,6 @@
 -- Handlers: receipts, what is owed out of line, the commit guard, wake-ups, workers.
 -- breaking: yes
--- functions: cee3547cacca31ac
+-- functions: c7d97a4a5960f45d
 
 drop function if exists /*schema*/take(text, integer, integer, integer, bigint);
 drop function if exists /*schema*/register(text, text, text, text[], integer, text);
@@ -43,6 +43,7 @@ create table /*schema*/delivery (
     ordering_key    text,
     status          text        not null check (status in ('pending', 'in_flight', 'failed')),
     head            boolean     not null,
+    reached         boolean     not null,
     run_at          timestamptz not null,
     attempts        integer     not null default 0 check (attempts >= 0),
     suspect         boolean     not null default false,
@@ -58,10 +59,14 @@ create table /*schema*/delivery (
 
 comment on column /*schema*/delivery.ordering_key is 'what keeps later events waiting; null = nothing';
 comment on column /*schema*/delivery.head is 'the first of its key: the only one that is retried';
+comment on column /*schema*/delivery.reached is 'the cursor has come past it, so that everything before it has been read';
 comment on column /*schema*/delivery.suspect is 'was in a batch whose worker died again and again: runs alone, counted before it runs';
 
 create unique index delivery_event on /*schema*/delivery (subscription, seq);
-create index delivery_due on /*schema*/delivery (subscription, generation, partition, run_at) where status = 'pending' and head;
+create index delivery_due on /*schema*/delivery (subscription, generation, partition, run_at)
+    where status = 'pending' and head and reached;
+create unique index delivery_head on /*schema*/delivery (subscription, ordering_key)
+    where status = 'pending' and head and ordering_key is not null;
 create index delivery_line on /*schema*/delivery (subscription, ordering_key, seq) where status = 'pending' and ordering_key is not null;
 create index delivery_failed on /*schema*/delivery (subscription, id) where status = 'failed';
 
@@ -156,7 +161,7 @@ create table /*schema*/worker (
 -- What a take returns: a first row that says what happened, with no event; then the events in their order.
 create type /*schema*/taken as (
     outcome text, partition integer, batch bigint, due_in double precision, cursor bigint, delivery bigint,
-    conceded integer, told bigint[], untold bigint[],
+    conceded integer,
     attempt integer, seq bigint, id uuid, event_type text, event_version integer, occurred_at timestamptz, source text,
     target text, content_class text, channel text, generation bigint, workspace_id text, aggregate_kind text,
     aggregate_id text, entity_version bigint, payload text, idempotency_key text, trace_context text, origin text

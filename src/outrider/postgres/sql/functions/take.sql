@@ -8,11 +8,9 @@
 --
 -- For a handler it also writes the receipts, in the order of their keys so that two batches cannot deadlock, and returns
 -- only the events whose receipt is new: the claim settles, the commit makes it true (settle, refuse_unsettled).
--- Parked events of the partition that are due come before the log (take_parked). p_failed names events that failed in
--- a batch that was rolled back: they are parked now (or buried) instead of being returned, and what must wait behind
--- them is parked too; the first row says which of them the database now knows (told), and which lie beyond what was read
--- (untold: name them again). An attempt that is known already is not counted twice. p_knows: the event types that the
--- worker's code knows. p_excused: rollbacks in good order that the caller could not report (excuse). Takes that were
+-- Parked events of the partition that are due come before the log (take_parked). What is parked or buried already is passed
+-- over when the log is read up to it, and later events of a parked one's line are parked behind it. p_knows: the event types
+-- that the worker's code knows. p_excused: rollbacks in good order that the caller could not report (park). Takes that were
 -- rolled back without an excuse are deaths; after three of them the batch is parked as suspect. p_armed: the suspect that
 -- the caller has counted and may run now. p_careful: see own_receipts.
 --
@@ -35,7 +33,7 @@
 -- batch, the transactions that finished move to `owing` and are read in pages, before anything else.
 create or replace function /*schema*/take(
     p_subscription text, p_partition integer default null, p_limit integer default 500, p_scan integer default 10000,
-    p_generation bigint default 0, p_knows text[] default null, p_failed jsonb default null, p_armed bigint default null,
+    p_generation bigint default 0, p_knows text[] default null, p_armed bigint default null,
     p_excused integer default 0, p_worker text default null, p_careful boolean default false
 ) returns setof /*schema*/taken
     language plpgsql volatile
@@ -57,7 +55,7 @@ declare
     this_take  bigint;
     new_excused bigint;
     deaths     bigint;
-    unparked   jsonb;
+    first_seq  bigint;
     settles    boolean;
     suspicious boolean := false;
     diverting  boolean := false;
@@ -90,10 +88,11 @@ begin
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
         end if;
         if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
-           and cur.seq >= q and cur.owing is null and p_failed is null and p_armed is null
+           and cur.seq >= q and cur.owing is null and p_armed is null
            and not exists (select from /*schema*/delivery as d
                            where d.subscription = p_subscription and d.generation = p_generation
-                             and d.partition = cur.partition and d.status = 'pending' and d.head and d.run_at <= now())
+                             and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached
+                             and d.run_at <= now())
            and not exists (select from /*schema*/late_transactions(
                                cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
             head.outcome := coalesce(head.outcome, 'idle');
@@ -123,18 +122,26 @@ begin
             head.outcome := 'paused';
         elsif not sub.event_types <@ p_knows then
             head.outcome := 'unknown';
-        elsif sub.ordering = 'total' and p_failed is null and p_armed is null and exists (
-            select from /*schema*/delivery as d where d.subscription = p_subscription and d.status = 'pending')
-            and not exists (
-            select from /*schema*/delivery as d
-            where d.subscription = p_subscription and d.status = 'pending' and d.head and d.run_at <= now()) then
-            head.outcome := 'waiting';
+        elsif sub.ordering = 'total' then
+            -- Its first parked event, up to which the log may be read; beyond it the cursor waits.
+            first_seq := (select min(d.seq) from /*schema*/delivery as d
+                          where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = '');
+            if first_seq <= cur.seq and p_armed is null and not exists (
+                select from /*schema*/delivery as d
+                where d.subscription = p_subscription and d.generation = p_generation and d.partition = cur.partition
+                  and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
+                head.outcome := 'waiting';
+            end if;
         end if;
     end if;
     if head.outcome <> 'taken' then
         head.due_in := (
-            select extract(epoch from min(d.run_at) - now()) from /*schema*/delivery as d
-            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.head);
+            select extract(epoch from min(next.run_at) - now())
+            from /*schema*/cursor as c cross join lateral (
+                select min(d.run_at) as run_at from /*schema*/delivery as d
+                where d.subscription = p_subscription and d.generation = p_generation and d.partition = c.partition
+                  and d.status = 'pending' and d.head and d.reached) as next
+            where c.subscription = p_subscription and c.generation = p_generation);
         return next head;
         return;
     end if;
@@ -156,42 +163,25 @@ begin
         if deaths > 5 then
             update /*schema*/cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
             head.outcome := 'more';
-            head.untold := array(select f.seq from jsonb_to_recordset(p_failed) as f (seq bigint));
             return next head;
             return;
         end if;
         suspicious := deaths >= 3;
-        if p_failed is not null then
-            head.told := /*schema*/park_again(p_subscription, p_failed, p_worker);
-            unparked := (
-                select jsonb_agg(f) from jsonb_array_elements(p_failed) as f
-                where not exists (select from /*schema*/delivery as d
-                                  where d.subscription = p_subscription and d.seq = (f->>'seq')::bigint));
-        end if;
-        diverting := suspicious or unparked is not null;
-        -- A failure that is to be parked from the log comes first: the caller knows of it now.
+        -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
+        diverting := suspicious or exists (
+            select from /*schema*/delivery as d
+            where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor));
         if exists (select from /*schema*/delivery as d
                    where d.subscription = p_subscription and d.generation = p_generation
-                     and d.partition = cur.partition and d.status = 'pending' and d.head) then
+                     and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
             diverting := true;
-            if unparked is null then
-                return query select * from /*schema*/take_parked(
-                    p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker);
-                if found then
-                    return;
-                end if;
-            end if;
-            if sub.ordering = 'total' and not suspicious then
-                -- Its parked event is not due: the cursor waits.
-                update /*schema*/cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
-                head.outcome := 'waiting';
-                head.due_in := (
-                    select extract(epoch from min(d.run_at) - now()) from /*schema*/delivery as d
-                    where d.subscription = p_subscription and d.status = 'pending' and d.head);
-                return next head;
+            return query select * from /*schema*/take_parked(
+                p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker);
+            if found then
                 return;
             end if;
         end if;
+        q := greatest(cur.seq, least(q, first_seq));
     end if;
 
     -- Restored from another cluster: its transactions are over, and what they left is here. Its ids mean nothing from
@@ -317,49 +307,32 @@ begin
                fresh.trace_context, fresh.origin
         from fresh
     ),
-    failed as materialized (
-        select f.seq, f.delay, f.code, f.message, f.counted, f.dead
-        from jsonb_to_recordset(unparked) as f (
-            seq bigint, delay double precision, code text, message text, counted boolean, dead boolean)
-        where diverting
+    held as materialized (
+        select batch.part, batch.seq, batch.id, batch.event_type, lined.line, seen.known
+        from batch
+        cross join lateral (
+            select case sub.ordering when 'total' then '' when 'key' then batch.aggregate_id end as line) as lined
+        cross join lateral (
+            select exists (select from /*schema*/delivery as d
+                           where d.subscription = p_subscription and d.seq = batch.seq) as known) as seen
+        where diverting and (suspicious or seen.known
+              or exists (select from /*schema*/delivery as d
+                         where d.subscription = p_subscription and d.status = 'pending'
+                           and d.ordering_key = lined.line and d.seq < batch.seq))
     ),
-    in_line as materialized (
-        select batch.part, batch.seq, batch.id, batch.event_type, failed.delay, failed.code, failed.message, failed.counted,
-               coalesce(failed.dead, false) as dead, failed.seq is not null as failed,
-               case sub.ordering when 'total' then '' when 'key' then batch.aggregate_id end as line
-        from batch left join failed on failed.seq = batch.seq
-        where diverting
-    ),
-    diverted as materialized (
-        -- Failed, or behind a failed event of this batch, or behind one that is parked already.
-        select in_line.*,
-               exists (select from /*schema*/delivery as d
-                       where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
-                   as behind_parked
-        from (select in_line.*,
-                     bool_or(in_line.failed and not in_line.dead) over (
-                         partition by in_line.line order by in_line.part, in_line.seq) as behind_failed
-              from in_line) as in_line
-        where suspicious or in_line.failed or in_line.behind_failed and in_line.line is not null
-           or exists (select from /*schema*/delivery as d
-                      where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
+    passed as (
+        update /*schema*/delivery as d set reached = true
+        from held where held.known and d.subscription = p_subscription and d.seq = held.seq and not d.reached
     ),
     parked as (
         insert into /*schema*/delivery (
-            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, run_at, attempts,
-            suspect, last_error_code, last_error, first_failed_at, failure_history)
-        select p_subscription, p_generation, cur.partition, d.seq, d.id, d.event_type, d.line,
-               case when d.dead then 'failed' else 'pending' end,
-               not d.dead and (d.line is null or not d.behind_parked and 1 = row_number() over (
-                   partition by d.dead, d.line order by d.part, d.seq)),
-               now() + coalesce(d.delay, 0) * interval '1 second',
-               case when d.counted then 1 else 0 end,
-               suspicious and not d.failed, d.code, d.message, case when d.failed then now() end,
-               case when d.failed then jsonb_build_array(
-                   /*schema*/failure(1, case when d.counted then 1 else 0 end, d.code, d.message, p_worker)) else '[]' end
-        from diverted as d
-        order by d.part, d.seq
-        returning seq
+            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
+            suspect)
+        select p_subscription, p_generation, cur.partition, held.seq, held.id, held.event_type, held.line,
+               'pending', held.line is null, true, now(), suspicious
+        from held
+        where not held.known
+        order by held.part, held.seq
     ),
     -- An event without a key of its producer's has its id for a key, which nobody else has: a plain insert does (ON
     -- CONFLICT would cost 2.6 us more, of 9.7). If it is there all the same, somebody has moved the cursor back: the take
@@ -369,7 +342,7 @@ begin
         select p_subscription, batch.id::text, batch.id, batch.seq, batch.generation, batch.content_class
         from batch
         where settles and not p_careful and batch.idempotency_key is null
-          and (not diverting or batch.seq not in (select diverted.seq from diverted))
+          and (not diverting or batch.seq not in (select held.seq from held))
         returning seq
     ),
     given_receipts as (
@@ -379,7 +352,7 @@ begin
                      batch.part, batch.seq, batch.id, batch.generation, batch.content_class
               from batch
               where settles and (p_careful or batch.idempotency_key is not null)
-                and (not diverting or batch.seq not in (select diverted.seq from diverted))) as winner
+                and (not diverting or batch.seq not in (select held.seq from held))) as winner
         order by winner.key, winner.part, winner.seq
         on conflict do nothing
         returning seq
@@ -387,18 +360,15 @@ begin
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
     )
-    select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded, e.told, e.untold,
+    select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded,
            e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
            e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
            e.entity_version, e.payload, e.idempotency_key, e.trace_context, e.origin
     from (
         select 0 as part, advance.outcome, cur.partition as partition, this_take as batch,
                case when settles then (select count(*) from batch) - (select count(*) from receipts)
-                                      - (select count(*) from parked) end::integer as conceded,
+                                      - (select count(*) from held) end::integer as conceded,
                cur.id as cursor,
-               head.told || array(select diverted.seq from diverted where diverted.failed) as told,
-               array(select failed.seq from failed
-                     where failed.seq > coalesce((select seq from late_end), (select seq from fresh_end))) as untold,
                null::integer as attempt, null::bigint as seq, null::uuid as id, null::text as event_type,
                null::integer as event_version, null::timestamptz as occurred_at, null::text as source,
                null::text as target, null::text as content_class, null::text as channel, null::bigint as generation,
@@ -407,7 +377,7 @@ begin
                null::text as trace_context, null::text as origin
         from advance
         union all
-        select b.part, null, null, null, null, null, null, null,
+        select b.part, null, null, null, null, null,
                1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
                b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
                b.entity_version, b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
@@ -416,5 +386,11 @@ begin
         where not settles or b.seq in (select receipts.seq from receipts)
     ) as e
     order by e.part, e.seq;
+
+    if suspicious then
+        perform /*schema*/promote(p_subscription, array(
+            select distinct d.ordering_key from /*schema*/delivery as d
+            where d.subscription = p_subscription and d.status = 'pending' and d.suspect and d.ordering_key is not null));
+    end if;
 end
 $$;

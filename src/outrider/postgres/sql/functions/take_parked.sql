@@ -27,16 +27,25 @@ begin
 
     if p_suspicious then
         update /*schema*/delivery as d set suspect = true
-        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
-          and d.status = 'pending' and d.head and d.run_at <= now();
+        from (select h.id, h.ordering_key from /*schema*/delivery as h
+              where h.subscription = p_subscription and h.generation = p_cursor.generation
+                and h.partition = p_cursor.partition and h.status = 'pending' and h.head and h.reached
+                and h.run_at <= now()) as due
+        where d.subscription = p_subscription and d.status = 'pending'
+          and (d.id = due.id or d.ordering_key = due.ordering_key);
         return;
     end if;
 
-    select d.* into first from /*schema*/delivery as d
-    where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
-      and d.status = 'pending' and d.head and (d.run_at <= now() and p_armed is null or d.id = p_armed)
-    order by d.run_at, d.id limit 1;
-    if not found then
+    if p_armed is not null then
+        select d.* into first from /*schema*/delivery as d
+        where d.id = p_armed and d.subscription = p_subscription and d.status = 'pending' and d.head;
+    else
+        select d.* into first from /*schema*/delivery as d
+        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
+          and d.status = 'pending' and d.head and d.reached and d.run_at <= now()
+        order by d.run_at limit 1;
+    end if;
+    if first.id is null then
         return;
     end if;
 
@@ -63,20 +72,19 @@ begin
             from (select h.id, h.ordering_key, row_number() over (order by h.run_at, h.id) as place
                   from /*schema*/delivery as h
                   where h.subscription = p_subscription and h.generation = p_cursor.generation and h.partition = p_cursor.partition
-                    and h.status = 'pending' and h.head and not h.suspect and h.run_at <= now()
+                    and h.status = 'pending' and h.head and h.reached and not h.suspect and h.run_at <= now()
                   order by h.run_at, h.id limit p_limit) as h
             cross join lateral (
                 select h.id, 0::bigint as seq
                 union all
-                (select f.id, f.seq from /*schema*/delivery as f
-                 where f.subscription = p_subscription and f.ordering_key = h.ordering_key
-                   and f.status = 'pending' and not f.head
-                   and f.seq < coalesce((
-                       select min(stop.seq) from /*schema*/delivery as stop
-                       where stop.subscription = p_subscription and stop.ordering_key = h.ordering_key
-                         and stop.status = 'pending' and not stop.head and (stop.suspect or stop.run_at > now())),
-                       9223372036854775807)
-                 order by f.seq limit p_limit)
+                (select f.id, f.seq
+                 from (select f.id, f.seq,
+                              bool_or(f.suspect or not f.reached or f.run_at > now()) over (order by f.seq) as stopped
+                       from (select f.* from /*schema*/delivery as f
+                             where f.subscription = p_subscription and f.ordering_key = h.ordering_key
+                               and f.status = 'pending' and not f.head
+                             order by f.seq limit p_limit) as f) as f
+                 where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
     end if;
@@ -104,12 +112,12 @@ begin
         returning seq
     )
     select head.outcome, head.partition, head.batch, null::double precision, head.cursor, null::bigint,
-           ((select count(*) from batch) - (select count(*) from receipts))::integer, head.told, head.untold,
+           ((select count(*) from batch) - (select count(*) from receipts))::integer,
            null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
            null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
            null::text, null::text, null::text
     union all
-    (select null, null, null, null, null, null, null, null, null,
+    (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
             b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
             b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
