@@ -25,7 +25,7 @@ _CHAIN = 16
 _INNER = 3
 _DEPTH = 3
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}\Z")
-_OURS = re.compile(r"(40001|40P01|55P03|57P0[123]|08...|53...)\Z")
+_OURS = re.compile(r"(40001|40P01|55P03|57P0[12345]|25P0[34]|26000|42P05|08...|53...)\Z")
 _LOST = {"OperationalError", "InterfaceError"}
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _HIDDEN = re.compile(

@@ -24,8 +24,8 @@ update invoice set number = 3 - invoice.number, order_id = o.id
 from placed_order as o where o.number = 3 - invoice.number and invoice.number < 3
 """
 BURY = """
-insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, run_at, last_error)
-select 'shop.invoice', 0, seq, id, event_type, 'failed', false, now(), 'out of paper' from outrider.outbox
+insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at, last_error)
+select 'shop.invoice', 0, seq, id, event_type, 'failed', false, true, now(), 'out of paper' from outrider.outbox
 where payload ->> 'number' = '2'
 """
 

@@ -32,32 +32,32 @@ SELECT_THEN_INSERT = "alter table outrider.event_handled drop constraint event_h
     "take", ("        on conflict do nothing\n", ""), (GIVEN, f"{GIVEN} and not {HAS_RECEIPT}")
 )
 
+BEHIND = """
+              or exists (select from /*schema*/delivery as d
+                         where d.subscription = p_subscription and d.status = 'pending'
+                           and d.ordering_key = lined.line and d.seq < batch.seq))"""
+
 DISORDERED = {
     "the second of a key is retried before its head": changed(
         "take_parked",
-        ("and h.status = 'pending' and h.head and not h.suspect", "and h.status = 'pending' and not h.suspect"),
-        ("and d.status = 'pending' and d.head and (d.run_at", "and d.status = 'pending' and (d.run_at"),
+        (
+            "and h.status = 'pending' and h.head and h.reached and not h.suspect",
+            "and h.status = 'pending' and not h.suspect",
+        ),
+        (
+            "and d.status = 'pending' and d.head and d.reached and d.run_at <= now()",
+            "and d.status = 'pending' and d.run_at <= now()",
+        ),
     )
     + changed(
         "take",
         (
-            "d.partition = cur.partition and d.status = 'pending' and d.head and d.run_at <= now())",
-            "d.partition = cur.partition and d.status = 'pending' and d.run_at <= now())",
+            "d.status = 'pending' and d.head and d.reached\n                             and d.run_at <= now())",
+            "d.status = 'pending' and d.run_at <= now())",
         ),
     ),
-    "nothing waits behind an event that failed in its batch": changed(
-        "take", ("or in_line.failed or in_line.behind_failed and in_line.line is not null", "or in_line.failed")
-    ),
-    "nothing waits behind what is parked": changed(
-        "take",
-        (
-            """
-           or exists (select from /*schema*/delivery as d
-                      where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = in_line.line)
-    ),""",
-            "\n    ),",
-        ),
-    ),
+    "nothing waits behind what is parked": changed("take", (BEHIND, ")")),
+    "what comes before a failed event waits behind it": changed("take", (" and d.seq < batch.seq))", "))")),
 }
 
 

@@ -282,7 +282,7 @@ CREATE FUNCTION outrider.refuse_unsettled() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    if current_setting('outrider.batch', true) <> '' then
+    if current_setting('outrider.settled', true) is distinct from new.takes::text then
         raise 'this transaction belongs to the worker: a handler must not commit it'
             using errcode = 'OR005', hint = 'Let the handler return; its effects and its receipt then commit together.';
     end if;
@@ -387,7 +387,7 @@ begin
     if current_setting('outrider.batch', true) is distinct from p_batch::text then
         raise 'a handler ended the transaction of its batch' using errcode = 'OR005';
     end if;
-    perform set_config('outrider.batch', '', true);
+    perform set_config('outrider.settled', p_batch::text, true);
 end
 $$;
 

@@ -41,3 +41,6 @@ def arrange(level: Level | None, as_json: bool | None) -> None:
     handler.setFormatter(JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.handlers = [handler]
     logger.propagate = False
+    # What goes wrong with a session is told as signals of ours, and not once more by the driver.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)

@@ -47,7 +47,9 @@ def show(
         typer.echo(json.dumps({"schema": place.schema, "subscriptions": answer}, default=str, indent=2))
         return
     columns = ("name", "kind", "context", "events", "partitions", "order", "lag", "parked", "dead", "workers", "state")
-    table = Table(*columns, title=f"schema {place.schema}")
+    table = Table(title=f"schema {place.schema}")
+    for column in columns:
+        table.add_column(column, overflow="fold", min_width=24 if column == columns[0] else None)
     for each, orphan in rows:
         state = ["paused"] * (each.paused_at is not None) + ["orphaned"] * bool(orphan)
         events = "all" if each.event_types is None else "\n".join(each.event_types)

@@ -35,6 +35,11 @@ class _Context:
         """1 = the first."""
         return int(self._rows[0][ATTEMPT])
 
+    def raised(self, error: BaseException) -> bool:
+        """Whether this error, or what it was made of, came from the handler's transaction."""
+        failed_with = None if self._tx is None else self._tx.failed_with
+        return failed_with is not None and failed_with in (error, error.__cause__, getattr(error, "orig", None))
+
     def close(self) -> None:
         if self._tx is not None:
             take_back(self._tx)

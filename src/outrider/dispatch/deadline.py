@@ -10,6 +10,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+AGAIN = 1.0
+
 
 class Deadline:
     def __init__(self, seconds: float) -> None:
@@ -17,6 +19,7 @@ class Deadline:
         self.began = 0.0
         """When the current handler began, by time.monotonic."""
         self.expired = False
+        self._cancelled = 0
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
@@ -38,11 +41,13 @@ class Deadline:
             self._timer = self._loop.call_later(left, self._look)
         elif self._task is not None:
             self.expired = True
-            self._timer = None
+            self._cancelled += 1
+            self._timer = self._loop.call_later(AGAIN, self._look)  # it may swallow the first
             self._task.cancel()
 
     def absorb(self) -> bool:
-        """Whether a cancellation that arrived was ours; then it is taken back."""
-        if self.expired and self._task is not None:
+        """Whether time was up; then our cancellations are taken back."""
+        while self._cancelled and self._task is not None:
+            self._cancelled -= 1
             self._task.uncancel()
         return self.expired

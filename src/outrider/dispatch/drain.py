@@ -68,7 +68,7 @@ async def drain(
 async def _drain_one(tail: Tail, lanes: Lanes, total: Drained, *, raise_on_failure: bool) -> bool:
     found = False
     while True:
-        async with lanes.lane() as conn:
+        async with lanes.lane(tail.handler.name) as conn:
             while usable(conn):
                 step = await tail.step(conn)
                 total.add(tail.handler.name, step)

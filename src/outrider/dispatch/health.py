@@ -49,7 +49,10 @@ class WorkerHealth:
     def unready(self) -> str | None:
         if self._worker.stopping:
             return "stopping"
-        return None if self._worker.ready.is_set() else "starting"
+        if not self._worker.ready.is_set():
+            return "starting"
+        silent = self._clock() - self._worker.last_contact
+        return f"the database has not answered for {silent:.0f} s" if silent > self._silence / 2 else None
 
     def facts(self) -> dict[str, object]:
         return {

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+PATIENCE = 1.0
+
 
 class Quarantine:
     def __init__(self) -> None:
@@ -26,7 +28,8 @@ class Quarantine:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
+        """TimeoutError when the others do not come to an end."""
         async with self._alone:
-            async with self._changed:
+            async with asyncio.timeout(PATIENCE), self._changed:
                 await self._changed.wait_for(lambda: self._at_work == 0)
             yield

@@ -21,7 +21,6 @@ from outrider.postgres import handling
 from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import abandon
 from outrider.postgres.log import PAYLOAD, TRACE, TYPE, envelope_of
-from outrider.postgres.session import DatabaseError
 
 
 class TransactionEnded(TerminalError):
@@ -71,14 +70,11 @@ class Runner:
                     else:
                         await call(event, ctx)
                     if deadline.expired:
-                        deadline.absorb()
                         raise self._late()
                     if ctx.lent and not handling.in_transaction(conn):
                         raise _unusable(conn)
-                except asyncio.CancelledError as error:
-                    raise self._cancelled((row,), error, deadline, begun) from None
-                except (Exception, SystemExit) as error:
-                    raise Failure((row,), error, clock() - begun, ours=_ours(conn, error, ctx)) from error
+                except BaseException as error:
+                    raise self._failed((row,), error, deadline, begun, conn, ctx) from error
                 finally:
                     if ctx.lent:
                         ctx.close()
@@ -95,7 +91,7 @@ class Runner:
         for row in rows:
             try:
                 events.append(self.decode(row))
-            except Undecodable as error:
+            except Exception as error:
                 raise Failure((row,), error, clock() - begun, ours=False) from error
         ctx = SyncHandlerContext(conn, rows) if self.handler.blocking else HandlerContext(conn, rows)
         # A batch may come from many traces; what it publishes carries on the first of them.
@@ -109,30 +105,35 @@ class Runner:
                 else:
                     await self.handler.call(events, ctx)
                 if deadline.expired:
-                    deadline.absorb()
                     raise self._late()
                 if not handling.in_transaction(conn):
                     raise _unusable(conn)
-            except asyncio.CancelledError as error:
-                raise self._cancelled(rows, error, deadline, begun) from None
-            except (Exception, SystemExit) as error:
-                raise Failure(rows, error, clock() - begun, ours=_ours(conn, error, ctx)) from error
+            except BaseException as error:
+                raise self._failed(rows, error, deadline, begun, conn, ctx) from error
             finally:
                 ctx.close()
                 trace.inherited.reset(token)
         hit("handle.after")
         return [(clock() - begun) / len(rows)] * len(rows)
 
-    def _cancelled(
-        self, rows: Sequence[Row], error: asyncio.CancelledError, deadline: Deadline, begun: float
+    def _failed(
+        self,
+        rows: Sequence[Row],
+        error: BaseException,
+        deadline: Deadline,
+        begun: float,
+        conn: Connection,
+        ctx: HandlerContext | SyncHandlerContext,
     ) -> BaseException:
-        """Too late; or something within the handler was cancelled, which is its own affair; or the worker is told to end."""
-        if deadline.absorb():
-            return Failure(rows, self._late(), clock() - begun, ours=False)
+        """What the handler raised is its failure, whatever it is; unless the worker itself is being ended."""
         task = asyncio.current_task()
-        if task is not None and not task.cancelling():
-            return Failure(rows, error, clock() - begun, ours=False)
-        return error
+        if deadline.absorb():
+            error = self._late()
+        elif isinstance(error, KeyboardInterrupt | GeneratorExit) or (
+            isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
+        ):
+            return error
+        return Failure(rows, error, clock() - begun, ours=handling.broken(conn) or ctx.raised(error))
 
     def _late(self) -> TimeoutError:
         return TimeoutError(f"the handler did not return within {self.handler.timeout:g} s")
@@ -142,10 +143,10 @@ class Runner:
         try:
             returned = await asyncio.shield(thread)
             if inspect.isawaitable(returned) or inspect.isgenerator(returned):
-                returned.close() if hasattr(returned, "close") else None
-                raise TypeError(
-                    f"the handler returned a {type(returned).__name__} that nobody runs: declare it with async def"
-                )
+                if hasattr(returned, "close"):
+                    returned.close()
+                kind = type(returned).__name__
+                raise TerminalError(f"the handler returned a {kind} that nobody runs: declare it with async def")
         except asyncio.CancelledError:
             abandon(conn)
             thread.cancel()
@@ -172,11 +173,12 @@ def _unusable(conn: Connection) -> Exception:
             "the handler caught a database error and went on; by then its transaction was undone: "
             "let the error through, or wrap the statement in `async with ctx.tx.transaction():`"
         )
+    if handling.in_pipeline(conn):
+        handling.end(conn)
+        return TerminalError("the handler left a pipeline open on ctx.tx: use it as `async with ctx.tx.pipeline():`")
+    if handling.broken(conn):
+        return handling.Lost("the session was lost while the handler ran")
     return TransactionEnded(
         "the handler ended its transaction with a COMMIT or ROLLBACK of its own: its effects and its receipt can then "
         "not commit together; let it return instead"
     )
-
-
-def _ours(conn: Connection, error: BaseException, ctx: HandlerContext | SyncHandlerContext) -> bool:
-    return handling.broken(conn) or (ctx.lent and isinstance(error, DatabaseError))

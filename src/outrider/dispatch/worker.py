@@ -14,9 +14,10 @@ from outrider.dispatch.handler import Handler
 from outrider.dispatch.quarantine import Quarantine
 from outrider.dispatch.tail import Step, Tail
 from outrider.dispatch.wake import Polling, Wakes
-from outrider.errors import ConfigError, DatabaseUnavailable
+from outrider.errors import ConfigError, DatabaseUnavailable, SchemaMismatch
 from outrider.outcome import code_of, describe
 from outrider.postgres import workers
+from outrider.postgres.handling import Connection
 from outrider.postgres.lanes import Lanes, usable
 from outrider.postgres.listen import Listener
 from outrider.postgres.pool import Pool
@@ -26,12 +27,16 @@ from outrider.signals import ListenerDown, ListenerUp, Signals, Skipped, Trouble
 
 GRACE = 30.0
 HEARTBEAT = 10.0
+STUCK = 10.0
+"""So long after the grace time, what does not end although it was cancelled is left behind."""
 BUSY_PAUSE = 1.0
 """Another session holds what there is to read: look again soon, in case it dies."""
 URGENT_PAUSE = 0.02
 TURN = 0.5
 """So long a tail may keep a session while others wait for one."""
 LONGEST_TROUBLE = 5.0
+MIXED_UP = {"26000", "42P05"}
+"""A pooler has given the session of somebody else's prepared statements."""
 WATCH = 0.05
 LOOKS_AFTER_TICK = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """A number is drawn before its transaction commits: look again for a while after one was seen."""
@@ -113,15 +118,16 @@ class Worker:
         finally:
             for task in [*tails, *beside, stopping]:
                 task.cancel()
-            results = await asyncio.gather(*tails, *beside, stopping, return_exceptions=True)
+            ended, stuck = await asyncio.wait([*tails, *beside, stopping], timeout=STUCK)
+            clean = clean and not stuck
             await self._lanes.close()
             with suppress(DatabaseError, DatabaseUnavailable):
                 async with self._pool.autocommit() as conn:
                     await workers.leave(conn, self.identity, self._settings.schema)
             self._signals.emit(WorkerDown(self.identity.id, clean))
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        for task in ended:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
         return clean
 
     def stop(self) -> None:
@@ -178,25 +184,41 @@ class Worker:
                     await self._wakes.wait(handler.name, self._pause(tail, step), waiter=place)
             if tail.armed:
                 with suppress(DatabaseError, DatabaseUnavailable):
-                    async with self._lanes.lane() as conn:
+                    async with self._lanes.lane(handler.name) as conn:
                         await tail.disarm(conn)
 
     async def _work(self, tail: Tail) -> Step:
         """Batch after batch on one session, until there is nothing left or it is somebody else's turn."""
         clock = asyncio.get_running_loop().time
         try:
-            async with self._lanes.lane() as conn:
+            async with self._lanes.lane(tail.handler.name) as conn:
                 turn = clock() + TURN
                 while True:
-                    async with self._quarantine.alone() if tail.armed else self._quarantine.beside_others():
-                        step = await tail.step(conn)
+                    step = await self._step(tail, conn)
                     self.last_contact = clock()
+                    if step.code in MIXED_UP:
+                        self._lanes.stop_preparing()
                     if not step.again or self.stopping or not usable(conn) or (self._lanes.waiting and clock() > turn):
                         return step
-        except (DatabaseError, DatabaseUnavailable, OSError) as error:
+        except (DatabaseError, DatabaseUnavailable, SchemaMismatch, OSError) as error:
+            if isinstance(error, SchemaMismatch) and not self.ready.is_set():
+                raise
+            if code_of(error) in MIXED_UP:
+                self._lanes.stop_preparing()
             tail.trouble += 1
             self._signals.emit(Troubled(tail.handler.name, code_of(error), describe(error), tail.trouble))
             return Step("troubled", code=code_of(error))
+
+    async def _step(self, tail: Tail, conn: Connection) -> Step:
+        if not tail.armed:
+            async with self._quarantine.beside_others():
+                return await tail.step(conn)
+        try:
+            async with self._quarantine.alone():
+                return await tail.step(conn)
+        except TimeoutError:  # somebody does not come to an end: let the others go on for a while
+            await tail.disarm(conn)
+            return Step("busy")
 
     def _pause(self, tail: Tail, step: Step) -> float:
         if step.outcome == "troubled":

@@ -7,12 +7,14 @@ The application decides where lines go and at which level: nothing is printed un
 from __future__ import annotations
 
 import logging
+import traceback
 from typing import Any, assert_never
 
 import structlog
 
 from outrider.envelope import Envelope
-from outrider.outcome import Dead
+from outrider.errors import Undecodable
+from outrider.outcome import Dead, Retry, Snooze, TerminalError, sanitise
 from outrider.signals import (
     Buried,
     Failed,
@@ -34,9 +36,15 @@ _render = structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=
 _logger = logging.getLogger("outrider")
 
 
+SAID_ON_PURPOSE = (Retry, Snooze, TerminalError, Undecodable)
+"""A traceback would say no more."""
+
+
 def _as_record(logger: Any, method: str, fields: Any) -> tuple[tuple[str], dict[str, Any]]:
+    """A traceback is shown below the line; on the record it is a field like the others."""
     shown = {name: value for name, value in fields.items() if value is not None}
-    return (str(_render(logger, method, shown)),), {"extra": dict(fields)}
+    below = shown.pop("traceback", "")
+    return (f"{_render(logger, method, shown)}\n{below}".rstrip(),), {"extra": dict(fields)}
 
 
 _lines = structlog.wrap_logger(_logger, processors=[structlog.stdlib.filter_by_level, _as_record])
@@ -64,9 +72,10 @@ def write_line(signal: Signal) -> None:
                         duration_ms=round(one.duration_ms, 3),
                         status_result="success",
                     )
-        case Failed(subscription, envelope, attempt, duration_ms, verdict, _):
+        case Failed(subscription, envelope, attempt, duration_ms, verdict, raised):
             _lines.warning(
                 "failed",
+                traceback=None if isinstance(raised, SAID_ON_PURPOSE) else _traceback(raised),
                 **_event(subscription, envelope),
                 attempts=attempt,
                 duration_ms=round(duration_ms, 3),
@@ -111,6 +120,14 @@ def write_line(signal: Signal) -> None:
                 _lines.debug("taken", subscription=subscription, partition=partition, events=events, outcome=outcome)
         case _:
             assert_never(signal)
+
+
+def _traceback(error: BaseException) -> str | None:
+    """Made printable, because the error's own words are in it."""
+    try:
+        return sanitise("".join(traceback.format_exception(error, limit=-30, chain=False)))
+    except Exception:
+        return None
 
 
 def _event(subscription: str, envelope: Envelope) -> dict[str, Any]:

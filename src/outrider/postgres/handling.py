@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
@@ -23,7 +23,7 @@ Connection = AsyncConnection[Any]
 
 
 class Lost(psycopg.OperationalError):
-    """COMMIT was answered, but not by COMMIT."""
+    """The session is gone, or not in the state in which it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,10 @@ def in_use(conn: Connection) -> bool:
 
 def in_transaction(conn: Connection) -> bool:
     return conn.pgconn.transaction_status == TransactionStatus.INTRANS
+
+
+def in_pipeline(conn: Connection) -> bool:
+    return usable(conn) and conn.pgconn.pipeline_status != PipelineStatus.OFF
 
 
 def broken(conn: Connection) -> bool:

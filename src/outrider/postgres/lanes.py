@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, pq
 from psycopg.pq import TransactionStatus
 
 from outrider.postgres import session
@@ -22,6 +24,9 @@ from outrider.postgres import session
 _GUARDS = """
 select set_config('idle_in_transaction_session_timeout', %(idle)s, false), set_config('tcp_user_timeout', '30s', false)
 """
+# What a handler may have left in the session: settings, roles, listeners, temporary tables, locks.
+_RESET = """reset session authorization; reset all; unlisten *; discard temp; close all; discard sequences;
+            select pg_advisory_unlock_all()"""
 _WATCH = "select set_config('client_connection_check_interval', '5s', false)"
 
 
@@ -31,12 +36,21 @@ class Lanes:
         self._idle_ms = str(int(idle * 1000))
         self._free: list[AsyncConnection[Any]] = []
         self._places = asyncio.Semaphore(size)
+        self._owners: WeakKeyDictionary[AsyncConnection[Any], str] = WeakKeyDictionary()
+        self._prepares = True
         self.waiting = 0
         """How many would like a session and have none."""
 
+    def stop_preparing(self) -> None:
+        """A pooler in between mixes up prepared statements: do without them from now on."""
+        self._prepares = False
+
     @asynccontextmanager
-    async def lane(self) -> AsyncIterator[AsyncConnection[Any]]:
-        """A session in autocommit mode, outside a transaction. Given back in another state, it is closed."""
+    async def lane(self, owner: str) -> AsyncIterator[AsyncConnection[Any]]:
+        """A session in autocommit mode, outside a transaction. Given back in another state, it is closed.
+
+        `owner` is the handler: what another one has set in the session is reset first.
+        """
         self.waiting += 1
         try:
             await self._places.acquire()
@@ -44,7 +58,7 @@ class Lanes:
             self.waiting -= 1
         conn: AsyncConnection[Any] | None = None
         try:
-            conn = await self._open()
+            conn = await self._open(owner)
             yield conn
         finally:
             if conn is not None and usable(conn):
@@ -54,12 +68,32 @@ class Lanes:
                     conn.pgconn.finish()
             self._places.release()
 
-    async def _open(self) -> AsyncConnection[Any]:
+    async def _open(self, owner: str) -> AsyncConnection[Any]:
+        self._free.sort(key=lambda each: self._owners.get(each) == owner)
         while self._free:
             conn = self._free.pop()
-            if not conn.closed:
+            if conn.closed or (conn.prepare_threshold is not None and not self._prepares):
+                await conn.close()
+            elif self._owners.get(conn) == owner or await self._reset(conn):
+                self._owners[conn] = owner
                 return conn
+        conn = await self._connect()
+        self._owners[conn] = owner
+        return conn
+
+    async def _reset(self, conn: AsyncConnection[Any]) -> bool:
+        try:
+            await conn.execute(_RESET)
+            await conn.execute(_GUARDS, {"idle": self._idle_ms})
+        except psycopg.Error:
+            await conn.close()
+            return False
+        return True
+
+    async def _connect(self) -> AsyncConnection[Any]:
         conn = await session.connect(self._dsn, autocommit=True, name="outrider worker")
+        if not self._prepares:
+            conn.prepare_threshold = None
         await conn.execute(_GUARDS, {"idle": self._idle_ms})
         with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
             await conn.execute(_WATCH)
@@ -70,6 +104,11 @@ class Lanes:
             await self._free.pop().close()
 
 
+def _cancel(cancel: pq.abc.PGcancel) -> None:
+    with suppress(psycopg.Error):
+        cancel.cancel()
+
+
 def usable(conn: AsyncConnection[Any]) -> bool:
     return not conn.closed and not hasattr(conn, "abandoned")
 
@@ -78,5 +117,7 @@ def abandon(conn: AsyncConnection[Any]) -> None:
     """Cut the wire of a session that a stuck thread may still use. Who has the thread closes it when the thread is done."""
     conn.abandoned = True  # type: ignore[attr-defined]
     conn._pool = None  # as for a connection of a pool, psycopg does not warn that it was not closed
+    cancel = conn.pgconn.get_cancel()
+    threading.Thread(target=_cancel, args=[cancel], daemon=True).start()  # it may be in a statement that takes for ever
     with suppress(OSError), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
         wire.shutdown(socket.SHUT_RDWR)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from psycopg import AsyncConnection, Connection, InterfaceError, ProgrammingError
+from psycopg import AsyncConnection, Connection, Error, InterfaceError, ProgrammingError
+from psycopg.abc import RV, PQGen
 from psycopg.rows import tuple_row
 
 REFUSED = "this transaction belongs to the worker, which {verb} it after the handler: return, or raise to roll it back"
@@ -24,6 +25,16 @@ class _GivenBack:
 
 class LentSession(AsyncConnection[Any]):
     """`ctx.tx` of an async handler."""
+
+    failed_with: BaseException | None = None
+    """The last error that it raised."""
+
+    async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        try:
+            return await super().wait(gen, *args, **kwargs)
+        except Error as error:
+            self.failed_with = error
+            raise
 
     def __del__(self, _: Any = None, /) -> None:
         pass
@@ -43,6 +54,15 @@ class LentSession(AsyncConnection[Any]):
 
 class LentSyncSession(Connection[Any]):
     """`ctx.tx` of a blocking handler, in its thread."""
+
+    failed_with: BaseException | None = None
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        try:
+            return super().wait(gen, *args, **kwargs)
+        except Error as error:
+            self.failed_with = error
+            raise
 
     def __del__(self, _: Any = None, /) -> None:
         pass

@@ -124,7 +124,7 @@ async def retire(conn: AsyncConnection[Any], name: str, schema: str, *, force: b
         if (lost.waiting or lost.dead) and not force:
             raise SubscriptionRefused(
                 f"{name} would take {lost} with it: let a worker handle them, rename it "
-                f"(`outrider subscription rename {name} NEW`), or use force to lose them"
+                f"(`outrider subscription rename {name} NEW`), or use --force to lose them"
             )
         await conn.execute(statement("retire", schema), {"name": name})
         return lost
@@ -133,7 +133,7 @@ async def retire(conn: AsyncConnection[Any], name: str, schema: str, *, force: b
 def _refuse_live(seen: Overview, *, force: bool) -> None:
     if seen.workers and not force:
         raise SubscriptionRefused(
-            f"{_workers(seen.workers)} served {seen.name} within {LIVE}: stop it first, or use force; "
+            f"{_workers(seen.workers)} served {seen.name} within {LIVE}: stop it first, or use --force; "
             "then it ends with an error at its next take"
         )
 

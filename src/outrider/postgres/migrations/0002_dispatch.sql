@@ -1,6 +1,6 @@
 -- Handlers: receipts, what is owed out of line, the commit guard, wake-ups, workers.
 -- breaking: yes
--- functions: c7d97a4a5960f45d
+-- functions: bc6678686459a4b1
 
 drop function if exists /*schema*/take(text, integer, integer, integer, bigint);
 drop function if exists /*schema*/register(text, text, text, text[], integer, text);
@@ -116,7 +116,7 @@ create function /*schema*/refuse_unsettled() returns trigger
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if current_setting('outrider.batch', true) <> '' then
+    if current_setting('outrider.settled', true) is distinct from new.takes::text then
         raise 'this transaction belongs to the worker: a handler must not commit it'
             using errcode = 'OR005', hint = 'Let the handler return; its effects and its receipt then commit together.';
     end if;

@@ -8,6 +8,6 @@ begin
     if current_setting('outrider.batch', true) is distinct from p_batch::text then
         raise 'a handler ended the transaction of its batch' using errcode = 'OR005';
     end if;
-    perform set_config('outrider.batch', '', true);
+    perform set_config('outrider.settled', p_batch::text, true);
 end
 $$;
