@@ -219,8 +219,9 @@ async def test_a_rename_and_a_batch_that_parks_do_not_deadlock(database: str, co
             while not await shop.rows(f"select 1 from pg_locks where pid = {pid} and not granted"):
                 pass
         await taking.execute(
-            """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, run_at)
-               values ('shop.effect', 0, 1, gen_random_uuid(), 'dispatch.placed', 'pending', true, now())"""
+            """insert into outrider.delivery
+               (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+               values ('shop.effect', 0, 1, gen_random_uuid(), 'dispatch.placed', 'pending', true, true, now())"""
         )
         await taking.commit()
         await renaming
@@ -262,8 +263,9 @@ async def test_dead_letters_keep_a_subscription_and_receipts_outlive_it(
             await subscriptions.retire(conn, "shop.effect", SCHEMA)
         await conn.execute("delete from outrider.worker")
         await conn.execute(
-            """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, run_at)
-               values ('shop.effect', 0, 1, gen_random_uuid(), 'dispatch.placed', 'failed', false, now())"""
+            """insert into outrider.delivery
+               (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+               values ('shop.effect', 0, 1, gen_random_uuid(), 'dispatch.placed', 'failed', false, true, now())"""
         )
         with pytest.raises(SubscriptionRefused, match="0 unread, 0 parked and 1 dead"):
             await subscriptions.retire(conn, "shop.effect", SCHEMA)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from time import monotonic as clock
 from typing import Any
 
+from pydantic import ValidationError
+
 from outrider import trace
 from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.dispatch.deadline import Deadline
@@ -16,7 +18,7 @@ from outrider.dispatch.thread import HandlerThread
 from outrider.errors import Undecodable
 from outrider.event import Event
 from outrider.failpoint import hit
-from outrider.outcome import TerminalError
+from outrider.outcome import TerminalError, describe
 from outrider.postgres import handling
 from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import abandon
@@ -162,20 +164,21 @@ class Runner:
             event: Event = self._validators[row[TYPE]](row[PAYLOAD], extra="ignore")
             return event
         except Exception as error:
-            model = self.handler.models[row[TYPE]]
-            envelope_of(row).decode(model)
-            raise Undecodable(f"{envelope_of(row)} is not a {model.__name__}: {error}") from error
+            model, envelope = self.handler.models[row[TYPE]], envelope_of(row)
+            if isinstance(error, ValidationError):
+                envelope.decode(model)  # says it better
+            raise Undecodable(f"{envelope} is not a {model.__name__}: {describe(error)}") from error
 
 
 def _unusable(conn: Connection) -> Exception:
+    if handling.in_pipeline(conn):
+        handling.end(conn)
+        return TerminalError("the handler left a pipeline open on ctx.tx: use it as `async with ctx.tx.pipeline():`")
     if handling.in_error(conn):
         return SwallowedError(
             "the handler caught a database error and went on; by then its transaction was undone: "
             "let the error through, or wrap the statement in `async with ctx.tx.transaction():`"
         )
-    if handling.in_pipeline(conn):
-        handling.end(conn)
-        return TerminalError("the handler left a pipeline open on ctx.tx: use it as `async with ctx.tx.pipeline():`")
     if handling.broken(conn):
         return handling.Lost("the session was lost while the handler ran")
     return TransactionEnded(

@@ -125,9 +125,9 @@ class Worker:
                 async with self._pool.autocommit() as conn:
                     await workers.leave(conn, self.identity, self._settings.schema)
             self._signals.emit(WorkerDown(self.identity.id, clean))
-        for task in ended:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        errors = [error for task in ended if not task.cancelled() and (error := task.exception()) is not None]
+        if errors:
+            raise errors[0]
         return clean
 
     def stop(self) -> None:

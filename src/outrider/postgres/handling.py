@@ -106,7 +106,8 @@ def in_use(conn: Connection) -> bool:
 
 
 def in_transaction(conn: Connection) -> bool:
-    return conn.pgconn.transaction_status == TransactionStatus.INTRANS
+    pgconn = conn.pgconn
+    return pgconn.transaction_status == TransactionStatus.INTRANS and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 def in_pipeline(conn: Connection) -> bool:
