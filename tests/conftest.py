@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.long:
         for item in items:
             item.add_marker(pytest.mark.timeout(1800), append=False)
+    else:
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -85,8 +85,7 @@ async def test_a_storm_of_kills(database: str, tmp_path: Path, long: bool) -> No
     await storm(database, tmp_path, seed=0, seconds=20 if long else 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 6))
-async def test_more_storms_of_kills(database: str, tmp_path: Path, seed: int, long: bool) -> None:
-    if not long:
-        pytest.skip("with --long")
+async def test_more_storms_of_kills(database: str, tmp_path: Path, seed: int) -> None:
     await storm(database, tmp_path, seed, seconds=20)

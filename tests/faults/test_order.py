@@ -43,10 +43,9 @@ async def test_order_across_retries(database: str, tmp_path: Path, seed: int) ->
     await retries(database, tmp_path, seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 12))
-async def test_order_across_more_retries(database: str, tmp_path: Path, seed: int, long: bool) -> None:
-    if not long:
-        pytest.skip("with --long")
+async def test_order_across_more_retries(database: str, tmp_path: Path, seed: int) -> None:
     await retries(database, tmp_path, seed, transactions=300)
 
 

@@ -63,10 +63,9 @@ async def test_a_slow_neighbour_is_not_taken_for_the_poison(database: str, tmp_p
     await poison(database, tmp_path, "kill", LOOSE, before=1, neighbour="linger")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("act", ENDS)
 @pytest.mark.parametrize("before", [0, 1, 40])
-async def test_more_poison(database: str, tmp_path: Path, act: str, name: str, before: int, long: bool) -> None:
-    if not long:
-        pytest.skip("with --long")
+async def test_more_poison(database: str, tmp_path: Path, act: str, name: str, before: int) -> None:
     await poison(database, tmp_path, act, name, before)
