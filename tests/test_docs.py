@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from tests.postgres.embedded.conftest import place
 
-from outrider import Event, Outrider
+from outrider import Event, HandlerContext, Outrider, RetryPolicy
 from outrider.errors import SchemaMismatch
 
 __all__ = ["place"]
@@ -47,7 +47,17 @@ async def test_the_rights_in_the_guide_are_enough_and_no_more(database: str) -> 
         role = f"role_{owner.info.dbname}"
         app = Outrider(context="docs", dsn=psycopg.conninfo.make_conninfo(database, user=role))
         reader = app.reader(Granted, name="docs.reader")
+        fails = [True]
+
+        @app.handler(Granted, name="docs.handler", retry=RetryPolicy(base="1ms"))
+        async def handle(event: Granted, ctx: HandlerContext) -> None:
+            if fails and event.name == "sql":
+                fails.clear()
+                raise ValueError("once")
+            await ctx.tx.execute("select 1")
+
         owner.execute("select outrider.register('docs.reader', 'reader', 'docs', null)")
+        owner.execute("select outrider.register('docs.handler', 'handler', 'docs', '{docs.granted}')")
         owner.execute(f"create role {role} login".encode())
         try:
             with pytest.raises(SchemaMismatch, match="Roles"):
@@ -61,6 +71,11 @@ async def test_the_rights_in_the_guide_are_enough_and_no_more(database: str) -> 
                 async with app.connect() as conn, conn.transaction():
                     batch = await reader.take(conn)
                     assert [e.decode(Granted).name for e in batch.events] == ["python", "sql"]
+                async with app.worker():
+                    pass
+                while owner.execute("select 1 from outrider.event_handled").rowcount < 2:
+                    await app.drain()
+                assert not fails
                 async with app.connect() as conn:
                     for column, value in (("tx", "'3'"), ("seq", "7")):
                         with pytest.raises(psycopg.errors.InsufficientPrivilege):
