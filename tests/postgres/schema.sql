@@ -80,7 +80,9 @@ begin
     from (select pg_snapshot_xip(p_inflight) as tx) as listed,
          -- Not EXISTS: the planner would turn it into a join that reads all their events.
          lateral (select from "outrider".outbox as o
-                  where o.tx = listed.tx and o.seq > p_floor and o.seq <= p_upto limit 1) as one
+                  where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
+                    and o.seq > p_floor and o.seq <= p_upto
+                  order by o.tx, o.seq limit 1) as one
     where listed.tx < p_horizon and pg_visible_in_snapshot(listed.tx, p_now);
 
     -- A snapshot's xmax is one past the newest *finished* transaction: running ones above it are not in its list.
@@ -572,9 +574,12 @@ begin
         select late_tx.tx as of_tx, o.*
         from late_tx cross join lateral (
             select step.*
+            -- As rows, and ordered by both: only the index on (tx, seq) will do, whatever the statistics say of tx.
             from (select o.* from "outrider".outbox as o
-                  where o.tx = late_tx.tx and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
-                  order by o.seq limit p_scan) as step
+                  where (o.tx, o.seq) > (late_tx.tx, coalesce(cur.owed_after, cur.floor))
+                    and (o.tx, o.seq) <= (late_tx.tx, cur.seq)
+                    and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
+                  order by o.tx, o.seq limit p_scan) as step
             where (sub.event_types is null or step.event_type = any (sub.event_types))
               and (step.target is null or step.target = sub.context)
               and (sub.partitions = 1
@@ -587,8 +592,10 @@ begin
         select min(case
             when found.events = p_limit then found.last_seq
             else (select o.seq from "outrider".outbox as o
-                  where o.tx = late_tx.tx and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
-                  order by o.seq offset p_scan - 1 limit 1)
+                  where (o.tx, o.seq) > (late_tx.tx, coalesce(cur.owed_after, cur.floor))
+                    and (o.tx, o.seq) <= (late_tx.tx, cur.seq)
+                    and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
+                  order by o.tx, o.seq offset p_scan - 1 limit 1)
         end) as seq
         from late_tx
         left join (select of_tx, count(*) as events, max(seq) as last_seq from late_found group by of_tx) as found

@@ -15,7 +15,9 @@ begin
     from (select pg_snapshot_xip(p_inflight) as tx) as listed,
          -- Not EXISTS: the planner would turn it into a join that reads all their events.
          lateral (select from /*schema*/outbox as o
-                  where o.tx = listed.tx and o.seq > p_floor and o.seq <= p_upto limit 1) as one
+                  where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
+                    and o.seq > p_floor and o.seq <= p_upto
+                  order by o.tx, o.seq limit 1) as one
     where listed.tx < p_horizon and pg_visible_in_snapshot(listed.tx, p_now);
 
     -- A snapshot's xmax is one past the newest *finished* transaction: running ones above it are not in its list.

@@ -216,9 +216,12 @@ begin
         select late_tx.tx as of_tx, o.*
         from late_tx cross join lateral (
             select step.*
+            -- As rows, and ordered by both: only the index on (tx, seq) will do, whatever the statistics say of tx.
             from (select o.* from /*schema*/outbox as o
-                  where o.tx = late_tx.tx and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
-                  order by o.seq limit p_scan) as step
+                  where (o.tx, o.seq) > (late_tx.tx, coalesce(cur.owed_after, cur.floor))
+                    and (o.tx, o.seq) <= (late_tx.tx, cur.seq)
+                    and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
+                  order by o.tx, o.seq limit p_scan) as step
             where (sub.event_types is null or step.event_type = any (sub.event_types))
               and (step.target is null or step.target = sub.context)
               and (sub.partitions = 1
@@ -231,8 +234,10 @@ begin
         select min(case
             when found.events = p_limit then found.last_seq
             else (select o.seq from /*schema*/outbox as o
-                  where o.tx = late_tx.tx and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
-                  order by o.seq offset p_scan - 1 limit 1)
+                  where (o.tx, o.seq) > (late_tx.tx, coalesce(cur.owed_after, cur.floor))
+                    and (o.tx, o.seq) <= (late_tx.tx, cur.seq)
+                    and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
+                  order by o.tx, o.seq offset p_scan - 1 limit 1)
         end) as seq
         from late_tx
         left join (select of_tx, count(*) as events, max(seq) as last_seq from late_found group by of_tx) as found
