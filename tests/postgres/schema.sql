@@ -393,7 +393,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0, p_knows text[] DEFAULT NULL::text[], p_armed bigint DEFAULT NULL::bigint, p_excused integer DEFAULT 0, p_worker text DEFAULT NULL::text, p_careful boolean DEFAULT false) RETURNS SETOF outrider.taken
+CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0, p_knows text[] DEFAULT NULL::text[], p_armed bigint DEFAULT NULL::bigint, p_excused integer DEFAULT 0, p_worker text DEFAULT NULL::text, p_careful boolean DEFAULT false, p_alone boolean DEFAULT false) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
@@ -534,7 +534,7 @@ begin
                      and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
             diverting := true;
             return query select * from "outrider".take_parked(
-                p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker);
+                p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker, p_alone);
             if found then
                 return;
             end if;
@@ -798,7 +798,7 @@ COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last 
 
 COMMENT ON COLUMN outrider.cursor.excused IS 'the sequence excused_<id> at the last commit: rollbacks in good order';
 
-CREATE FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text) RETURNS SETOF outrider.taken
+CREATE FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
@@ -839,7 +839,9 @@ begin
     end if;
 
     if first.suspect and first.id is distinct from p_armed then
-        if first.crashes >= 3 then
+        if not p_alone then
+            head.outcome := 'suspect';
+        elsif first.crashes >= 3 then
             perform "outrider".bury(first.id, 'worker_crash',
                 'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
         else
@@ -2020,8 +2022,8 @@ REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context tex
 
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_armed bigint, p_excused integer, p_worker text, p_careful boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_armed bigint, p_excused integer, p_worker text, p_careful boolean, p_alone boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;

@@ -56,7 +56,7 @@ class Step:
     @property
     def again(self) -> bool:
         """There may be more at once."""
-        return self.outcome in ("more", "done", "armed", "failed")
+        return self.outcome in ("more", "done", "suspect", "armed", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,10 @@ class Tail:
         self._generation = generation
         self._worker = worker
         self._size = Size(handler.limit, handler.budget)
+        self.alone = True
+        """Nothing else runs in this process: a suspect that kills it is to blame."""
+        self.suspect = False
+        """Its next take should be made alone."""
         self._unsaid: _Unsaid | None = None
         self._partition: int | None = None
         """The one to go on with; None = any."""
@@ -161,6 +165,7 @@ class Tail:
             excused=self._unexcused,
             worker=self._worker,
             careful=self._careful > 0,
+            alone=self.alone,
         )
 
     async def _nothing(self, conn: Connection, claim: Claim) -> None:
@@ -169,7 +174,7 @@ class Tail:
         if self._armed is not None and (claim.outcome != "busy" or self._patience <= 0):
             await self.disarm(conn)
         if self._armed is None:
-            self._partition, self._unexcused = None, 0
+            self._partition, self._unexcused, self.suspect = None, 0, False
 
     def _settled(self, claim: Claim, took: list[float], handled: float, seconds: float) -> Step:
         assert claim.partition is not None
@@ -180,7 +185,8 @@ class Tail:
         self._troubles.clear()
         self.trouble = self._unexcused = 0
         self._armed, self._patience = claim.delivery, ARMED_PATIENCE
-        self._partition = claim.partition if self._alone or self.armed else None
+        self.suspect = claim.outcome == "suspect"
+        self._partition = claim.partition if self._alone or self.armed or self.suspect else None
         details = _Details(claim.rows, took)
         self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details))
         return Step(claim.outcome, events, conceded, due_in=claim.due_in)

@@ -210,14 +210,16 @@ class Worker:
             return Step("troubled", code=code_of(error))
 
     async def _step(self, tail: Tail, conn: Connection) -> Step:
-        if not tail.armed:
+        """A suspect is counted and run while nothing else runs here: whatever kills the process then is known."""
+        tail.alone = tail.suspect or tail.armed
+        if not tail.alone:
             async with self._quarantine.beside_others():
                 return await tail.step(conn)
         try:
             async with self._quarantine.alone():
-                return await tail.step(conn)
+                step = await tail.step(conn)
+                return await tail.step(conn) if tail.armed else step
         except TimeoutError:  # somebody does not come to an end: let the others go on for a while
-            await tail.disarm(conn)
             return Step("busy")
 
     def _pause(self, tail: Tail, step: Step) -> float:

@@ -54,6 +54,7 @@ class Asked:
     excused: int = 0
     worker: str | None = None
     careful: bool = False
+    alone: bool = False
 
     def params(self) -> Params:
         return {field: getattr(self, field) for field in self.__slots__}

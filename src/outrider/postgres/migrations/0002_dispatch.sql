@@ -1,6 +1,6 @@
 -- Handlers: receipts, what is owed out of line, the commit guard, wake-ups, workers.
 -- breaking: yes
--- functions: cafea7c8818be424
+-- functions: 424f598a75c793f7
 
 drop function if exists /*schema*/take(text, integer, integer, integer, bigint);
 drop function if exists /*schema*/register(text, text, text, text[], integer, text);

@@ -12,13 +12,14 @@
 -- over when the log is read up to it, and later events of a parked one's line are parked behind it. p_knows: the event types
 -- that the worker's code knows. p_excused: rollbacks in good order that the caller could not report (park). Takes that were
 -- rolled back without an excuse are deaths; after three of them the batch is parked as suspect. p_armed: the suspect that
--- the caller has counted and may run now. p_careful: see own_receipts.
+-- the caller has counted and may run now. p_alone: nothing else runs in the caller's process. p_careful: see own_receipts.
 --
 -- Returns a first row without an event, then the events. Its `outcome`:
 --   idle     nothing to read: no transaction id used, nothing written; due_in = seconds until the next parked event
 --   busy     other sessions hold what there is to read
 --   more     there is more to read in this partition at once, take again after the commit (the batch may be empty)
 --   done     everything that was published before the call has been read in this partition
+--   suspect  a suspect is due: commit, then take again with p_alone
 --   armed    a suspect was counted: commit, then take again with p_armed = delivery
 --   waiting  order = total, and its parked event is not due
 --   paused, unknown   nothing was read: an operator said so; the subscription wants types that are not in p_knows
@@ -34,7 +35,8 @@
 create or replace function /*schema*/take(
     p_subscription text, p_partition integer default null, p_limit integer default 500, p_scan integer default 10000,
     p_generation bigint default 0, p_knows text[] default null, p_armed bigint default null,
-    p_excused integer default 0, p_worker text default null, p_careful boolean default false
+    p_excused integer default 0, p_worker text default null, p_careful boolean default false,
+    p_alone boolean default false
 ) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -176,7 +178,7 @@ begin
                      and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
             diverting := true;
             return query select * from /*schema*/take_parked(
-                p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker);
+                p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker, p_alone);
             if found then
                 return;
             end if;

@@ -8,7 +8,7 @@
 -- again; after the third time it is buried.
 create or replace function /*schema*/take_parked(
     p_subscription text, p_cursor /*schema*/cursor, p_limit integer, p_armed bigint, p_suspicious boolean,
-    p_excused bigint, p_head /*schema*/taken, p_worker text
+    p_excused bigint, p_head /*schema*/taken, p_worker text, p_alone boolean
 ) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -50,7 +50,9 @@ begin
     end if;
 
     if first.suspect and first.id is distinct from p_armed then
-        if first.crashes >= 3 then
+        if not p_alone then
+            head.outcome := 'suspect';
+        elsif first.crashes >= 3 then
             perform /*schema*/bury(first.id, 'worker_crash',
                 'the worker died each time it ran this event: ' || first.crashes || ' times alone', p_worker);
         else
