@@ -17,11 +17,13 @@ from outrider.dispatch.worker import GRACE, Worker
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event
+from outrider.integrations.connections import driver_of
 from outrider.observe.log import write_line
 from outrider.postgres import migrate, session, subscriptions
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.lanes import Lanes
 from outrider.postgres.orphans import refuse_renamed
+from outrider.postgres.poke import Poker
 from outrider.postgres.pool import Pool
 from outrider.postgres.registration import Registered, register
 from outrider.publish import Publisher, PublishOptions
@@ -86,7 +88,8 @@ class Outrider:
         )
         self.signals = Signals()
         self.signals.listen(write_line)
-        self._publisher = Publisher(self.settings, self.signals)
+        self._poker = Poker(lambda: self._dsn or self.settings.dsn)
+        self._publisher = Publisher(self.settings, self.signals, driver_of, self._poker)
         self._subscriptions: dict[str, Subscription] = {}
         self._handlers: dict[str, Handler] = {}
         self._readers: list[Reader] = []
@@ -114,6 +117,7 @@ class Outrider:
     ) -> None:
         if self._open is not None:
             opened, self._open, self._pool, self._server = self._open, None, None, None
+            await asyncio.to_thread(self._poker.close)
             await opened.aclose()
 
     def relocate(self, settings: Settings) -> None:
@@ -121,7 +125,7 @@ class Outrider:
         if self._open is not None:
             raise ConfigError("the app is open: relocate it before `async with app:`")
         self.settings = settings
-        self._publisher = Publisher(settings, self.signals)
+        self._publisher = Publisher(settings, self.signals, driver_of, self._poker)
         for reader in self._readers:
             reader.schema = settings.schema
 
@@ -139,11 +143,11 @@ class Outrider:
     # Publish
 
     async def publish(self, conn: object, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
-        """Append one event on your psycopg AsyncConnection, in your transaction."""
+        """Append one event on your own async connection or session, in your transaction."""
         return (await self._publisher.append(conn, [self._publisher.envelope(event, **options)]))[0]
 
     def publish_sync(self, conn: object, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
-        """Append one event on your blocking psycopg Connection, in your transaction."""
+        """Append one event on your own blocking connection or session, in your transaction."""
         return self._publisher.append_sync(conn, [self._publisher.envelope(event, **options)])[0]
 
     async def publish_many(self, conn: object, events: Iterable[Event | Envelope]) -> list[Envelope]:
@@ -151,7 +155,7 @@ class Outrider:
         return await self._publisher.append(conn, publish.each(self._publisher, events))
 
     def publish_many_sync(self, conn: object, events: Iterable[Event | Envelope]) -> list[Envelope]:
-        """Append many events with one statement on your blocking psycopg Connection."""
+        """Append many events with one statement on your own blocking connection or session."""
         return self._publisher.append_sync(conn, publish.each(self._publisher, events))
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:

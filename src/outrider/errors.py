@@ -50,3 +50,13 @@ class CursorError(OutriderError):
 
 class SubscriptionRefused(OutriderError):
     """An operation on a subscription would lose something, or names one that is not there."""
+
+
+class NoTransaction(OutriderError):
+    """A publish outside of a transaction would stand alone: what it tells of could fail, or come later."""
+
+    def __init__(self, instead: str) -> None:
+        super().__init__(
+            "publish needs your open transaction, or the event would be committed without what it tells of: "
+            f"wrap both in `{instead}`"
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TypedDict, Unpack
+from typing import Protocol, TypedDict, Unpack
 from uuid import UUID
 
 from outrider import names
@@ -18,7 +18,8 @@ from outrider.errors import PublishRefused
 from outrider.event import Event
 from outrider.ids import uuid7
 from outrider.payload import encode
-from outrider.postgres import log
+from outrider.postgres.append import Append, Driver
+from outrider.postgres.poke import Poker
 from outrider.registry import EventSpec
 from outrider.signals import Published, Signals
 from outrider.trace import current_trace
@@ -50,12 +51,18 @@ OPTIONS = frozenset(PublishOptions.__annotations__)
 EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 
 
+class FindDriver(Protocol):
+    def __call__(self, conn: object, *, blocking: bool) -> Driver: ...
+
+
 class Publisher:
     """Turns events into envelopes by the settings of one app, and appends them."""
 
-    def __init__(self, settings: Settings, signals: Signals) -> None:
+    def __init__(self, settings: Settings, signals: Signals, driver_of: FindDriver, poker: Poker) -> None:
         self._settings = settings
         self._signals = signals
+        self._driver_of = driver_of
+        self._poker = poker
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
         """The envelope of an event, complete but for what the database adds; PublishRefused if it cannot be stored."""
@@ -108,16 +115,25 @@ class Publisher:
         )
 
     async def append(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
+        driver = self._driver_of(conn, blocking=False)
+        assert driver.run is not None
         if not envelopes:
             return []
-        return self._announce(await log.append(conn, envelopes, self._settings.schema, self._settings.notify))
+        append = Append.of(envelopes, self._settings.schema, self._settings.notify)
+        return self._announce(conn, driver, append.written(await driver.run(conn, append)))
 
     def append_sync(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
+        driver = self._driver_of(conn, blocking=True)
+        assert driver.run_sync is not None
         if not envelopes:
             return []
-        return self._announce(log.append_sync(conn, envelopes, self._settings.schema, self._settings.notify))
+        append = Append.of(envelopes, self._settings.schema, self._settings.notify)
+        return self._announce(conn, driver, append.written(driver.run_sync(conn, append)))
 
-    def _announce(self, written: list[Envelope]) -> list[Envelope]:
+    def _announce(self, conn: object, driver: Driver, written: list[Envelope]) -> list[Envelope]:
+        if self._settings.notify == "after_commit" and driver.after_commit is not None:
+            pokes = {(envelope.channel, envelope.event_type) for envelope in written}
+            driver.after_commit(conn, lambda: self._poker.poke(pokes))
         for envelope in written:
             self._signals.emit(Published(envelope))
         return written

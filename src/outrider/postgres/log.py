@@ -1,4 +1,4 @@
-"""The log as rows: append envelopes, take batches. What to send and how to read the answer; psycopg performs it.
+"""The log as rows: take batches. What to send and how to read the answer; psycopg performs it.
 
 Deciding and performing are apart, so that the blocking and the async connection share everything but `await`. Cursors are
 made here, not by the connection: the caller may have chosen another kind with other placeholders or rows.
@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.errors import CursorError, OutriderError, PublishRefused, SchemaMismatch
+from outrider.errors import CursorError, OutriderError, SchemaMismatch
 from outrider.postgres.statement import statement
 
 Params = dict[str, Any]
@@ -58,30 +58,6 @@ class Asked:
 
     def params(self) -> Params:
         return {field: getattr(self, field) for field in self.__slots__}
-
-
-async def append(conn: object, envelopes: Sequence[Envelope], schema: str, notify: str = "commit") -> list[Envelope]:
-    if not isinstance(conn, AsyncConnection):
-        raise TypeError(wrong_connection(conn, "AsyncConnection", "publish"))
-    query, params = _appending(envelopes, schema, notify)
-    try:
-        async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(query, params)
-            return _appended(envelopes, await cursor.fetchall())
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege, UnicodeEncodeError) as error:
-        raise _clear_append_error(error, envelopes, conn.info.encoding, schema) from error
-
-
-def append_sync(conn: object, envelopes: Sequence[Envelope], schema: str, notify: str = "commit") -> list[Envelope]:
-    if not isinstance(conn, Connection):
-        raise TypeError(wrong_connection(conn, "Connection", "publish_sync"))
-    query, params = _appending(envelopes, schema, notify)
-    try:
-        with Cursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(query, params)
-            return _appended(envelopes, cursor.fetchall())
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege, UnicodeEncodeError) as error:
-        raise _clear_append_error(error, envelopes, conn.info.encoding, schema) from error
 
 
 async def take(conn: object, subscription: str, partition: int | None, limit: int, scan: int, schema: str) -> Batch:
@@ -132,46 +108,11 @@ def missing_schema(schema: str) -> SchemaMismatch:
     return SchemaMismatch(f'the schema "{schema}" is not installed here: run outrider migrate, or await app.migrate()')
 
 
-def forbidden(schema: str, error: psycopg.Error) -> SchemaMismatch:
+def forbidden(schema: str, why: str | None) -> SchemaMismatch:
     return SchemaMismatch(
-        f'this user may not use the schema "{schema}" ({error.diag.message_primary}): let its owner grant the rights '
+        f'this user may not use the schema "{schema}" ({why}): let its owner grant the rights '
         'that the guide lists under "Roles"'
     )
-
-
-def _appending(envelopes: Sequence[Envelope], schema: str, notify: str) -> tuple[bytes, Params]:
-    rows = [_row(envelope) for envelope in envelopes]
-    # RETURNING is evaluated before the trigger that pokes, which reads this setting.
-    quiet = b"" if notify == "commit" else f", set_config('outrider.notify', '{notify}', true)".encode()
-    if len(rows) == 1:
-        return statement("publish_one", schema) + quiet, rows[0]
-    return statement("publish_many", schema) + quiet, {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def _row(e: Envelope) -> Params:
-    return {
-        "id": e.id,
-        "event_type": e.event_type,
-        "event_version": e.event_version,
-        "occurred_at": e.occurred_at,
-        "source": e.source,
-        "target": e.target,
-        "content_class": e.content_class,
-        "channel": e.channel,
-        "generation": e.generation,
-        "workspace_id": e.workspace_id,
-        "aggregate_kind": e.aggregate_kind,
-        "aggregate_id": e.key,
-        "entity_version": e.entity_version,
-        "payload": e.payload_json,
-        "idempotency_key": None if e.idempotency_key == str(e.id) else e.idempotency_key,
-        "trace_context": None if e.trace_context is None else json.dumps(e.trace_context),
-    }
-
-
-def _appended(envelopes: Sequence[Envelope], rows: Sequence[tuple[Any, ...]]) -> list[Envelope]:
-    drawn = {row[0]: {"seq": row[1], "occurred_at": row[2]} for row in rows}
-    return [Envelope.of(vars(envelope) | drawn[envelope.id]) for envelope in envelopes]
 
 
 # The columns of a take: what happened, in its first row; then those of each event.
@@ -209,23 +150,12 @@ def _trace(text: str) -> dict[str, str] | None:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None
 
 
-def _clear_append_error(
-    error: Exception, envelopes: Sequence[Envelope], encoding: str, schema: str
-) -> SchemaMismatch | PublishRefused:
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return forbidden(schema, error)
-    if not isinstance(error, UnicodeEncodeError):
-        return missing_schema(schema)
-    rule = f"is {encoding}, which cannot carry {error.object[error.start]!r}: set client_encoding to UTF8"
-    return PublishRefused(envelopes[0].event_type, "the connection's client_encoding", rule)
-
-
 def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
     """Our own SQLSTATEs, and a schema that is not there, as errors of ours; None for everything else."""
     if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName):
         return missing_schema(schema)
     if isinstance(error, psycopg.errors.InsufficientPrivilege) and "row-level" not in str(error):
-        return forbidden(schema, error)
+        return forbidden(schema, error.diag.message_primary)
     if error.sqlstate is not None and error.sqlstate.startswith("OR"):
         hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
         return CursorError(f"{error.diag.message_primary}.{hint}")

@@ -125,7 +125,7 @@ async def check_newer(conn: AsyncConnection[Any], schema: str) -> None:
     try:
         refuse_newer(await applied(conn, schema), schema)
     except errors.InsufficientPrivilege as error:
-        raise forbidden(schema, error) from error
+        raise forbidden(schema, error.diag.message_primary) from error
 
 
 def refuse_newer(have: Sequence[Applied], schema: str) -> None:

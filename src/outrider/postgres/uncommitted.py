@@ -92,5 +92,7 @@ def _refuse_idle(conn: AsyncConnection[Any] | Connection[Any], verb: str) -> Non
 
 def _clear(error: psycopg.Error, schema: str) -> SchemaMismatch:
     return (
-        forbidden(schema, error) if isinstance(error, psycopg.errors.InsufficientPrivilege) else missing_schema(schema)
+        forbidden(schema, error.diag.message_primary)
+        if isinstance(error, psycopg.errors.InsufficientPrivilege)
+        else missing_schema(schema)
     )

@@ -14,4 +14,4 @@ from unnest(
     id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
     aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context, place)
 order by e.place
-returning id, seq, occurred_at
+returning id::text, seq, (extract(epoch from occurred_at) * 1000000)::bigint

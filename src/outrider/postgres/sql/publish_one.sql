@@ -7,4 +7,4 @@ values (
     %(target)s, %(content_class)s, %(channel)s, %(generation)s, %(workspace_id)s, %(aggregate_kind)s,
     %(aggregate_id)s, %(entity_version)s, %(payload)s::text::jsonb, %(idempotency_key)s,
     %(trace_context)s::text::jsonb)
-returning id, seq, occurred_at
+returning id::text, seq, (extract(epoch from occurred_at) * 1000000)::bigint

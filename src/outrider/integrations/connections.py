@@ -1,0 +1,75 @@
+"""Whose connection is this? By the name of its class, so that nobody needs a library that he does not use."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from outrider.postgres.append import PSYCOPG, Driver
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    called: str
+    blocking: bool
+    module: str | None = None
+    """Of this package; it has a DRIVER. None = psycopg, which needs none."""
+
+
+_KINDS = {
+    "psycopg.Connection": _Kind("psycopg Connection", blocking=True),
+    "psycopg.AsyncConnection": _Kind("psycopg AsyncConnection", blocking=False),
+    "asyncpg.connection.Connection": _Kind("asyncpg Connection", False, "asyncpg"),
+    "asyncpg.pool.PoolConnectionProxy": _Kind("asyncpg Connection", False, "asyncpg"),
+    "sqlalchemy.orm.session.Session": _Kind("SQLAlchemy Session", True, "sqlalchemy"),
+    "sqlalchemy.orm.scoping.scoped_session": _Kind("SQLAlchemy scoped_session", True, "sqlalchemy"),
+    "sqlalchemy.engine.base.Connection": _Kind("SQLAlchemy Connection", True, "sqlalchemy"),
+    "sqlalchemy.ext.asyncio.session.AsyncSession": _Kind("SQLAlchemy AsyncSession", False, "sqlalchemy"),
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": _Kind(
+        "SQLAlchemy async_scoped_session", False, "sqlalchemy"
+    ),
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _Kind("SQLAlchemy AsyncConnection", False, "sqlalchemy"),
+    "django.db.backends.base.base.BaseDatabaseWrapper": _Kind("Django connection", True, "django"),
+    "django.utils.connection.ConnectionProxy": _Kind("Django connection", True, "django"),
+}
+_SOURCES = {
+    "sqlalchemy.engine.base.Engine",
+    "sqlalchemy.ext.asyncio.engine.AsyncEngine",
+    "sqlalchemy.orm.session.sessionmaker",
+    "sqlalchemy.ext.asyncio.session.async_sessionmaker",
+    "asyncpg.pool.Pool",
+    "psycopg_pool.ConnectionPool",
+    "psycopg_pool.AsyncConnectionPool",
+}
+_TAKES = (
+    "a connection of psycopg, asyncpg or Django, or a Session or Connection of SQLAlchemy (async for publish, blocking "
+    "for publish_sync)"
+)
+
+
+_known: dict[type, tuple[_Kind, Driver]] = {}
+
+
+def driver_of(conn: object, *, blocking: bool) -> Driver:
+    """What publishes on this connection; TypeError when nothing does, or when it is of the other colour."""
+    cls = type(conn)
+    if cls not in _known:
+        _known[cls] = _find(cls)
+    kind, driver = _known[cls]
+    if kind.blocking != blocking:
+        raise TypeError(f"this is a {kind.called}: use {'publish_sync' if kind.blocking else 'publish'}() with it")
+    return driver
+
+
+def _find(cls: type) -> tuple[_Kind, Driver]:
+    names = [f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__]
+    for kind in filter(None, map(_KINDS.get, names)):
+        if kind.module is None:
+            return kind, PSYCOPG
+        driver: Driver = importlib.import_module(f"outrider.integrations.{kind.module}").DRIVER
+        return kind, driver
+    if _SOURCES.intersection(names):
+        raise TypeError(
+            f"{names[0]} opens connections of its own: pass the connection or session on which your transaction is open"
+        )
+    raise TypeError(f"{names[0]} is nothing to publish on: pass {_TAKES}")

@@ -1,0 +1,82 @@
+"""Publish on a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy 2, whatever driver it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from outrider.postgres.append import Append, Driver, Rows
+
+_POKES = "outrider.pokes"
+
+Blocking = Session | scoped_session[Any] | Connection
+Async = AsyncSession | async_scoped_session[Any] | AsyncConnection
+
+
+def _run_sync(conn: Blocking, append: Append) -> Rows:
+    if isinstance(conn, Connection):
+        return _execute(conn, append)
+    # What is pending may lock the rows that put the publishers of one key in order: it goes first.
+    if conn.autoflush:
+        conn.flush()
+    return _execute(conn.connection(), append)
+
+
+async def _run(conn: Async, append: Append) -> Rows:
+    target = conn() if isinstance(conn, async_scoped_session) else conn
+    return await target.run_sync(_run_sync, append)
+
+
+def _execute(conn: Connection, append: Append) -> Rows:
+    dialect = conn.dialect
+    if dialect.name != "postgresql":
+        raise TypeError(
+            f"this connection speaks to {dialect.name}; the log is in Postgres: publish on a session of that"
+        )
+    query: str
+    params: dict[str, Any] | tuple[Any, ...]
+    match dialect.paramstyle:
+        case "pyformat":
+            query, params = append.named()
+        case "numeric_dollar":
+            query, params = append.numbered()
+        case _:
+            raise TypeError(f"the driver {dialect.driver} is not supported: use psycopg, psycopg2 or asyncpg")
+    with append.explaining():
+        return conn.exec_driver_sql(query, params, {"stream_results": False}).all()
+
+
+def _after_commit(conn: Blocking | Async, poke: Callable[[], None]) -> None:
+    """Sessions tell when they have committed; connections tell only that they are about to."""
+    if isinstance(conn, scoped_session | async_scoped_session):
+        conn = conn()
+    if isinstance(conn, AsyncSession):
+        conn = conn.sync_session
+    if isinstance(conn, Session):
+        _hook()
+        conn.info.setdefault(_POKES, []).append(poke)
+
+
+@cache
+def _hook() -> None:
+    """One listener for all sessions of the process, on first need."""
+    event.listen(Session, "after_commit", _committed)
+    event.listen(Session, "after_rollback", _rolled_back)
+
+
+def _committed(session: Session) -> None:
+    if not session.in_nested_transaction():
+        for poke in session.info.pop(_POKES, ()):
+            poke()
+
+
+def _rolled_back(session: Session) -> None:
+    session.info.pop(_POKES, None)
+
+
+DRIVER = Driver(_run, _run_sync, _after_commit)
