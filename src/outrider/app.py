@@ -18,6 +18,7 @@ from outrider.envelope import Envelope
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event
 from outrider.integrations.connections import driver_of
+from outrider.integrations.parameters import bound, session_of
 from outrider.observe.log import write_line
 from outrider.postgres import migrate, session, subscriptions
 from outrider.postgres.embedded import Embedded
@@ -197,14 +198,15 @@ class Outrider:
     def subscribe(
         self,
         events: type[Event] | Sequence[type[Event]],
-        factory: Callable[[session.AsyncSession], Callable[..., Awaitable[None]]],
+        factory: Callable[[Any], Callable[..., Awaitable[None]]],
         *,
         name: str,
         **options: Unpack[HandlerOptions],
     ) -> None:
         """`app.subscribe(OrderPlaced, factory, name=...)`: `factory(tx)` makes the async handler, anew for every event.
 
-        For teams that wire handlers and repositories in one place, outside both contexts.
+        For teams that wire handlers and repositories in one place, outside both contexts. `tx` is an AsyncSession of
+        SQLAlchemy where the factory's parameter is annotated as one.
         """
         wanted = (events,) if isinstance(events, type) else tuple(events)
         self._add_handler(wanted, factory, name, options, factory=True)
@@ -225,8 +227,9 @@ class Outrider:
         )
         handler = declare(
             subscription,
-            function,
+            function if factory else bound(name, function),
             factory=factory,
+            opened=session_of(function) if factory else None,
             retry=options.get("retry"),
             timeout=options.get("timeout", TIMEOUT),
             limit=options.get("limit", LIMIT),

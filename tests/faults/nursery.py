@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 class Nursery:
     """`async with Nursery(dsn, oracle) as nursery:` ends with every worker dead."""
 
-    def __init__(self, dsn: str, oracle: Oracle) -> None:
-        self._task = {"dsn": dsn, "outside": str(oracle.outside_file)}
+    def __init__(self, dsn: str, oracle: Oracle, subject: str = "tests.faults.subject") -> None:
+        self._task = {"dsn": dsn, "outside": str(oracle.outside_file), "subject": subject}
         self._born: asyncio.Queue[int] = asyncio.Queue()
         self._died: dict[int, asyncio.Future[int]] = {}
 

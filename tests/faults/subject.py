@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import importlib
 import os
 import random
 import signal
@@ -183,9 +184,9 @@ async def heal(app: Outrider, dsn: str, *, seconds: float = 30) -> None:
             await conn.execute("update outrider.delivery set run_at = now() where status = 'pending' and head")
 
 
-async def finish(dsn: str, oracle: Oracle, **settings: Any) -> None:
+async def finish(dsn: str, oracle: Oracle, handlers: str = __name__, **settings: Any) -> None:
     """Heal and drain with a fresh app."""
-    async with make(dsn, oracle.outside_file, **settings) as app:
+    async with importlib.import_module(handlers).make(dsn, oracle.outside_file, **settings) as app:
         await heal(app, dsn)
 
 

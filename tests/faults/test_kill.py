@@ -25,10 +25,10 @@ def unarmed() -> Iterator[None]:
     failpoint.load(os.environ)
 
 
-async def die_at(dsn: str, folder: Path, point: str, seeds: range) -> None:
+async def die_at(dsn: str, folder: Path, point: str, seeds: range, handlers: str = "tests.faults.subject") -> None:
     oracle = Oracle(folder)
     await subject.setup(dsn)
-    async with Nursery(dsn, oracle) as nursery:
+    async with Nursery(dsn, oracle, handlers) as nursery:
         for seed in seeds:
             producer, action = Producer(dsn, oracle, seed), ["exit", "kill"][seed % 2]
             hits = random.Random(f"{point} {seed}").randint(1, 2 if point == "rollback.after" else 6)
@@ -36,7 +36,7 @@ async def die_at(dsn: str, folder: Path, point: str, seeds: range) -> None:
             worker = await nursery.start(f"{point}:{action}:{hits}")
             async with subject.beside(producer.burst(15, failing=0.3)):
                 assert await nursery.end_of(worker) == ENDS[action], "the point was not hit"
-            await subject.finish(dsn, oracle)
+            await subject.finish(dsn, oracle, handlers)
     check(dsn, oracle, crashes=len(seeds))
 
 
@@ -44,6 +44,14 @@ async def die_at(dsn: str, folder: Path, point: str, seeds: range) -> None:
 async def test_a_worker_that_dies_at(database: str, tmp_path: Path, point: str, long: bool) -> None:
     """Once by exit, once by SIGKILL; the others then find what it left."""
     await die_at(database, tmp_path, point, range(20 if long else 2))
+
+
+@pytest.mark.parametrize("point", ["handle.after", "commit.before", "commit.after", "rollback.after"])
+async def test_effects_of_sessions_and_their_receipts_commit_together(
+    database: str, tmp_path: Path, point: str, long: bool
+) -> None:
+    """The same with handlers that write through a Session or an AsyncSession of SQLAlchemy."""
+    await die_at(database, tmp_path, point, range(20 if long else 2), "tests.faults.session_subject")
 
 
 @pytest.mark.usefixtures("unarmed")

@@ -1,12 +1,14 @@
 """A program that forks workers on demand: importing once makes a worker that is born and dies in milliseconds.
 
-Reads one JSON line per worker from standard input: {"dsn", "outside", "fail"}; answers {"born": pid} and, when it has
-ended, {"died": pid, "code": exit code, negative for a signal}. At the end of its input it kills all that still live.
+Reads one JSON line per worker from standard input: {"dsn", "outside", "subject", "fail"}; answers {"born": pid} and, when
+it has ended, {"died": pid, "code": exit code, negative for a signal}. At the end of its input it kills all that still
+live.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import select
@@ -22,7 +24,8 @@ from outrider import failpoint
 
 
 async def work(task: dict[str, Any]) -> None:
-    async with subject.make(task["dsn"], Path(task["outside"])) as app:
+    make = importlib.import_module(task["subject"]).make
+    async with make(task["dsn"], Path(task["outside"])) as app:
         worker = subject.worker_of(app)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         await worker.run()

@@ -6,6 +6,7 @@ import fnmatch
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,7 @@ def declare(
     function: Callable[..., Any],
     *,
     factory: bool = False,
+    opened: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None,
     retry: Policy | None = None,
     timeout: Duration = TIMEOUT,
     limit: int = LIMIT,
@@ -79,7 +81,7 @@ def declare(
     blocking = not factory and not _is_async(function)
     return Handler(
         subscription=subscription,
-        call=_made(function) if factory else _with_context(name, function),
+        call=_made(function, opened or _tx) if factory else _with_context(name, function),
         batch=not factory and _takes_batch(function),
         blocking=blocking,
         policy=retry or DEFAULT_RETRY_POLICY,
@@ -122,18 +124,23 @@ def _positional(function: Callable[..., Any]) -> int | None:
     return None
 
 
-def _made(factory: Callable[..., Any]) -> Call:
-    """factory(tx) -> handler: made anew for every event, with that event's own transaction."""
+def _tx(ctx: HandlerContext) -> AbstractAsyncContextManager[Any]:
+    return nullcontext(ctx.tx)
+
+
+def _made(factory: Callable[..., Any], opened: Callable[[Any], AbstractAsyncContextManager[Any]]) -> Call:
+    """factory(tx) -> handler: made anew for every event, with that event's own transaction, or a session on it."""
     counts: dict[object, int | None] = {}
 
     async def call(event: Any, ctx: HandlerContext) -> None:
-        handler = factory(ctx.tx)
-        shape = getattr(handler, "__code__", None) or getattr(handler, "__func__", None) or type(handler)
-        if shape not in counts:
-            counts[shape] = _positional(handler)
-        result = handler(event, ctx) if counts[shape] == 2 else handler(event)
-        if inspect.isawaitable(result):
-            await result
+        async with opened(ctx) as tx:
+            handler = factory(tx)
+            shape = getattr(handler, "__code__", None) or getattr(handler, "__func__", None) or type(handler)
+            if shape not in counts:
+                counts[shape] = _positional(handler)
+            result = handler(event, ctx) if counts[shape] == 2 else handler(event)
+            if inspect.isawaitable(result):
+                await result
 
     return call
 

@@ -17,20 +17,20 @@ class _Kind:
 
 
 _KINDS = {
-    "psycopg.Connection": _Kind("psycopg Connection", blocking=True),
-    "psycopg.AsyncConnection": _Kind("psycopg AsyncConnection", blocking=False),
-    "asyncpg.connection.Connection": _Kind("asyncpg Connection", False, "asyncpg"),
-    "asyncpg.pool.PoolConnectionProxy": _Kind("asyncpg Connection", False, "asyncpg"),
-    "sqlalchemy.orm.session.Session": _Kind("SQLAlchemy Session", True, "sqlalchemy"),
-    "sqlalchemy.orm.scoping.scoped_session": _Kind("SQLAlchemy scoped_session", True, "sqlalchemy"),
-    "sqlalchemy.engine.base.Connection": _Kind("SQLAlchemy Connection", True, "sqlalchemy"),
-    "sqlalchemy.ext.asyncio.session.AsyncSession": _Kind("SQLAlchemy AsyncSession", False, "sqlalchemy"),
+    "psycopg.Connection": _Kind("a psycopg Connection", blocking=True),
+    "psycopg.AsyncConnection": _Kind("a psycopg AsyncConnection", blocking=False),
+    "asyncpg.connection.Connection": _Kind("an asyncpg Connection", False, "asyncpg"),
+    "asyncpg.pool.PoolConnectionProxy": _Kind("an asyncpg Connection", False, "asyncpg"),
+    "sqlalchemy.orm.session.Session": _Kind("a SQLAlchemy Session", True, "sqlalchemy"),
+    "sqlalchemy.orm.scoping.scoped_session": _Kind("a SQLAlchemy scoped_session", True, "sqlalchemy"),
+    "sqlalchemy.engine.base.Connection": _Kind("a SQLAlchemy Connection", True, "sqlalchemy"),
+    "sqlalchemy.ext.asyncio.session.AsyncSession": _Kind("a SQLAlchemy AsyncSession", False, "sqlalchemy"),
     "sqlalchemy.ext.asyncio.scoping.async_scoped_session": _Kind(
-        "SQLAlchemy async_scoped_session", False, "sqlalchemy"
+        "a SQLAlchemy async_scoped_session", False, "sqlalchemy"
     ),
-    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _Kind("SQLAlchemy AsyncConnection", False, "sqlalchemy"),
-    "django.db.backends.base.base.BaseDatabaseWrapper": _Kind("Django connection", True, "django"),
-    "django.utils.connection.ConnectionProxy": _Kind("Django connection", True, "django"),
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _Kind("a SQLAlchemy AsyncConnection", False, "sqlalchemy"),
+    "django.db.backends.base.base.BaseDatabaseWrapper": _Kind("a Django connection", True, "django"),
+    "django.utils.connection.ConnectionProxy": _Kind("a Django connection", True, "django"),
 }
 _SOURCES = {
     "sqlalchemy.engine.base.Engine",
@@ -57,7 +57,7 @@ def driver_of(conn: object, *, blocking: bool) -> Driver:
         _known[cls] = _find(cls)
     kind, driver = _known[cls]
     if kind.blocking != blocking:
-        raise TypeError(f"this is a {kind.called}: use {'publish_sync' if kind.blocking else 'publish'}() with it")
+        raise TypeError(f"this is {kind.called}: use {'publish_sync' if kind.blocking else 'publish'}() with it")
     return driver
 
 

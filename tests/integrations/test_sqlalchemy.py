@@ -1,0 +1,219 @@
+"""What is special to SQLAlchemy: flushing, its errors, what is no session, and the poke after the commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from tests.integrations.harness import count, url
+
+from outrider import Outrider, PublishRefused
+from outrider.errors import SchemaMismatch
+from outrider.postgres.poke import INTERVAL
+from outrider.testing.cases import Anything, Placed
+
+Heard = Callable[[], Awaitable[str]]
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[str] = mapped_column(default="new")
+
+
+class Nowhere(Base):
+    __tablename__ = "nowhere"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[Engine]:
+    made = create_engine(url("psycopg", database))
+    Base.metadata.create_all(made, tables=[Base.metadata.tables["orders"]])
+    yield made
+    made.dispose()
+
+
+@pytest.fixture(params=["psycopg", "asyncpg"])
+async def async_engine(request: pytest.FixtureRequest, database: str) -> AsyncIterator[AsyncEngine]:
+    made = create_async_engine(url(request.param, database))
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture
+def statements(engine: Engine) -> list[str]:
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    return seen
+
+
+def test_what_is_pending_is_written_before_the_event(engine: Engine, statements: list[str]) -> None:
+    """Its row locks put the publishers of one key in order."""
+    with Session(engine) as session:
+        session.add(Order(id=1))
+        Outrider().publish_sync(session, Placed(order_id="1"))
+        session.commit()
+    assert ["orders" in each for each in statements] == [True, False]
+
+
+def test_a_session_without_autoflush_is_not_flushed(engine: Engine) -> None:
+    with Session(engine, autoflush=False) as session:
+        session.add(Order(id=1))
+        Outrider().publish_sync(session, Placed(order_id="1"))
+        assert len(session.new) == 1
+
+
+def test_a_refusal_flushes_nothing(engine: Engine, statements: list[str]) -> None:
+    with Session(engine) as session:
+        session.add(Order(id=1))
+        with pytest.raises(PublishRefused):
+            Outrider().publish_sync(session, Anything(value=float("nan")))
+        assert statements == []
+
+
+def test_the_callers_own_missing_table_is_not_ours(engine: Engine) -> None:
+    with Session(engine) as session:
+        session.add(Nowhere(id=1))
+        with pytest.raises(ProgrammingError, match='relation "nowhere" does not exist'):
+            Outrider().publish_sync(session, Placed(order_id="1"))
+
+
+def test_before_migrate(empty_database: str) -> None:
+    engine = create_engine(url("psycopg", empty_database))
+    with Session(engine) as session, pytest.raises(SchemaMismatch, match="run outrider migrate"):
+        Outrider().publish_sync(session, Placed(order_id="1"))
+    engine.dispose()
+
+
+def test_scoped_sessions_and_streaming_connections(engine: Engine, database: str) -> None:
+    app, scoped = Outrider(), scoped_session(sessionmaker(engine))
+    app.publish_sync(scoped, Placed(order_id="1"))
+    scoped.commit()
+    scoped.remove()
+    with engine.connect().execution_options(stream_results=True) as conn:
+        app.publish_sync(conn, Placed(order_id="2"))
+        conn.commit()
+    assert count(database) == 2
+
+
+async def test_the_wrong_colour(engine: Engine, async_engine: AsyncEngine) -> None:
+    app = Outrider()
+    with Session(engine) as session, pytest.raises(TypeError, match=r"SQLAlchemy Session: use publish_sync\(\)"):
+        await app.publish(session, Placed(order_id="1"))
+    async with AsyncSession(async_engine) as session:
+        with pytest.raises(TypeError, match=r"SQLAlchemy AsyncSession: use publish\(\)"):
+            app.publish_sync(session, Placed(order_id="1"))
+
+
+async def test_what_opens_connections_is_no_connection(engine: Engine, async_engine: AsyncEngine) -> None:
+    for source in (engine, sessionmaker(engine)):
+        with pytest.raises(TypeError, match="pass the connection or session on which your transaction is open"):
+            Outrider().publish_sync(source, Placed(order_id="1"))
+    for other in (async_engine, async_sessionmaker(async_engine)):
+        with pytest.raises(TypeError, match="opens connections of its own"):
+            await Outrider().publish(other, Placed(order_id="1"))
+
+
+def test_another_database(tmp_path: Any) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/db")
+    with Session(engine) as session, pytest.raises(TypeError, match="speaks to sqlite; the log is in Postgres"):
+        Outrider().publish_sync(session, Placed(order_id="1"))
+    engine.dispose()
+
+
+# The poke after the commit
+
+
+@pytest.fixture
+def heard(database: str) -> Iterator[Heard]:
+    """Listens from the start; a call waits for the next poke."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("listen outbox_default")
+
+        def next_one() -> str:
+            for poke in conn.notifies(timeout=10, stop_after=1):
+                return f"{poke.channel} {poke.payload}"
+            raise TimeoutError("no poke within 10 s")
+
+        yield lambda: asyncio.to_thread(next_one)
+
+
+async def test_a_session_pokes_after_its_commit(async_engine: AsyncEngine, database: str, heard: Heard) -> None:
+    app = Outrider(dsn=database, notify="after_commit")
+    async with app, AsyncSession(async_engine) as session:
+        await app.publish(session, Placed(order_id="1"))
+        async with session.begin_nested():
+            await app.publish(session, Placed(order_id="2"))
+        assert app._poker.sent == 0, "the poke came before the commit"
+        await session.commit()
+        assert await heard() == "outbox_default exercise.placed"
+        assert app._poker.sent == 1
+
+
+async def test_no_poke_after_a_rollback(async_engine: AsyncEngine, database: str) -> None:
+    app = Outrider(dsn=database, notify="after_commit")
+    async with app:
+        async with AsyncSession(async_engine) as session:
+            await app.publish(session, Placed(order_id="1"))
+            await session.rollback()
+            await session.execute(text("select 1"))
+            await session.commit()
+        async with AsyncSession(async_engine) as session:
+            await app.publish(session, Placed(order_id="2"))
+    assert app._poker.sent == 0
+
+
+async def test_pokes_are_collected(engine: Engine, database: str, heard: Heard) -> None:
+    """However many commits, there is at most one statement per interval; all are heard in the end."""
+    app = Outrider(dsn=database, notify="after_commit")
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    async with app:
+        for number in range(300):
+            with Session(engine) as session:
+                app.publish_sync(session, Placed(order_id=str(number)))
+                session.commit()
+        await asyncio.to_thread(app._poker.close)
+        elapsed = loop.time() - begun
+        await heard()
+    assert 1 <= app._poker.sent <= elapsed / INTERVAL + 1
+
+
+async def test_a_poke_that_cannot_be_sent_is_dropped(engine: Engine, database: str) -> None:
+    app = Outrider(dsn="host=127.0.0.1 port=1 dbname=none", notify="after_commit")
+    with Session(engine) as session:
+        app.publish_sync(session, Placed(order_id="1"))
+        session.commit()
+    await asyncio.to_thread(app._poker.close)
+    assert app._poker.sent == 0
+    assert count(database) == 1
+
+
+async def test_the_pokers_session_is_replaced(engine: Engine, database: str, heard: Heard) -> None:
+    app = Outrider(dsn=database, notify="after_commit")
+    for _ in range(2):
+        with Session(engine) as session:
+            app.publish_sync(session, Placed(order_id="1"))
+            session.commit()
+        await heard()
+        with psycopg.connect(database, autocommit=True) as conn:
+            conn.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_notify(channel%' "
+                "and pid <> pg_backend_pid()"
+            )
+    await asyncio.to_thread(app._poker.close)
+    assert app._poker.sent == 2
