@@ -7,6 +7,7 @@ from outrider.errors import OutriderError, PublishRefused
 from outrider.event import Event
 from outrider.outcome import Bury, Retry, Snooze, TerminalError
 from outrider.postgres.log import Batch
+from outrider.protocols import EventHandler, EventListener, EventPublisher
 from outrider.reader import Reader
 from outrider.retry import DEFAULT_RETRY_POLICY, PATIENT_RETRY_POLICY, Backoff, RetryPolicy
 
@@ -18,6 +19,9 @@ __all__ = [
     "Bury",
     "Envelope",
     "Event",
+    "EventHandler",
+    "EventListener",
+    "EventPublisher",
     "HandlerContext",
     "Outrider",
     "OutriderError",

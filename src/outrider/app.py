@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
@@ -13,6 +13,7 @@ from outrider import publish
 from outrider.config import Notify, Settings
 from outrider.dispatch.drain import Drained, drain
 from outrider.dispatch.handler import LIMIT, TIMEOUT, Handler, choose, declare
+from outrider.dispatch.listening import Listening
 from outrider.dispatch.worker import GRACE, Worker
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError, DeclarationError
@@ -27,7 +28,8 @@ from outrider.postgres.orphans import refuse_renamed
 from outrider.postgres.poke import Poker
 from outrider.postgres.pool import Pool
 from outrider.postgres.registration import Registered, register
-from outrider.publish import Publisher, PublishOptions
+from outrider.protocols import EventListener, EventPublisher
+from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.reader import Reader
 from outrider.retry import Duration, Policy, parse_duration
 from outrider.signals import Signals
@@ -162,6 +164,10 @@ class Outrider:
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
         """What publish would write, without writing it: for publish_many."""
         return self._publisher.envelope(event, **options)
+
+    def publisher(self, conn: object) -> EventPublisher:
+        """An EventPublisher on your own async connection or session: `publish(app.envelope(event))`."""
+        return PublisherOn(self._publisher, conn)
 
     # Subscribe
 
@@ -299,6 +305,28 @@ class Outrider:
             classes=tuple(classes),
             grace=parse_duration(grace).total_seconds(),
         )
+
+    def listener(self) -> EventListener:
+        """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`."""
+        return Listening(self.settings.context, self._working_for)
+
+    @contextmanager
+    def _working_for(self, handler: Handler, channel: str) -> Iterator[Worker]:
+        pool, dsn = self._opened(), self._dsn
+        assert dsn is not None
+        self._declare(handler.subscription)
+        try:
+            yield Worker(
+                dsn=dsn,
+                pool=pool,
+                settings=self.settings,
+                handlers=[handler],
+                signals=self.signals,
+                register=lambda: self._register([handler.subscription]),
+                channel=channel,
+            )
+        finally:
+            del self._subscriptions[handler.name]
 
     async def drain(
         self, *, handlers: Iterable[str] = (), exclude: Iterable[str] = (), raise_on_failure: bool = False

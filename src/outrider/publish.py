@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Protocol, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 from outrider import names
 from outrider.config import Settings
 from outrider.envelope import Envelope
-from outrider.errors import PublishRefused
+from outrider.errors import PublishRefused, Undecodable
 from outrider.event import Event
 from outrider.ids import uuid7
 from outrider.payload import encode
 from outrider.postgres.append import Append, Driver
 from outrider.postgres.poke import Poker
-from outrider.registry import EventSpec
+from outrider.registry import EventSpec, registry
 from outrider.signals import Published, Signals
 from outrider.trace import current_trace
 
@@ -46,6 +46,7 @@ class PublishOptions(TypedDict, total=False):
     """The class of workers that shall be woken."""
 
 
+_MARK = "_checked"
 OPTIONS = frozenset(PublishOptions.__annotations__)
 # A day inside what Python can hold: a reader's session may have any time zone.
 EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
@@ -95,7 +96,7 @@ class Publisher:
         if occurred_at is not None and (wrong := _wrong_time(occurred_at)):
             raise PublishRefused(spec.type, "occurred_at", wrong)
         event_id = uuid7()
-        return Envelope(
+        return _checked(
             id=event_id,
             event_type=spec.type,
             event_version=spec.version,
@@ -113,6 +114,58 @@ class Publisher:
             trace_context=current_trace(),
             occurred_at=occurred_at,
         )
+
+    def checked(self, envelope: Envelope) -> Envelope:
+        """An envelope that may have been made by hand, under the rules of events; its payload as its event writes it."""
+        kind = envelope.event_type
+        if envelope.seq is not None:
+            rule = (
+                f"is in a log already, as number {envelope.seq}: publish an event, or an envelope from app.envelope()"
+            )
+            raise PublishRefused(kind, "envelope", rule)
+        if _MARK in vars(envelope):
+            return envelope
+        if not isinstance(envelope.id, UUID):
+            raise PublishRefused(kind, "id", f"is {type(envelope.id).__name__}, not UUID")
+        if envelope.origin is not None:
+            raise PublishRefused(
+                kind, "origin", f"is {envelope.origin!r}: only an inbox writes what was born elsewhere"
+            )
+        for text in (part for pair in (envelope.trace_context or {}).items() for part in pair):
+            if wrong := names.unstorable(text):
+                raise PublishRefused(kind, "trace_context", wrong)
+        for field, value, wanted in (
+            ("source", envelope.source, self._settings.context),
+            ("generation", envelope.generation, self._settings.generation),
+        ):
+            if value != wanted:
+                raise PublishRefused(kind, field, f"is {value!r}; this app publishes for {wanted!r}")
+        model = registry.owned(kind, envelope.event_version)
+        if model is None:
+            raise PublishRefused(
+                kind, "event_type", f"version {envelope.event_version} is not an event that is owned here"
+            )
+        try:
+            event = envelope.decode(model)
+        except Undecodable as error:
+            raise PublishRefused(kind, "payload", str(error)) from None
+        base, _, channel_class = envelope.channel.partition(f"outbox_gen_{envelope.generation}_")
+        again = self.envelope(
+            event,
+            key=envelope.key,
+            idempotency_key=envelope.idempotency_key,
+            target=envelope.target,
+            workspace_id=envelope.workspace_id,
+            aggregate_kind=envelope.aggregate_kind,
+            entity_version=envelope.entity_version,
+            content_class=envelope.content_class,
+            occurred_at=envelope.occurred_at,
+            channel_class=channel_class if not base else None,
+        )
+        if envelope.channel != again.channel:
+            raise PublishRefused(kind, "channel", f"is {envelope.channel!r}; this app publishes to {again.channel!r}")
+        fields = vars(again) | {"id": envelope.id, "key": envelope.key, "trace_context": envelope.trace_context}
+        return Envelope.of(fields)
 
     async def append(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
         driver = self._driver_of(conn, blocking=False)
@@ -155,6 +208,17 @@ class Publisher:
         return channel
 
 
+class PublisherOn:
+    """An EventPublisher on one connection."""
+
+    def __init__(self, publisher: Publisher, conn: object) -> None:
+        self._publisher = publisher
+        self._conn = conn
+
+    async def publish(self, envelope: Envelope) -> None:
+        await self._publisher.append(self._conn, [self._publisher.checked(envelope)])
+
+
 def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envelope]:
     """The envelopes of many events; a refusal says which of them it was."""
     if isinstance(events, Event | Envelope):
@@ -162,7 +226,7 @@ def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envel
     envelopes: dict[UUID, Envelope] = {}
     for place, event in enumerate(events):
         try:
-            envelope = _unwritten(event) if isinstance(event, Envelope) else publisher.envelope(event)
+            envelope = publisher.checked(event) if isinstance(event, Envelope) else publisher.envelope(event)
         except PublishRefused as refused:
             raise PublishRefused(refused.event_type, f"events[{place}].{refused.field}", refused.rule) from None
         if envelope.id in envelopes:
@@ -171,10 +235,10 @@ def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envel
     return list(envelopes.values())
 
 
-def _unwritten(envelope: Envelope) -> Envelope:
-    if envelope.seq is not None:
-        rule = f"is in a log already, as number {envelope.seq}: publish an event, or an envelope from app.envelope()"
-        raise PublishRefused(envelope.event_type, "envelope", rule)
+def _checked(**fields: Any) -> Envelope:
+    """An envelope that need not be checked again; a changed copy of it does not have the mark."""
+    envelope = Envelope(**fields)
+    envelope.__dict__[_MARK] = True
     return envelope
 
 

@@ -39,6 +39,7 @@ class Handler:
     budget: float
     """Seconds that handling one batch should take; the batch grows and shrinks towards it."""
     models: dict[str, type[Event]]
+    """By event type; empty = it takes envelopes, of every type."""
 
     @property
     def name(self) -> str:

@@ -58,6 +58,7 @@ class Worker:
         signals: Signals,
         register: Callable[[], Awaitable[object]],
         classes: Sequence[str] = (),
+        channel: str | None = None,
         grace: float = GRACE,
         heartbeat: float = HEARTBEAT,
     ) -> None:
@@ -77,12 +78,12 @@ class Worker:
         self.last_contact = float("-inf")
         """When the database last answered, by the loop's clock."""
         self._lanes = Lanes(dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30)
-        self._wakes = Wakes({each.name: frozenset(each.models) for each in handlers}, self._woken)
+        self._wakes = Wakes({each.name: frozenset(each.models) or None for each in handlers}, self._woken)
         self._polling = polling(settings)
         self._quarantine = Quarantine()
         self._listener = Listener(
             settings.listen_dsn or dsn,
-            channels(settings.generation, classes),
+            [channel] if channel else channels(settings.generation, classes),
             on_poke=lambda _, event_type: self._wakes.poke(event_type),
             on_up=self._listener_up,
             on_down=self._listener_down,
