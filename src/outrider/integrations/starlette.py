@@ -1,0 +1,61 @@
+"""A lifespan for FastAPI and Starlette: the app is open, and its worker runs, for as long as the service does.
+
+    api = FastAPI(lifespan=lifespan(app, worker=True))
+
+It is in the state of every request as `request.state.outrider`. Imports neither of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from outrider.retry import Duration
+
+if TYPE_CHECKING:
+    from outrider.app import Outrider
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
+
+
+class WorkerOptions(TypedDict, total=False):
+    """Those of `app.worker()`."""
+
+    handlers: list[str]
+    exclude: list[str]
+    classes: list[str]
+    grace: Duration
+
+
+def lifespan(
+    app: Outrider,
+    *,
+    migrate: bool = False,
+    worker: bool = False,
+    inside: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None,
+    **options: Unpack[WorkerOptions],
+) -> Lifespan:
+    """What `FastAPI(lifespan=...)` and `Starlette(lifespan=...)` take.
+
+    `migrate`: bring the schema up to date and register the subscriptions first; a deploy step of its own is better where
+    the service's role may not. `worker`: run the declared handlers in this process; the options are those of
+    `app.worker()`. `inside`: a lifespan of your own, which begins when the app is open and ends before it closes.
+    """
+    if options and not worker:
+        raise TypeError(f"{', '.join(options)} is for a worker: pass worker=True")
+
+    @asynccontextmanager
+    async def running(service: Any) -> AsyncIterator[Mapping[str, Any]]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(app)
+            if migrate:
+                await app.migrate()
+            state: dict[str, Any] = {"outrider": app}
+            if inside is not None:
+                state |= await stack.enter_async_context(inside(service)) or {}
+            if worker:
+                await stack.enter_async_context(app.worker(**options))
+            yield state
+
+    return running
