@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
+from uuid import UUID
 
 from outrider import publish
 from outrider.config import Notify, Settings
@@ -28,6 +29,7 @@ from outrider.postgres.orphans import refuse_renamed
 from outrider.postgres.poke import Poker
 from outrider.postgres.pool import Pool
 from outrider.postgres.registration import Registered, register
+from outrider.postgres.replay import Replayed, replay
 from outrider.protocols import EventListener, EventPublisher
 from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.reader import Reader
@@ -276,6 +278,14 @@ class Outrider:
         """Take from this subscription again, from where it was paused; its workers are woken."""
         async with self._opened().autocommit() as conn:
             await subscriptions.resume(conn, name, self.settings.schema)
+
+    async def replay(self, event_id: UUID, *, subscription: str | None = None, by: str | None = None) -> list[Replayed]:
+        """Let a dead letter be handled again, by one subscription or by every one that buried it.
+
+        Its idempotency key stays, so what was handled meanwhile is skipped. `by` is kept in its failure history.
+        """
+        async with self._opened().autocommit() as conn:
+            return await replay(conn, event_id, subscription, by, self.settings.schema)
 
     # Dispatch
 

@@ -7,5 +7,5 @@ channels as (
     from /*schema*/cursor as c where c.subscription = %(name)s
 )
 select resumed.name, (select count(pg_notify(channels.name, wanted.event_type))
-                      from channels, unnest(resumed.event_types) as wanted (event_type))
+                      from channels, unnest(coalesce(resumed.event_types, array[''])) as wanted (event_type))
 from resumed
