@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from psycopg import AsyncConnection
-from sqlalchemy import Identity, select, text
+from sqlalchemy import Identity, create_engine, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from tests.dispatch.shop import SOON, Cancelled, Placed, Shop, opened
+from tests.integrations.harness import url
 
 from outrider import HandlerContext, Outrider, SyncHandlerContext
 from outrider.errors import DeclarationError
-from outrider.testing import drain
+from outrider.testing import assert_published_in, assert_published_in_sync, drain, drain_sync
 
 
 class Base(DeclarativeBase):
@@ -243,6 +244,29 @@ async def test_in_the_test_kit(database: str) -> None:
         await drain(shop.app, conn)
         found = await (await conn.execute("select name from effect")).fetchall()
         assert found == [("a1",)]
+
+
+async def test_the_test_kit_in_a_session(database: str) -> None:
+    engine = create_async_engine(url("psycopg", database))
+    async with shop_with(database, plain) as shop, AsyncSession(engine) as session:
+        await shop.app.publish(session, Placed(customer="a", n=1))
+        await assert_published_in(session, Placed, key="a")
+        await drain(shop.app, session)
+        assert (await session.scalars(select(Effect.name))).all() == ["a1"]
+        await session.rollback()
+    await engine.dispose()
+
+
+async def test_the_test_kit_in_a_blocking_session(database: str) -> None:
+    engine = create_engine(url("psycopg", database))
+    async with shop_with(database, blocking) as shop:
+        with Session(engine) as session:
+            shop.app.publish_sync(session, Placed(customer="a", n=1))
+            assert_published_in_sync(session, Placed, key="a")
+            drain_sync(shop.app, session)
+            assert session.scalars(select(Effect.name)).all() == ["a1"]
+            session.rollback()
+    engine.dispose()
 
 
 async def test_annotations_that_cannot_be_resolved_count_by_their_text(database: str) -> None:

@@ -61,6 +61,24 @@ def driver_of(conn: object, *, blocking: bool) -> Driver:
     return driver
 
 
+async def under(conn: object) -> object:
+    """The driver's connection below a session of SQLAlchemy; anything else as it is."""
+    try:
+        driver = driver_of(conn, blocking=False)
+    except TypeError:
+        return conn
+    return conn if driver.under is None else await driver.under(conn)
+
+
+def under_sync(conn: object) -> object:
+    """The driver's connection below a session of SQLAlchemy or a connection of Django; anything else as it is."""
+    try:
+        driver = driver_of(conn, blocking=True)
+    except TypeError:
+        return conn
+    return conn if driver.under_sync is None else driver.under_sync(conn)
+
+
 def _find(cls: type) -> tuple[_Kind, Driver]:
     names = [f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__]
     for kind in filter(None, map(_KINDS.get, names)):

@@ -19,17 +19,32 @@ Async = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 
 def _run_sync(conn: Blocking, append: Append) -> Rows:
-    if isinstance(conn, Connection):
-        return _execute(conn, append)
-    # What is pending may lock the rows that put the publishers of one key in order: it goes first.
-    if conn.autoflush:
-        conn.flush()
-    return _execute(conn.connection(), append)
+    return _execute(_connection(conn), append)
 
 
 async def _run(conn: Async, append: Append) -> Rows:
-    target = conn() if isinstance(conn, async_scoped_session) else conn
-    return await target.run_sync(_run_sync, append)
+    return await _target(conn).run_sync(_run_sync, append)
+
+
+def _under_sync(conn: Blocking) -> object:
+    return _connection(conn).connection.driver_connection
+
+
+async def _under(conn: Async) -> object:
+    return await _target(conn).run_sync(_under_sync)
+
+
+def _connection(conn: Blocking) -> Connection:
+    if isinstance(conn, Connection):
+        return conn
+    # What is pending may lock the rows that put the publishers of one key in order: it goes first.
+    if conn.autoflush:
+        conn.flush()
+    return conn.connection()
+
+
+def _target(conn: Async) -> AsyncSession | AsyncConnection:
+    return conn() if isinstance(conn, async_scoped_session) else conn
 
 
 def _execute(conn: Connection, append: Append) -> Rows:
@@ -79,4 +94,4 @@ def _rolled_back(session: Session) -> None:
     session.info.pop(_POKES, None)
 
 
-DRIVER = Driver(_run, _run_sync, _after_commit)
+DRIVER = Driver(_run, _run_sync, _after_commit, _under, _under_sync)

@@ -91,6 +91,9 @@ class Driver:
     run_sync: Callable[[Any, Append], Rows] | None = None
     after_commit: Callable[[Any, Callable[[], None]], None] | None = None
     """Calls back when the transaction has committed; None where the library cannot tell."""
+    under: Callable[[Any], Awaitable[object]] | None = None
+    """The driver's own connection below a session; None where there is nothing between."""
+    under_sync: Callable[[Any], object] | None = None
 
 
 async def _run(conn: AsyncConnection[Any], append: Append) -> Rows:

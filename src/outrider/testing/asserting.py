@@ -10,6 +10,7 @@ from typing import Any, Generic, TypedDict, Unpack
 from outrider.envelope import E, Envelope
 from outrider.errors import Undecodable
 from outrider.event import spec_of
+from outrider.integrations.connections import under, under_sync
 from outrider.postgres import uncommitted
 from outrider.postgres.log import envelope_of
 from outrider.testing.published import Captured
@@ -50,7 +51,7 @@ async def assert_published_in(
     Events whose savepoint was rolled back are not there.
     """
     __tracebackhide__ = True
-    rows = await uncommitted.read(uncommitted.checked(conn, "assert_published_in"), schema)
+    rows = await uncommitted.read(uncommitted.checked(await under(conn), "assert_published_in"), schema)
     return _check([envelope_of(row) for row in rows], model, expected)
 
 
@@ -59,7 +60,7 @@ def assert_published_in_sync(
 ) -> list[E]:
     """The same on a blocking connection."""
     __tracebackhide__ = True
-    rows = uncommitted.read_sync(uncommitted.checked_sync(conn, "assert_published_in_sync"), schema)
+    rows = uncommitted.read_sync(uncommitted.checked_sync(under_sync(conn), "assert_published_in_sync"), schema)
     return _check([envelope_of(row) for row in rows], model, expected)
 
 

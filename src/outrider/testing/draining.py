@@ -21,6 +21,7 @@ from outrider.dispatch.run import Failure, Runner, TransactionEnded
 from outrider.dispatch.tail import Step
 from outrider.dispatch.thread import HandlerThread, work
 from outrider.errors import OutriderError
+from outrider.integrations.connections import under, under_sync
 from outrider.outcome import Dead, Infrastructure, classify
 from outrider.postgres import handling, uncommitted
 from outrider.postgres.handling import Connection, Row
@@ -49,7 +50,7 @@ async def drain(app: Outrider, conn: object, **options: Unpack[DrainOptions]) ->
     its savepoint; with raise_on_failure=False it counts as parked or buried, what must wait behind it is left out, and
     the next drain tries it again, as attempt 1. No signal is sent but Published. The app need not be open.
     """
-    session, thread = uncommitted.checked(conn, "drain"), HandlerThread()
+    session, thread = uncommitted.checked(await under(conn), "drain"), HandlerThread()
     try:
         return await _drain(app, session, thread, **options)
     finally:
@@ -59,7 +60,7 @@ async def drain(app: Outrider, conn: object, **options: Unpack[DrainOptions]) ->
 def drain_sync(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> Drained:
     """The same on a blocking connection. Blocking handlers run right here, in the caller's thread; async ones on an
     event loop of their own, in another."""
-    session, here = uncommitted.view(uncommitted.checked_sync(conn, "drain_sync")), _Here()
+    session, here = uncommitted.view(uncommitted.checked_sync(under_sync(conn), "drain_sync")), _Here()
     with ThreadPoolExecutor(1, "outrider-drain") as apart:
         drained = apart.submit(copy_context().run, asyncio.run, _drain(app, session, here, **options))
         drained.add_done_callback(lambda _: here.leave())
