@@ -10,9 +10,12 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from pydantic import ValidationError
+from pydantic_core import from_json, to_json
 
 from outrider.errors import Undecodable
 from outrider.event import Event, spec_of
+from outrider.outcome import describe
+from outrider.registry import EventSpec, Upcaster
 
 E = TypeVar("E", bound=Event)
 
@@ -58,16 +61,51 @@ class Envelope:
         return json.loads(self.payload_json)
 
     def decode(self, model: type[E]) -> E:
-        """The event as `model` sees it: fields that it does not know are ignored. Undecodable if it cannot be one."""
+        """The event as `model` sees it: fields that it does not know are ignored. Undecodable if it cannot be one.
+
+        An older version is brought up by the upcasters of `model` first; a newer one is read as it is.
+        """
         spec = spec_of(model)
         if spec.type != self.event_type:
             raise Undecodable(f"{self} is not a {model.__name__}, which is {spec.type}")
+        text: str | bytes = self.payload_json
+        if spec.upcasters and self.event_version < spec.version:
+            text = self._upcast(spec, model.__name__)
         try:
-            return model.model_validate_json(self.payload_json, extra="ignore")
+            return model.model_validate_json(text, extra="ignore")
         except ValidationError as error:
             wrong = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in wrong["loc"])
             raise Undecodable(f"{self} is not a {model.__name__}: {where or 'payload'}: {wrong['msg']}") from error
 
+    def _upcast(self, spec: EventSpec, name: str) -> str | bytes:
+        """The payload after the upcasters; as it is when it is no object, which the model will say."""
+        try:
+            payload: Any = from_json(self.payload_json)
+        except ValueError:
+            return self.payload_json
+        if not isinstance(payload, dict):
+            return self.payload_json
+        text: str | bytes = self.payload_json
+        for start, step in spec.upcasters.items():
+            if start < self.event_version:
+                continue
+            failed = f"{self} is not a {name}: its upcaster from version {start}, {_called(step)},"
+            try:
+                payload = step(payload)
+            except Exception as error:
+                raise Undecodable(f"{failed} raised {describe(error)}") from error
+            if not isinstance(payload, dict):
+                raise Undecodable(f"{failed} returned {type(payload).__name__}, not a dict")
+            try:
+                text = to_json(payload)
+            except Exception as error:
+                raise Undecodable(f"{failed} returned what is not JSON: {describe(error)}") from error
+        return text
+
     def __str__(self) -> str:
         return f"{self.event_type} version {self.event_version}" + ("" if self.seq is None else f", number {self.seq},")
+
+
+def _called(step: Upcaster) -> str:
+    return getattr(step, "__qualname__", type(step).__name__).rpartition("<locals>.")[2]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
+from datetime import date, datetime
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from outrider import names
 from outrider.errors import DeclarationError
-from outrider.registry import EventSpec, registry
+from outrider.registry import EventSpec, Statement, Upcaster, registry
 
 
 class Event(BaseModel):
@@ -21,6 +24,9 @@ class Event(BaseModel):
     `key` names the field whose value orders events: those with the same key are handled in the order of publishing.
     `foreign=True` declares a consumer's own view of another context's event: it cannot be published, needs only the
     fields that the consumer reads, and ignores the others.
+    `upcasters={1: v1_to_v2}` brings the payloads of older versions up, one version at a time, before they are read; a
+    version without one is read as it is, and so is a newer one.
+    `deprecated_after="2027-01-31"` is the last day of this version; `outrider contracts check` counts the days.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
@@ -28,23 +34,47 @@ class Event(BaseModel):
     __outrider__: ClassVar[EventSpec | None] = None
 
     def __init_subclass__(
-        cls, *, type: str | None = None, version: int = 1, key: str | None = None, foreign: bool = False, **options: Any
+        cls,
+        *,
+        type: str | None = None,
+        version: int = 1,
+        key: str | None = None,
+        foreign: bool = False,
+        upcasters: Mapping[int, Upcaster] | None = None,
+        deprecated_after: date | str | None = None,
+        **options: Any,
     ) -> None:
         if options:
-            known = "type, version, key, foreign"
+            known = "type, version, key, foreign, upcasters, deprecated_after"
             raise DeclarationError(f"{cls.__name__}: Event has no option {', '.join(options)}; it has {known}")
         super().__init_subclass__()
         cls.__outrider__ = None
         if type is None:
-            if key is not None or foreign or version != 1:
-                raise DeclarationError(f"{cls.__name__}: version=, key= and foreign= need a type=")
+            given = {
+                "version": version != 1,
+                "key": key is not None,
+                "foreign": foreign,
+                "upcasters": upcasters is not None,
+                "deprecated_after": deprecated_after is not None,
+            }
+            if lonely := [f"{name}=" for name, is_given in given.items() if is_given]:
+                raise DeclarationError(f"{cls.__name__}: {' and '.join(lonely)} need{'s' * (len(lonely) == 1)} a type=")
             return
         wrong = names.wrong_dotted(type, names.TYPE_BYTES)
         if wrong:
             raise DeclarationError(f"{cls.__name__}: the event type {wrong}")
         if not 1 <= version < 2**31:
             raise DeclarationError(f"{cls.__name__}: version is {version}; versions count from 1 to 2**31 - 1")
-        cls.__outrider__ = EventSpec(type=type, version=version, key=key, foreign=foreign)
+        if upcasters is not None and (wrong := _wrong_upcasters(upcasters, version)):
+            raise DeclarationError(f"{cls.__name__}: {wrong}")
+        cls.__outrider__ = EventSpec(
+            type=type,
+            version=version,
+            key=key,
+            foreign=foreign,
+            upcasters=dict(sorted((upcasters or {}).items())),
+            deprecated_after=_day(cls.__name__, deprecated_after),
+        )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -55,7 +85,7 @@ class Event(BaseModel):
             raise DeclarationError(
                 f"{cls.__name__}: key={spec.key!r} is not one of its fields ({', '.join(cls.model_fields)})"
             )
-        registry.add(spec, cls)
+        registry.add(spec, cls, Statement.of(cls))
 
 
 def spec_of(model: type[Event]) -> EventSpec:
@@ -63,3 +93,28 @@ def spec_of(model: type[Event]) -> EventSpec:
     if model.__outrider__ is None:
         raise DeclarationError(f'{model.__name__} has no event type: declare it as class X(Event, type="a.b")')
     return model.__outrider__
+
+
+def _wrong_upcasters(upcasters: object, version: int) -> str | None:
+    if not isinstance(upcasters, Mapping):
+        return f"upcasters={upcasters!r:.60} is no dict: write upcasters={{1: v1_to_v2}}"
+    for start, step in upcasters.items():
+        if not isinstance(start, int) or isinstance(start, bool) or not 1 <= start < version:
+            if version == 1:
+                return f"upcasters start at {start!r}, but version 1 has nothing older to come from: declare version=2"
+            return f"upcasters start at {start!r}: the versions to come from are 1 to {version - 1}"
+        if not callable(step):
+            return f"the upcaster from {start} is {step!r:.60}, which cannot be called: pass a function, dict -> dict"
+        if inspect.iscoroutinefunction(step):
+            return f"the upcaster from {start}, {step.__name__}, is async: decoding cannot wait for it; use a plain def"
+    return None
+
+
+def _day(name: str, given: object) -> date | None:
+    try:
+        day = date.fromisoformat(given) if isinstance(given, str) else given
+    except ValueError:
+        day = given
+    if day is None or (isinstance(day, date) and not isinstance(day, datetime)):
+        return day
+    raise DeclarationError(f"{name}: deprecated_after={given!r} is not a day: write it like '2027-01-31'")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING, Any
 
 from outrider.errors import DeclarationError
 
 if TYPE_CHECKING:
     from outrider.event import Event
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+"""From the payload of one version to that of the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,34 @@ class EventSpec:
     version: int
     key: str | None
     foreign: bool
+    upcasters: Mapping[int, Upcaster] = field(default_factory=dict, hash=False)
+    """By the version that they come from, in its order."""
+    deprecated_after: date | None = None
+    """The last day on which anybody should publish or read this version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The class statement that declared an event, and the load of its module in which it ran."""
+
+    file: str
+    line: int
+    load: object
+
+    @classmethod
+    def of(cls, model: type[Event]) -> Statement | None:
+        """To be called while the statement runs; None for a class that was made elsewhere than in its module."""
+        frame = sys._getframe(1)
+        while frame.f_globals.get("__name__") != model.__module__:
+            if frame.f_back is None:
+                return None
+            frame = frame.f_back
+        return cls(frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__spec__"))
+
+    def repeats(self, other: Statement) -> bool:
+        """It can run again, and a reload may find it at another line; only then is it the same declaration."""
+        moved = self.file == other.file and self.line != other.line
+        return not moved or self.load is not other.load or self.file.startswith("<")
 
 
 class Registry:
@@ -27,19 +60,27 @@ class Registry:
 
     def __init__(self) -> None:
         self._owned: dict[tuple[str, int], type[Event]] = {}
+        self._statements: dict[tuple[str, int], Statement | None] = {}
         self._views: list[type[Event]] = []
 
-    def add(self, spec: EventSpec, model: type[Event]) -> None:
+    def add(self, spec: EventSpec, model: type[Event], statement: Statement | None = None) -> None:
         if spec.foreign:
             self._views.append(model)
             return
         known = self._owned.get((spec.type, spec.version))
+        before = self._statements.get((spec.type, spec.version))
+        again = None
         if known is not None and _name(known) != _name(model):
+            again = f"by {_name(known)} and by {_name(model)}"
+        elif statement is not None and before is not None and not statement.repeats(before):
+            again = f"by {_name(model)} at line {before.line} of {before.file} and again at line {statement.line}"
+        if again is not None:
             raise DeclarationError(
-                f"{spec.type} version {spec.version} is declared twice: by {_name(known)} and by {_name(model)}. "
+                f"{spec.type} version {spec.version} is declared twice: {again}. "
                 "Give one of them another type or version, or declare a consumer's view with foreign=True."
             )
         self._owned[spec.type, spec.version] = model
+        self._statements[spec.type, spec.version] = statement
 
     def owned(self, event_type: str, version: int) -> type[Event] | None:
         return self._owned.get((event_type, version))

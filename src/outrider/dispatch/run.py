@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic as clock
 from typing import Any
 
@@ -16,13 +16,13 @@ from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.handler import Handler
 from outrider.dispatch.thread import HandlerThread
 from outrider.errors import Undecodable
-from outrider.event import Event
+from outrider.event import Event, spec_of
 from outrider.failpoint import hit
 from outrider.outcome import TerminalError, describe
 from outrider.postgres import handling
 from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import abandon
-from outrider.postgres.log import PAYLOAD, TRACE, TYPE, envelope_of
+from outrider.postgres.log import PAYLOAD, TRACE, TYPE, VERSION, envelope_of
 
 
 class TransactionEnded(TerminalError):
@@ -51,6 +51,10 @@ class Runner:
         self._thread = thread or HandlerThread()
         # What model_validate_json calls; at thousands a second the step between them shows.
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
+        self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
+        self.decode: Callable[[Row], Any] = self._decode_any_version if self._upcast else self._decode
+        if not handler.models:
+            self.decode = envelope_of
 
     async def run(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
         """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
@@ -158,7 +162,7 @@ class Runner:
     def close(self) -> None:
         self._thread.leave()
 
-    def decode(self, row: Row) -> Event:
+    def _decode(self, row: Row) -> Event:
         """From text, one by one: one bad payload is one dead letter, never a dead batch."""
         try:
             event: Event = self._validators[row[TYPE]](row[PAYLOAD], extra="ignore")
@@ -167,6 +171,19 @@ class Runner:
             model, envelope = self.handler.models[row[TYPE]], envelope_of(row)
             if isinstance(error, ValidationError):
                 envelope.decode(model)  # says it better
+            raise Undecodable(f"{envelope} is not a {model.__name__}: {describe(error)}") from error
+
+    def _decode_any_version(self, row: Row) -> Event:
+        """For handlers of events that have upcasters; the others do not pay for the question."""
+        model = self.handler.models[row[TYPE]]
+        if row[TYPE] not in self._upcast or row[VERSION] >= spec_of(model).version:
+            return self._decode(row)
+        envelope = envelope_of(row)
+        try:
+            return envelope.decode(model)
+        except Undecodable:
+            raise
+        except Exception as error:
             raise Undecodable(f"{envelope} is not a {model.__name__}: {describe(error)}") from error
 
 

@@ -117,7 +117,7 @@ def forbidden(schema: str, why: str | None) -> SchemaMismatch:
 
 # The columns of a take: what happened, in its first row; then those of each event.
 HEADER = 7
-ATTEMPT, SEQ, TYPE, PAYLOAD, TRACE = 7, 8, 10, 22, 24
+ATTEMPT, SEQ, TYPE, VERSION, PAYLOAD, TRACE = 7, 8, 10, 11, 22, 24
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _COLUMNS = (
     "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",

@@ -10,11 +10,14 @@
             await conn.rollback()
 
 The fixtures (`outrider_database` and others) are a pytest plugin: put `pytest_plugins = ["outrider.testing.plugin"]` into
-your top-level conftest.py. `exercise` is the contract that every adapter for publishing must pass.
+your top-level conftest.py. `test_contracts = contract_test("shop.app:app")` in a test module fails when an event no longer
+has the shape that others rely on (`outrider contracts check`). `exercise` is the contract that every adapter for
+publishing must pass.
 """
 
 from outrider.testing import exercise
 from outrider.testing.asserting import assert_published, assert_published_in, assert_published_in_sync
+from outrider.testing.contracts import contract_test
 from outrider.testing.draining import drain, drain_sync
 from outrider.testing.published import Captured, capture
 from outrider.testing.signalled import expect
@@ -25,6 +28,7 @@ __all__ = [
     "assert_published_in",
     "assert_published_in_sync",
     "capture",
+    "contract_test",
     "drain",
     "drain_sync",
     "exercise",

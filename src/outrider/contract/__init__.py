@@ -1,0 +1,36 @@
+"""Contracts between the contexts that publish events and those that read them. Values and decisions, no I/O.
+
+`Contract` is the shape of one version of an event, as its snapshot keeps it. `compare` says what has changed since the
+snapshot and what of it breaks; `fits` says what a reader needs that a producer does not promise; `judge` asks both of
+everything that an app declares; `catalogue` writes it all down for people.
+"""
+
+from outrider.contract.catalogue import catalogue
+from outrider.contract.change import Change, ChangeKind, compare
+from outrider.contract.document import Contract, reading
+from outrider.contract.fit import Misfit, MisfitKind, fits
+from outrider.contract.judge import judge
+from outrider.contract.known import Consumer, Declared, Kept, Known, Unreadable
+from outrider.contract.report import Block, Finding, FindingKind, Report
+
+__all__ = [
+    "Block",
+    "Change",
+    "ChangeKind",
+    "Consumer",
+    "Contract",
+    "Declared",
+    "Finding",
+    "FindingKind",
+    "Kept",
+    "Known",
+    "Misfit",
+    "MisfitKind",
+    "Report",
+    "Unreadable",
+    "catalogue",
+    "compare",
+    "fits",
+    "judge",
+    "reading",
+]

@@ -1,0 +1,170 @@
+"""`compare`: what has changed between a snapshot and the class, field by field, and what of it breaks readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from outrider.contract.document import Contract
+from outrider.contract.shape import Anything, Array, Object, Scalar, Shape, Union, Values, opened, options
+from outrider.contract.words import words
+
+Pairs = frozenset[tuple[int, int]]
+
+
+class ChangeKind(StrEnum):
+    REMOVED = "removed"
+    RETYPED = "retyped"
+    NEW_REQUIRED = "new_required"
+    NEW_OPTIONAL = "new_optional"
+    NOW_REQUIRED = "now_required"
+    NOW_OPTIONAL = "now_optional"
+    KEY = "key"
+    PRODUCER = "producer"
+    DEPRECATION = "deprecation"
+
+
+_COMPATIBLE = {ChangeKind.NEW_OPTIONAL, ChangeKind.NOW_OPTIONAL, ChangeKind.PRODUCER, ChangeKind.DEPRECATION}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    kind: ChangeKind
+    path: str
+    """The field, like `lines[].price`."""
+    was: str | None = None
+    now: str | None = None
+
+    @property
+    def breaks(self) -> bool:
+        """Somebody who reads the version as its snapshot says, or an event from before, would fail."""
+        return self.kind not in _COMPATIBLE
+
+    def __str__(self) -> str:
+        match self.kind:
+            case ChangeKind.REMOVED:
+                return f"{self.path}: was {self.was}, is gone"
+            case ChangeKind.NEW_REQUIRED:
+                return f"{self.path}: is new and required, {self.now}"
+            case ChangeKind.NEW_OPTIONAL:
+                return f"{self.path}: is new and optional, {self.now}"
+            case ChangeKind.NOW_REQUIRED:
+                return f"{self.path}: was optional, is required"
+            case ChangeKind.NOW_OPTIONAL:
+                return f"{self.path}: was required, is optional"
+            case _:
+                return f"{self.path}: was {self.was or 'none'}, is {self.now or 'none'}"
+
+
+def compare(snapshot: Contract, current: Contract) -> list[Change]:
+    """What has changed since the snapshot was taken, in the order of its fields; none = the same contract."""
+    found = list(_compare(snapshot.object, current.object, "", frozenset()))
+    beside = [
+        Change(ChangeKind.KEY, "the ordering key", snapshot.key, current.key),
+        Change(ChangeKind.PRODUCER, "the producer", snapshot.producer, current.producer),
+        Change(ChangeKind.DEPRECATION, "deprecated_after", _day(snapshot), _day(current)),
+    ]
+    return found + [change for change in beside if change.was != change.now]
+
+
+def _compare(was: Shape, now: Shape, path: str, seen: Pairs) -> Iterator[Change]:
+    a, b = opened(was), opened(now)
+    if (id(a), id(b)) in seen:
+        return
+    seen |= {(id(a), id(b))}
+    match a, b:
+        case Object(), Object() if a.is_map == b.is_map and a.rules == b.rules and _same(a.keys, b.keys, seen):
+            yield from _objects(a, b, path, seen)
+        case Array(), Array() if len(a.prefix) == len(b.prefix) and a.rules == b.rules:
+            for place, (one, other) in enumerate(zip(a.prefix, b.prefix, strict=True)):
+                yield from _compare(one, other, f"{path}[{place}]", seen)
+            yield from _compare(a.items, b.items, f"{path}[]", seen)
+        case Union(), Union():
+            yield from _unions(a, b, path, seen)
+        case Values(), Values() if set(a.texts) == set(b.texts):
+            return
+        case Scalar(), Scalar() if a.kind == b.kind and a.rules == b.rules:
+            return
+        case Anything(), Anything() if a.rules == b.rules:
+            return
+        case _:
+            yield Change(ChangeKind.RETYPED, path or "the event", words(was), words(now))
+
+
+def _objects(was: Object, now: Object, path: str, seen: Pairs) -> Iterator[Change]:
+    for name, field in was.fields.items():
+        at, other = step(path, name), now.fields.get(name)
+        if other is None:
+            yield Change(ChangeKind.REMOVED, at, was=words(field.shape))
+            continue
+        yield from _compare(field.shape, other.shape, at, seen)
+        if field.required and not other.required:
+            yield Change(ChangeKind.NOW_OPTIONAL, at)
+        elif other.required and not field.required:
+            yield Change(ChangeKind.NOW_REQUIRED, at)
+    for name, field in now.fields.items():
+        if name not in was.fields:
+            kind = ChangeKind.NEW_REQUIRED if field.required else ChangeKind.NEW_OPTIONAL
+            yield Change(kind, step(path, name), now=words(field.shape))
+    if was.others is not None and now.others is not None:
+        yield from _compare(was.others, now.others, step(path, "*"), seen)
+    elif was.others is not now.others:
+        held = [None if others is None else words(others) for others in (was.others, now.others)]
+        yield Change(ChangeKind.RETYPED, step(path, "*"), *held)
+
+
+def _unions(was: Union, now: Union, path: str, seen: Pairs) -> Iterator[Change]:
+    """The options that are the same are passed over; of the others, those that clearly belong together are compared."""
+    left, right = list(options(was)), list(options(now))
+    for one in list(left):
+        same = next((other for other in right if _same(one, other, seen)), None)
+        if same is not None:
+            left.remove(one)
+            right.remove(same)
+    tag = was.tag if was.tag == now.tag else None
+    pairs = [
+        (one, other) for one in left for other in right if _belong_together(one, other, tag, len(left), len(right))
+    ]
+    if len(pairs) != max(len(left), len(right)) or was.tag != now.tag:
+        if left or right or was.tag != now.tag:
+            yield Change(ChangeKind.RETYPED, path or "the event", words(was), words(now))
+        return
+    for one, other in pairs:
+        label = None if tag is None else tagged(one, tag)
+        yield from _compare(one, other, path if label is None else f"{path}({tag} {label})", seen)
+
+
+def _belong_together(one: Shape, other: Shape, tag: str | None, left: int, right: int) -> bool:
+    a, b = opened(one), opened(other)
+    if isinstance(a, Object) and isinstance(b, Object):
+        if tag is not None:
+            return tagged(one, tag) == tagged(other, tag)
+        return (left == right == 1) or (a.name is not None and a.name == b.name)
+    return left == right == 1 and isinstance(a, Array) and isinstance(b, Array)
+
+
+def tagged(shape: Shape, tag: str) -> str | None:
+    """The value of the tag that marks this option of a union, as JSON."""
+    inside = opened(shape)
+    field = inside.fields.get(tag) if isinstance(inside, Object) else None
+    value = None if field is None else opened(field.shape)
+    return ", ".join(sorted(value.texts)) if isinstance(value, Values) else None
+
+
+def _same(was: Shape | None, now: Shape | None, seen: Pairs) -> bool:
+    if was is None or now is None:
+        return was is now
+    return not _any(_compare(was, now, "", seen))
+
+
+def _any(found: Iterable[Change]) -> bool:
+    return next(iter(found), None) is not None
+
+
+def _day(contract: Contract) -> str | None:
+    return None if contract.deprecated_after is None else contract.deprecated_after.isoformat()
+
+
+def step(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

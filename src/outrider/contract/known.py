@@ -1,0 +1,109 @@
+"""What a check knows: the classes that the apps declare, who reads them, and the snapshots that were found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from outrider.contract.document import Contract
+from outrider.event import Event, spec_of
+from outrider.registry import EventSpec
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An event class, owned or a view, and the context of the app that brought it."""
+
+    model: type[Event]
+    context: str
+
+    @property
+    def spec(self) -> EventSpec:
+        return spec_of(self.model)
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.__module__}.{self.model.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A subscription of one of the apps."""
+
+    name: str
+    context: str
+    models: tuple[type[Event], ...]
+    """Empty = every event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    contract: Contract
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file with the name of a snapshot that is none."""
+
+    type: str
+    version: int
+    where: str
+    why: str
+    ours: bool
+    """It is in the folder of the apps, not in one to check against."""
+
+
+@dataclass(frozen=True)
+class Known:
+    declared: Sequence[Declared]
+    consumers: Sequence[Consumer] = ()
+    kept: Mapping[Key, Kept] = field(default_factory=dict)
+    """The snapshots in the folder of the apps: their own, and copies of those of other producers."""
+    lent: Mapping[Key, Kept] = field(default_factory=dict)
+    """Those in the folders to check against."""
+    unreadable: Sequence[Unreadable] = ()
+    folder: str = "contracts"
+    contexts: Collection[str] = ()
+    """Those of the apps: whatever they have promised must still be there."""
+
+    @cached_property
+    def owned(self) -> dict[Key, Declared]:
+        found = {(each.spec.type, each.spec.version): each for each in self.declared if not each.spec.foreign}
+        return {key: found[key] for key in sorted(found)}
+
+    @cached_property
+    def views(self) -> list[Declared]:
+        found = [each for each in self.declared if each.spec.foreign]
+        return sorted(found, key=lambda each: (each.spec.type, each.spec.version, each.name))
+
+    @cached_property
+    def current(self) -> dict[Key, Contract]:
+        """The contracts of the owned classes, as they are now."""
+        return {key: Contract.of(each.model, each.context) for key, each in self.owned.items()}
+
+    @cached_property
+    def newest(self) -> dict[str, int]:
+        """The newest version of each owned type."""
+        return dict(iter(self.owned))
+
+    def versions(self, event_type: str) -> dict[int, Kept]:
+        """Every version of a type that anybody has promised, by its snapshot; without one, by its class."""
+        live = {key: Kept(contract, self.owned[key].name) for key, contract in self.current.items()}
+        first, second = (self.lent, self.kept) if event_type not in self.newest else (self.kept, {})
+        found = {**live, **second, **first}
+        return {version: found[kind, version] for kind, version in sorted(found) if kind == event_type}
+
+    def named(self, declared: Declared) -> bool:
+        """Whether a subscription reads this very class."""
+        return any(declared.model in consumer.models for consumer in self.consumers)
+
+    def readers(self, event_type: str, version: int) -> list[str]:
+        """Who is known to read this very version: views, and subscriptions to the class itself."""
+        owner = self.owned.get((event_type, version))
+        views = [each.name for each in self.views if (each.spec.type, each.spec.version) == (event_type, version)]
+        direct = [each.name for each in self.consumers if owner is not None and owner.model in each.models]
+        return sorted(views) + sorted(direct)

@@ -1,0 +1,200 @@
+"""Shapes: what a JSON Schema allows, as values to compare. Titles, descriptions, examples and defaults are no part of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from outrider.contract.schema import NAMES
+
+Rules: TypeAlias = Mapping[str, Any]
+"""The keywords that narrow a shape further: format, bounds, lengths; also those that we do not know."""
+
+_ANNOTATIONS = {
+    "$anchor", "$comment", "$defs", "$id", "$schema", "default", "deprecated", "description", "discriminator", "examples",
+    "readOnly", "title", "writeOnly", "x-outrider", NAMES,
+}  # fmt: skip
+
+_KINDS = ("string", "integer", "number", "boolean", "null")
+
+
+@dataclass(frozen=True, eq=False)
+class Anything:
+    rules: Rules = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    kind: str
+    """string, integer, number, boolean or null."""
+    rules: Rules = field(default_factory=dict)
+
+    @property
+    def format(self) -> str | None:
+        return self.rules.get("format")
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """One of these, each as JSON text: so 1, 1.0, true and "1" are four values."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    prefix: tuple[Shape, ...]
+    items: Shape
+    """Those after the prefix."""
+    rules: Rules
+
+    @property
+    def least(self) -> int:
+        return int(self.rules.get("minItems", 0))
+
+    @property
+    def most(self) -> int | None:
+        return self.rules.get("maxItems")
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    shape: Shape
+    required: bool
+    places: tuple[tuple[str | int, ...], ...]
+    """Where a reader looks for it, first to last."""
+    default: str | None
+    """As JSON text."""
+    description: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Object:
+    name: str | None
+    fields: Mapping[str, Field]
+    others: Shape | None
+    """What fields without a name of their own hold; None = there are none."""
+    keys: Shape | None
+    """What those are called; None = anything."""
+    rules: Rules
+
+    @property
+    def is_map(self) -> bool:
+        return not self.fields and self.others is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    options: tuple[Shape, ...]
+    tag: str | None
+    """The field that tells its options apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    name: str
+    document: Document
+
+
+Shape: TypeAlias = Anything | Scalar | Values | Array | Object | Union | Ref
+Opened: TypeAlias = Anything | Scalar | Values | Array | Object | Union
+
+
+class Document:
+    """A schema with its definitions. Each is read once, so shapes can be told apart by identity, also recursive ones."""
+
+    def __init__(self, schema: Mapping[str, Any], name: str | None = None) -> None:
+        self._definitions: Mapping[str, Any] = schema.get("$defs", {})
+        self._read = {key: self._parse(each, key) for key, each in self._definitions.items()}
+        self.shape = opened(self._parse(schema, name))
+
+    def definition(self, name: str) -> Shape:
+        return self._read[name]
+
+    def _parse(self, schema: Any, name: str | None = None) -> Shape:
+        if schema is True or schema == {}:
+            return Anything()
+        if schema is False:
+            return Values(())
+        if not isinstance(schema, dict):
+            raise ValueError(f"{schema!r:.60} is no JSON Schema")
+        rules = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+        if "$ref" in rules:
+            return self._refer(rules.pop("$ref"), rules)
+        if len(rules.get("allOf", ())) == 1:
+            [only] = rules.pop("allOf")
+            return self._parse({**only, **rules}, name)
+        if "const" in rules:
+            return Values((_json(rules["const"]),))
+        if "enum" in rules:
+            return Values(tuple(dict.fromkeys(map(_json, rules["enum"]))))
+        for several in ("anyOf", "oneOf"):
+            if several in rules:
+                return self._union(rules[several], schema.get("discriminator"))
+        kind = rules.pop("type", "object" if "properties" in rules else None)
+        if isinstance(kind, list):
+            return self._union([{**rules, "type": each} for each in kind], None)
+        if kind == "array":
+            items = self._parse(rules.pop("items", True))
+            return Array(tuple(map(self._parse, rules.pop("prefixItems", ()))), items, rules)
+        if kind == "object":
+            return self._object(rules, name)
+        if kind is not None and kind not in _KINDS:
+            raise ValueError(f"{kind!r:.60} is no type")
+        return Anything(rules) if kind is None else Scalar(kind, rules)
+
+    def _refer(self, ref: str, beside: dict[str, Any]) -> Shape:
+        name = ref.removeprefix("#/$defs/")
+        if name not in self._definitions:
+            raise ValueError(f"it refers to {name!r}, which it does not define")
+        return self._parse({**self._definitions[name], **beside}, name) if beside else Ref(name, self)
+
+    def _union(self, options: list[Any], discriminator: Any) -> Shape:
+        read: list[Shape] = []
+        for option in map(self._parse, options):
+            read += option.options if isinstance(option, Union) and option.tag is None else (option,)
+        tag = discriminator.get("propertyName") if isinstance(discriminator, dict) else None
+        return read[0] if len(read) == 1 else Union(tuple(read), tag)
+
+    def _object(self, rules: dict[str, Any], name: str | None) -> Object:
+        required = set(rules.pop("required", ()))
+        fields = {key: self._field(key, each, key in required) for key, each in rules.pop("properties", {}).items()}
+        others, keys = rules.pop("additionalProperties", False), rules.pop("propertyNames", None)
+        return Object(
+            name,
+            fields,
+            None if others is False else self._parse(others),
+            None if keys is None else self._parse(keys if "$ref" in keys else {"type": "string", **keys}),
+            rules,
+        )
+
+    def _field(self, name: str, schema: Any, required: bool) -> Field:
+        said = schema if isinstance(schema, dict) else {}
+        places = tuple(tuple(place) for place in said.get(NAMES, [[name]]))
+        default = _json(said["default"]) if "default" in said else None
+        return Field(self._parse(schema), required, places, default, said.get("description"))
+
+
+def opened(shape: Shape) -> Opened:
+    """The shape itself, behind however many references."""
+    for _ in range(1000):
+        if not isinstance(shape, Ref):
+            return shape
+        shape = shape.document.definition(shape.name)
+    raise ValueError("it refers to itself and to nothing else")
+
+
+def options(shape: Shape) -> Iterator[Shape]:
+    """Of a union, also of those inside it; else the shape alone."""
+    inside = opened(shape)
+    if not isinstance(inside, Union):
+        yield shape
+        return
+    for option in inside.options:
+        yield from options(option)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)

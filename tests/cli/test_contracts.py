@@ -1,0 +1,278 @@
+"""`outrider contracts` as a process: options, files, exit codes. What it says of each break: test_contracts_page.py."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Run
+
+from outrider.cli import snapshots
+from outrider.errors import ConfigError
+
+SHOP = """
+from outrider import Event, HandlerContext, Outrider
+
+class Placed(Event, type="orders.placed", key="order_id"):
+    order_id: str
+    total: int
+
+app = Outrider(context="shop")
+
+@app.handler(Placed, name="shop.invoice")
+async def invoice(event: Placed, ctx: HandlerContext) -> None: ...
+"""
+BILLING = """
+from outrider import Event, HandlerContext, Outrider
+
+class Order(Event, type="orders.placed", foreign=True):
+    total: int
+
+class Paid(Event, type="billing.paid"):
+    order_id: str
+
+app = Outrider(context="billing")
+
+@app.handler(Order, name="billing.charge")
+async def charge(event: Order, ctx: HandlerContext) -> None: ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "billing.py").write_text(BILLING)
+    return tmp_path
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def meta(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())["x-outrider"]
+    return found
+
+
+def test_snapshots_of_several_contexts(outrider: Run, project: Path) -> None:
+    done = outrider("contracts", "snapshot", "--app", "shop:app", "--app", "billing:app")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "created    contracts/billing.paid.v1.json",
+        "created    contracts/orders.placed.v1.json",
+    ]
+    contracts = project / "contracts"
+    assert sorted(path.name for path in contracts.iterdir()) == ["billing.paid.v1.json", "orders.placed.v1.json"]
+    assert meta(contracts / "billing.paid.v1.json")["producer"] == "billing"
+    assert meta(contracts / "orders.placed.v1.json") == {
+        "type": "orders.placed",
+        "version": 1,
+        "key": "order_id",
+        "producer": "shop",
+        "deprecated_after": None,
+    }
+    again = outrider("contracts", "snapshot", "--app", "shop:app", "--app", "billing:app")
+    assert [line.split()[0] for line in again.stdout.splitlines()] == ["unchanged", "unchanged"]
+
+
+def test_the_app_and_the_folder_of_pyproject(outrider: Run, project: Path) -> None:
+    (project / "pyproject.toml").write_text('[tool.outrider]\napp = "shop:app"\ncontracts = "schemas/events"\n')
+    assert outrider("contracts", "snapshot").stdout == "created    schemas/events/orders.placed.v1.json\n"
+    assert outrider("contracts", "check").returncode == 0
+    assert outrider("contracts", "check", "--dir", "elsewhere").returncode == 1
+    assert outrider("contracts", "check", "--app", "billing:app").returncode == 1
+
+
+def test_a_view_against_the_folder_of_another_repository(outrider: Run, project: Path) -> None:
+    outrider("contracts", "snapshot", "--app", "shop:app", "--dir", "there")
+    outrider("contracts", "snapshot", "--app", "billing:app", "--dir", "here")
+    alone = outrider("contracts", "check", "--app", "billing:app", "--dir", "here")
+    assert (alone.returncode, "--against" in alone.stdout) == (1, True)
+    assert outrider("contracts", "check", "--app", "billing:app", "--dir", "here", "--against", "there").returncode == 0
+    (project / "here" / "orders.placed.v1.json").write_text((project / "there" / "orders.placed.v1.json").read_text())
+    assert outrider("contracts", "check", "--app", "billing:app", "--dir", "here").returncode == 0, (
+        "a copy does as well"
+    )
+
+
+def test_a_break_is_refused_unless_it_is_forced(outrider: Run, project: Path) -> None:
+    outrider("contracts", "snapshot", "--app", "shop:app")
+    file = project / "contracts" / "orders.placed.v1.json"
+    before = file.read_text()
+    change(project / "shop.py", "total: int", "total: str")
+    refused = outrider("contracts", "snapshot", "--app", "shop:app")
+    assert (refused.returncode, file.read_text()) == (1, before)
+    assert "total: was whole number, is text" in refused.stdout
+    assert outrider("contracts", "check", "--app", "shop:app").returncode == 1
+    forced = outrider("contracts", "snapshot", "--app", "shop:app", "--force")
+    assert (forced.returncode, forced.stdout.split()[0]) == (0, "updated")
+    assert outrider("contracts", "check", "--app", "shop:app").returncode == 0
+
+
+def test_one_refusal_does_not_hold_up_the_others(outrider: Run, project: Path) -> None:
+    outrider("contracts", "snapshot", "--app", "shop:app")
+    change(project / "shop.py", "total: int", "total: str")
+    done = outrider("contracts", "snapshot", "--app", "shop:app", "--app", "billing:app")
+    assert done.returncode == 1
+    assert (project / "contracts" / "billing.paid.v1.json").exists()
+
+
+def test_a_text_is_refreshed_without_being_asked_for(outrider: Run, project: Path) -> None:
+    outrider("contracts", "snapshot", "--app", "shop:app")
+    change(project / "shop.py", "    order_id: str\n", '    """An order."""\n\n    order_id: str\n')
+    assert outrider("contracts", "check", "--app", "shop:app").returncode == 0
+    assert outrider("contracts", "snapshot", "--app", "shop:app").stdout.startswith("updated ")
+    assert json.loads((project / "contracts" / "orders.placed.v1.json").read_text())["description"] == "An order."
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "contracts" / "orders.placed.v1.json"
+    snapshots.write(file, "old")
+    file.chmod(0o664)
+    snapshots.write(file, "new")
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("new", 0o664)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"orders.placed.v1.json cannot be written: No space left on device"):
+        snapshots.write(file, "newer")
+    assert file.read_text() == "new"
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_the_report_as_json(outrider: Run, project: Path) -> None:
+    missing = json.loads(outrider("contracts", "check", "--app", "shop:app", "--json").stdout)
+    assert (missing["ok"], missing["findings"][0]["kind"]) == (False, "no_snapshot")
+    written = json.loads(outrider("contracts", "snapshot", "--app", "shop:app", "--json").stdout)
+    assert written == {
+        "folder": "contracts",
+        "snapshots": [
+            {"file": "contracts/orders.placed.v1.json", "outcome": "created", "changes": [], "why": None},
+        ],
+    }
+    done = outrider("contracts", "check", "--app", "shop:app", "--json")
+    assert json.loads(done.stdout) == {"ok": True, "published": 1, "views": 0, "past": 0, "findings": []}
+    change(project / "shop.py", "total: int", "total: str")
+    broken = outrider("contracts", "check", "--app", "shop:app", "--json")
+    [finding] = json.loads(broken.stdout)["findings"]
+    assert (broken.returncode, finding["kind"], finding["fails"]) == (1, "breaking", True)
+    refused = json.loads(outrider("contracts", "snapshot", "--app", "shop:app", "--json").stdout)
+    assert refused["snapshots"][0]["changes"][0]["says"] == "total: was whole number, is text"
+
+
+def test_other_files_in_the_folder_are_left_alone(outrider: Run, project: Path) -> None:
+    outrider("contracts", "snapshot", "--app", "shop:app")
+    for name in ("notes.json", "README.md", ".hidden", "Orders.v1.json", "orders.placed.v0.json"):
+        (project / "contracts" / name).write_text("what they like")
+    assert outrider("contracts", "check", "--app", "shop:app").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\xff\xfe", "cannot be read: 'utf-8' codec can't decode"),
+        (b"{", "cannot be read: it is not JSON"),
+        (b"{}", "it is no snapshot of an event"),
+        (b'{"x-outrider": {"type": "orders.other", "version": 1}, "type": "object"}',
+         "it is the snapshot of orders.other version 1, under another name"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_snapshot(outrider: Run, project: Path, content: bytes, why: str) -> None:
+    file = project / "contracts" / "orders.placed.v1.json"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    done = outrider("contracts", "check", "--app", "shop:app")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert why in done.stdout
+    assert outrider("contracts", "snapshot", "--app", "shop:app").returncode == 1
+    assert file.read_bytes() == content
+    against = outrider("contracts", "check", "--app", "billing:app", "--against", "contracts", "--dir", "none")
+    assert "fix: mend it where it comes from" in against.stdout
+
+
+def test_deprecations_by_the_day(outrider: Run, project: Path) -> None:
+    change(project / "shop.py", 'key="order_id"', 'key="order_id", deprecated_after="2027-01-31"')
+    outrider("contracts", "snapshot", "--app", "shop:app")
+    check = ("contracts", "check", "--app", "shop:app", "--today")
+    assert outrider(*check, "2027-01-31").returncode == 0
+    late = outrider(*check, "2027-02-01")
+    assert (late.returncode, "known readers: shop.invoice" in late.stdout) == (1, True)
+    assert outrider(*check, "tomorrow").returncode == 2
+
+
+def test_the_catalogue(outrider: Run, project: Path) -> None:
+    apps = ("--app", "shop:app", "--app", "billing:app")
+    assert outrider("contracts", "docs", *apps).stdout == "created    contracts/README.md\n"
+    page = (project / "contracts" / "README.md").read_text()
+    assert "| [orders.placed](#ordersplaced) | 1 | **shop** | billing, shop |" in page
+    assert "- `billing.charge` of billing, as `billing.Order` (a view of version 1: `total`)" in page
+    assert outrider("contracts", "docs", *apps).stdout == "unchanged  contracts/README.md\n"
+    assert outrider("contracts", "docs", *apps, "--out", "-").stdout == page
+    assert outrider("contracts", "docs", *apps, "--out", "docs/events.md").stdout == "created    docs/events.md\n"
+    assert outrider("contracts", "check", *apps).returncode == 1, "docs are no snapshots"
+
+
+def test_an_app_without_events(outrider: Run, project: Path) -> None:
+    (project / "empty.py").write_text("from outrider import Outrider\napp = Outrider()\n")
+    assert "publishes no event" in outrider("contracts", "snapshot", "--app", "empty:app").stdout
+    done = outrider("contracts", "check", "--app", "empty:app")
+    assert (done.returncode, done.stdout) == (0, "0 contracts (0 published, 0 views): all hold\n")
+
+
+def test_an_app_that_lost_its_only_event(outrider: Run, project: Path) -> None:
+    outrider("contracts", "snapshot", "--app", "shop:app")
+    (project / "shop.py").write_text("from outrider import Outrider\napp = Outrider(context='shop')\n")
+    done = outrider("contracts", "check", "--app", "shop:app")
+    assert (done.returncode, "has no class any more" in done.stdout) == (1, True)
+
+
+def test_the_events_of_outrider_itself_are_nobodys(outrider: Run, project: Path) -> None:
+    change(
+        project / "shop.py", "from outrider import", "import outrider.demo.shop, outrider.testing\nfrom outrider import"
+    )
+    done = outrider("contracts", "snapshot", "--app", "shop:app")
+    assert done.stdout == "created    contracts/orders.placed.v1.json\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["check"], "no app: name it with --app module:app, OUTRIDER_APP"),
+        (["check", "--app", "nowhere:app"], "names the module 'nowhere'"),
+        (["check", "--app", "shop:app", "--dir", "shop.py"], "shop.py is not a folder"),
+        (["check", "--app", "shop:app", "--against", "nowhere"], "--against names nowhere, which is not there"),
+        (["snapshot", "--app", "odd:app"], "odd.Odd has no contract: "),
+    ],
+)
+def test_errors(outrider: Run, project: Path, arguments: list[str], said: str) -> None:
+    (project / "odd.py").write_text(
+        "from collections.abc import Callable\nfrom outrider import Event, Outrider\n"
+        "class Odd(Event, type='odd.odd'):\n    it: Callable[[], int]\napp = Outrider()\n"
+    )
+    done = outrider("contracts", *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert said in done.stderr
+
+
+def test_a_folder_that_is_no_text(outrider: Run, project: Path) -> None:
+    (project / "pyproject.toml").write_text('[tool.outrider]\napp = "shop:app"\ncontracts = 7\n')
+    assert 'write it like contracts = "contracts"' in outrider("contracts", "check").stderr
+
+
+@pytest.mark.parametrize("command", ["snapshot", "check", "docs"])
+def test_help_teaches(outrider: Run, command: str) -> None:
+    done = outrider("contracts", command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for taught in ("Needs:", "Example", f"outrider contracts {command}"):
+        assert taught in done.stdout
+    assert "\x1b" not in done.stdout
+    assert re.search(rf"^.*\b{command}\b", outrider("contracts", "--help").stdout, re.MULTILINE)
