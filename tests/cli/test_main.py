@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -34,3 +36,10 @@ def test_help_teaches(outrider: Run, command: list[str]) -> None:
 def test_help_lists_the_commands(outrider: Run) -> None:
     done = outrider("--help")
     assert all(command in done.stdout for command in ("demo", "dev", "migrate", "worker", "subscription"))
+
+
+def test_the_command_line_declares_no_events() -> None:
+    """A user's event may have any name, also one that the demo uses."""
+    program = "import outrider.cli.main; from outrider.registry import registry; print(list(registry))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "[]\n", ran.stderr

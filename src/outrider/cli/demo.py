@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from outrider.demo.run import run
-
 
 def demo(
     seconds: Annotated[
@@ -29,5 +27,7 @@ def demo(
 
     Example: [bold]outrider demo --seconds 30[/]
     """
+    from outrider.demo.run import run  # its events are nobody else's: other commands must not declare them
+
     if not run(seconds):
         raise typer.Exit(1)

@@ -1,0 +1,44 @@
+"""Publish on `django.db.connection` or `connections["alias"]`, inside `with transaction.atomic():`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from outrider.errors import NoTransaction
+from outrider.postgres.append import Append, Driver, Rows
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def _run(conn: BaseDatabaseWrapper, append: Append) -> Rows:
+    vendor = getattr(conn, "vendor", None)  # a proxy may also stand for a cache
+    if vendor != "postgresql":
+        raise TypeError(
+            f"this Django connection speaks to {vendor or 'no database'}; the log is in Postgres: "
+            'publish on that one, connections["alias"]'
+        )
+    if not conn.in_atomic_block:
+        raise NoTransaction("with transaction.atomic():")
+    # Django's own error for a block that is broken already: what broke it says nothing about our schema.
+    conn.validate_no_broken_transaction()
+    query, params = append.named()
+    with append.explaining(), conn.cursor() as cursor:
+        cursor.execute(query, params)
+        rows: Rows = cursor.fetchall()
+        return rows
+
+
+def _after_commit(conn: BaseDatabaseWrapper, poke: Callable[[], None]) -> None:
+    """In a handler nobody can call back after the commit; workers find the event without a poke."""
+    if not getattr(conn, "lent_to_handler", False):
+        conn.on_commit(poke, robust=True)
+
+
+def _under(conn: BaseDatabaseWrapper) -> object:
+    conn.ensure_connection()
+    return conn.connection
+
+
+DRIVER = Driver(run_sync=_run, after_commit=_after_commit, under_sync=_under)

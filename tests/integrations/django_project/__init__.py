@@ -1,0 +1,1 @@
+"""A Django project for tests: the app of some processes, and of the test process itself."""
