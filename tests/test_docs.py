@@ -24,14 +24,18 @@ def python_blocks(page: Path) -> str:
     return "\n\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/integrations.md"])
 def test_the_code_on_the_page_runs(page: str, place: Path) -> None:
     program = place / "program.py"
     program.write_text(python_blocks(ROOT / page))
     run = subprocess.run([sys.executable, program], cwd=place, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
-    expected = {"README.md": "invoiced 9.90", "docs/guide.md": "events read"}[page]
-    assert expected in run.stdout
+    expected = {
+        "README.md": "invoiced 9.90",
+        "docs/guide.md": "events read",
+        "docs/integrations.md": "2 handled, 0 parked, 0 buried, 0 conceded\n2 invoices",
+    }
+    assert expected[page] in run.stdout
 
 
 class Granted(Event, type="docs.granted"):
