@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from outrider.cli import demo, dev, migrate, subscription, worker
+from outrider.cli import contracts, demo, dev, init, migrate, subscription, uninstall, worker
 from outrider.errors import OutriderError
 from outrider.postgres.session import DatabaseError
 
@@ -43,9 +43,12 @@ cli = typer.Typer(
 )
 cli.command("demo")(demo.demo)
 cli.command("dev")(dev.dev)
+cli.command("init")(init.init)
 cli.command("worker")(worker.worker)
+cli.command("uninstall")(uninstall.uninstall)
 cli.add_typer(migrate.commands, name="migrate")
 cli.add_typer(subscription.commands, name="subscription")
+cli.add_typer(contracts.commands, name="contracts")
 
 
 def show_version(wanted: bool) -> None:
@@ -64,9 +67,12 @@ def outrider(
 
     See it work:                     [bold]outrider demo[/]
     Develop without a Postgres:      [bold]outrider dev[/]
+    Begin a service:                 [bold]outrider init[/]
     Install or upgrade the schema:   [bold]outrider migrate[/]
     Run an app's handlers:           [bold]outrider worker[/]
     See and change subscriptions:    [bold]outrider subscription[/]
+    Keep events readable:            [bold]outrider contracts[/]
+    Take it out of a database:       [bold]outrider uninstall[/]
     """
 
 

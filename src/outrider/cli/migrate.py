@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from outrider.cli import alembic as revisions
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.postgres import registration
 from outrider.postgres.migrate import Applied, Migration, applied, known, migrate, pending, refuse_newer, script
@@ -41,7 +43,23 @@ def run(
     schema: SchemaOption = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL script instead; connects to nothing.")] = False,
     after: Annotated[
-        int | None, typer.Option("--after", metavar="N", min=0, help="With --sql: only the migrations after number N.")
+        int | None,
+        typer.Option(
+            "--after", metavar="N", min=0, help="With --sql or --alembic: only the migrations after number N."
+        ),
+    ] = None,
+    alembic: Annotated[
+        bool, typer.Option("--alembic", help="Write Alembic revisions instead; connects to nothing.")
+    ] = False,
+    versions: Annotated[
+        Path | None,
+        typer.Option(
+            "--versions", metavar="DIR", file_okay=False, help="With --alembic: where to. Else by alembic.ini."
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option("--head", metavar="REV", help="With --alembic: the head to follow, if there are several."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be done, and change nothing.")] = False,
     as_json: JsonOption = False,
@@ -59,17 +77,26 @@ def run(
       [bold]outrider migrate --dsn postgresql://localhost/shop[/]
       [bold]outrider migrate --app shop:app --dry-run[/]
       [bold]outrider migrate --sql | psql -v ON_ERROR_STOP=1 shop[/]
+      [bold]outrider migrate --app shop:app --alembic && alembic upgrade head[/]
       [bold]outrider migrate status[/]
     """
     asked = Asked(app, dsn, embedded, schema)
     ctx.obj = asked
     if ctx.invoked_subcommand is not None:
         return
-    if after is not None and not sql:
-        raise typer.BadParameter("--after goes with --sql: without it the database knows what it has")
+    if after is not None and not (sql or alembic):
+        raise typer.BadParameter("--after goes with --sql or --alembic: without them the database knows what it has")
     if sql and (dry_run or as_json):
         raise typer.BadParameter("--sql prints a script: it goes with neither --dry-run nor --json")
+    if alembic and (sql or dry_run):
+        raise typer.BadParameter("--alembic writes revisions: it goes with neither --sql nor --dry-run")
+    if (versions or head) and not alembic:
+        raise typer.BadParameter("--versions and --head go with --alembic")
     place = find_place(asked)
+    if alembic:
+        written = revisions.write(place.schema, place.subscriptions or (), after=after, versions=versions, head=head)
+        revisions.tell(written, place.schema, as_json=as_json)
+        return
     if sql:
         typer.echo(_script(place, after or 0), nl=False)
         return

@@ -1,0 +1,96 @@
+"""`outrider migrate --alembic`: the pending DDL, and the app's subscriptions, as revisions of an Alembic project."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import typer
+
+from outrider.cli.alembic_project import Project, find_project
+from outrider.cli.templates import fill
+from outrider.errors import ConfigError
+from outrider.postgres import registration, uninstall
+from outrider.postgres.migrate import APPLIED_BY, known, script
+from outrider.subscription import Subscription
+
+
+def write(
+    schema: str,
+    subscriptions: Iterable[Subscription],
+    *,
+    after: int | None = None,
+    versions: Path | None = None,
+    head: str | None = None,
+) -> list[Path]:
+    """One revision for the schema and one for the subscriptions, as far as earlier revisions do not have them."""
+    project = find_project(versions)
+    head_now = project.head(head)
+    folder = versions or project.folder(head_now)
+    after = project.version(schema) if after is None else after
+    parts: list[tuple[str, str, dict[str, str]]] = []
+    if known()[-1].version > after:
+        parts.append((f"outrider_{known()[-1].version:04}", "alembic_schema.py", _schema(schema, after)))
+    if new := _unwritten(subscriptions, schema, project):
+        parts.append(("outrider_subscriptions", "alembic_subscriptions.py", {"subscriptions": "\n".join(new)}))
+    written, down = [], head_now.id if head_now else None
+    for slug, name, values in parts:
+        revision = uuid4().hex[-12:]
+        values |= {"schema": schema, "applied_by": APPLIED_BY, "revision": revision, "revises": down or ""}
+        values["down_revision"] = f'"{down}"' if down else "None"
+        written.append(_save(folder / f"{revision}_{slug}.py", fill(name, **values)))
+        down = revision
+    return written
+
+
+def tell(written: Sequence[Path], schema: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"schema": schema, "written": [str(file) for file in written]}, indent=2))
+        return
+    for file in written:
+        typer.echo(f"wrote {os.path.relpath(file)}")
+    typer.echo(
+        "next: alembic upgrade head"
+        if written
+        else f'nothing to write: the revisions bring the schema "{schema}" to version {known()[-1].version} already'
+    )
+
+
+def _schema(schema: str, after: int) -> dict[str, str]:
+    steps = [step.version for step in known() if step.version > after]
+    plain = script(schema, f"{APPLIED_BY} by Alembic", after).removeprefix("begin;\n").removesuffix("commit;\n")
+    upgrade = fill("alembic_upgrade.sql", schema=schema, after=str(after), last=str(steps[-1]), script=plain.strip())
+    undo = fill("alembic_forward_only.sql", schema=schema, after=str(after)) if after else uninstall.script(schema)
+    comment = (
+        "# Forward only."
+        if after
+        else "# Refuses while anything is unread, parked, dead or in use; else drops the schema.\n# Without a --force."
+    )
+    return {
+        "first": str(steps[0]), "last": str(steps[-1]), "upgrade": _raw(f"\n{upgrade}"),
+        "downgrade": _raw(f"\n{undo.strip()}\n"), "downgrade_comment": comment,
+    }  # fmt: skip
+
+
+def _unwritten(subscriptions: Iterable[Subscription], schema: str, project: Project) -> list[str]:
+    """What registers them, as far as no earlier revision does so word by word."""
+    calls = [_raw(registration.script(each, schema).strip().removesuffix(";")) for each in subscriptions]
+    return [f"    {call}," for call in calls if not any(call in each.text for each in project.revisions)]
+
+
+def _save(file: Path, text: str) -> Path:
+    try:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be written: {error.strerror}; choose another --versions") from error
+    return file
+
+
+def _raw(text: str) -> str:
+    """As a raw string of Python's: the SQL stands in the file as it is run."""
+    assert '"""' not in text
+    return f'r"""{text}"""'

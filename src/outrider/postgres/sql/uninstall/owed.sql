@@ -1,0 +1,49 @@
+-- owed: what each subscription would lose, exactly: the events that its cursors have not read, late ones included, and its
+-- parked and dead ones; a parked one that the log was not yet read up to counts once, as parked. Reads the whole backlog.
+-- Exact under hold: without it, open transactions may still commit events.
+-- Why both owing and inflight: while the one is read in pages, transactions of the other may finish.
+-- elsewhere: restored from another cluster, whose transactions are all over, as take sees it.
+with place as (
+    select c.*, s.context, s.event_types, s.partitions,
+           case when c.cluster <> (select system_identifier from pg_control_system())
+                     or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
+                then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
+    from /*schema*/cursor as c join /*schema*/subscription as s on s.name = c.subscription
+),
+late_tx as materialized (
+    select place.subscription, place.partition, place.partitions, owing.tx, place.owed_after as after, place.seq as until
+    from place cross join unnest(place.owing) as owing (tx)
+    union all
+    select place.subscription, place.partition, place.partitions, found.tx, place.floor, place.seq
+    from place cross join /*schema*/late_transactions(
+        place.inflight, place.horizon, place.finished, place.floor, place.seq) as found (tx)
+),
+first as materialized (
+    select place.subscription, place.partitions, min(place.seq) as seq from place group by 1, 2
+),
+unread as (
+    select first.subscription, o.seq, o.event_type, o.target
+    from first join /*schema*/outbox as o on o.seq > first.seq
+    join place on place.subscription = first.subscription and o.seq > place.seq
+                  and place.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (first.partitions - 1)
+    union
+    select late_tx.subscription, o.seq, o.event_type, o.target
+    from late_tx join /*schema*/outbox as o
+        on o.tx = late_tx.tx and o.seq > late_tx.after and o.seq <= late_tx.until
+           and late_tx.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (late_tx.partitions - 1)
+),
+wanted as (
+    select unread.subscription, count(*) as events
+    from unread join /*schema*/subscription as s on s.name = unread.subscription
+    where (s.event_types is null or unread.event_type = any (s.event_types))
+      and (unread.target is null or unread.target = s.context)
+      and not exists (select from /*schema*/delivery as d
+                      where d.subscription = unread.subscription and d.seq = unread.seq)
+    group by 1
+)
+select s.name, coalesce(wanted.events, 0) as unread, owed.parked, owed.dead
+from /*schema*/subscription as s left join wanted on wanted.subscription = s.name
+cross join lateral (
+    select count(*) filter (where d.status <> 'failed') as parked, count(*) filter (where d.status = 'failed') as dead
+    from /*schema*/delivery as d where d.subscription = s.name) as owed
+order by s.name

@@ -1,0 +1,51 @@
+-- script: uninstall as one statement, for programs that speak SQL only (an Alembic downgrade). Refuses like the command
+-- does, and has no --force. Locks first, then looks: what is published in between is seen.
+-- {commands} and the like are the other files here, {version} is that of the newest migration.
+do $outrider$
+declare
+    v_command  record;
+    v_said     text;
+    v_patience text := current_setting('lock_timeout');
+begin
+    if to_regclass('/*schema*/migration') is null then
+        return;
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'the schema "%%" cannot be removed in a %% transaction: it would not see what is published while it waits for the locks',
+            %(schema)s, current_setting('transaction_isolation') using hint = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
+    end if;
+    perform set_config('lock_timeout', %(patience)s, true);
+    perform pg_advisory_xact_lock(hashtextextended('outrider.migrate.' || %(schema)s, 0));
+    for v_command in {commands} loop
+        if v_command.step = 'hold' then
+            execute v_command.text;
+        end if;
+    end loop;
+    if (select max(m.version) from /*schema*/migration as m) <> {version} then
+        raise 'the schema "%%" is not at version {version}', %(schema)s
+            using hint = 'Use: outrider uninstall, then: alembic stamp.';
+    end if;
+    v_said := (select string_agg(live.worker, '; ') from ({workers}) as live);
+    if v_said is not null then
+        raise 'workers use the schema "%%": %%', %(schema)s, v_said using hint = 'Stop them.';
+    end if;
+    v_said := (select string_agg(o.name || ': ' || o.unread || ' unread, ' || o.parked || ' parked and ' || o.dead
+                                 || ' dead events', '; ')
+               from ({owed}) as o where o.unread + o.parked + o.dead > 0);
+    if v_said is not null then
+        raise 'the schema "%%" holds what somebody still wants: %%', %(schema)s, v_said
+            using hint = 'Let its workers handle them; or lose them: outrider uninstall --force, then: alembic stamp.';
+    end if;
+    v_said := (select string_agg(f.what, '; ') from ({foreign}) as f where f.kind <> 'mention');
+    if v_said is not null then
+        raise 'the schema "%%" holds, or is needed by, what is not Outrider''s: %%', %(schema)s, v_said
+            using hint = 'Drop or move it yourself: nothing here cascades.';
+    end if;
+    for v_command in {commands} loop
+        if v_command.step = 'drop' then
+            execute v_command.text;
+        end if;
+    end loop;
+    perform set_config('lock_timeout', v_patience, true);
+end
+$outrider$
