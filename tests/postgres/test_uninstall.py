@@ -14,6 +14,7 @@ from tests.dispatch.shop import SOON, Placed, Shop, opened
 from outrider import Bury, Outrider
 from outrider.errors import SchemaMismatch
 from outrider.postgres import migrate, uninstall
+from outrider.postgres.subscriptions import backlog
 from outrider.postgres.uninstall import Owed, Survey, UninstallRefused
 
 SCHEMA = "outrider"
@@ -132,6 +133,7 @@ async def test_late_events_are_counted_also_while_others_are_read_in_pages(
         assert await take() == 1
         await third.commit()
         assert (await look(conn)).subscriptions == [Owed("shop.all", 3, 0, 0)]
+        assert (await backlog(conn, "shop.all", "outrider")).unread == 3
         assert [await take() for _ in range(5)].count(1) == 3
         assert (await look(conn)).subscriptions == [Owed("shop.all", 0, 0, 0)]
 
@@ -149,6 +151,7 @@ async def test_late_events_that_came_with_a_restore_are_counted(database: str, c
                   inflight = '99999999:100000000:99999999'"""
     )
     assert (await look(conn)).subscriptions == [Owed("shop.all", 1, 0, 0)]
+    assert (await backlog(conn, "shop.all", "outrider")).unread == 1
 
 
 async def test_an_event_that_is_parked_before_the_log_is_read_up_to_it_counts_once(

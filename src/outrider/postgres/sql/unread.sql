@@ -4,20 +4,25 @@ with sub as (
     select s.name, s.context, s.event_types, s.partitions from /*schema*/subscription as s where s.name = %(name)s
 ),
 place as (
-    select c.* from /*schema*/cursor as c where c.subscription = %(name)s
+    select c.*,
+           -- Restored from another cluster, whose transactions are all over, as take sees it.
+           case when c.cluster <> (select system_identifier from pg_control_system())
+                     or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
+                then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
+    from /*schema*/cursor as c where c.subscription = %(name)s
 ),
 fresh as materialized (
     select o.seq, o.event_type, o.target, o.aggregate_id from /*schema*/outbox as o
     where o.seq > (select min(place.seq) from place) order by o.seq limit %(scan)s
 ),
+-- Both: while owing is read in pages, transactions of inflight may finish.
 late_tx as materialized (
     select place.partition, place.seq as until, owing.tx, place.owed_after as after
     from place cross join unnest(place.owing) as owing (tx)
     union all
     select place.partition, place.seq, found.tx, place.floor
     from place cross join /*schema*/late_transactions(
-        place.inflight, place.horizon, pg_current_snapshot(), place.floor, place.seq) as found (tx)
-    where place.owing is null
+        place.inflight, place.horizon, place.finished, place.floor, place.seq) as found (tx)
 ),
 late as (
     select o.*, late_tx.partition
