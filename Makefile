@@ -6,13 +6,21 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 4
+# What depends on the server's version: the schema, publish, the cursor, dispatch, and some of the faults.
+VERSIONED := tests/postgres tests/test_publish.py tests/dispatch tests/integrations \
+	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py \
+	tests/faults/test_infrastructure.py tests/faults/test_unknown_commit.py \
+	tests/faults/test_restore.py::test_restored_events_do_not_come_back \
+	tests/faults/test_restore.py::test_back_into_the_first_cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench faults format lock snapshot clean
+.PHONY: help demo test test-15 test-16 check bench faults format lock snapshot clean
 
 help:
 	@echo "make demo      a small shop on an embedded Postgres, live"
-	@echo "make test      the tests, in parallel, on an embedded Postgres"
+	@echo "make test      the tests, in parallel, on an embedded Postgres 18"
+	@echo "make test-15   what depends on the server's version, on Debian's Postgres 15 (package postgresql-15)"
+	@echo "make test-16   the same on the embedded Postgres 16"
 	@echo "make check     lint, types, layers"
 	@echo "make bench     measure the cursor and publish (ratios and counters)"
 	@echo "make faults    the long torture runs"
@@ -33,8 +41,12 @@ demo: $(READY)
 	@$(BIN)/outrider demo
 
 test: $(READY)
-	@echo "==> tests: $(WORKERS) in parallel, one embedded Postgres, a database per test"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@echo "==> tests: $(WORKERS) in parallel, one embedded Postgres 18, a database per test"
+	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+test-15 test-16: test-%: $(READY)
+	@echo "==> tests on Postgres $*: schema, publish, cursor, dispatch, faults"
+	@OUTRIDER_EMBEDDED_VERSION=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(VERSIONED) $(ARGS)
 
 check: $(READY)
 	@echo "==> lint"
@@ -57,7 +69,7 @@ format: $(READY)
 	@$(BIN)/ruff format .
 
 snapshot: $(READY)
-	@OUTRIDER_UPDATE_SNAPSHOT=1 $(BIN)/python -m pytest -q tests/postgres/test_schema.py
+	@OUTRIDER_UPDATE_SNAPSHOT=1 OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -q tests/postgres/test_schema.py
 
 lock:
 	uv pip compile pyproject.toml --group dev --extra embedded --extra otel --extra sqlalchemy --extra asyncpg --extra django \

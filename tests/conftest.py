@@ -1,4 +1,7 @@
-"""One temporary Postgres for the whole run, a database from a migrated template per test, and a search for leaks."""
+"""One temporary Postgres for the whole run, a database from a migrated template per test, and a search for leaks.
+
+OUTRIDER_EMBEDDED_VERSION chooses its major version (make test-15, make test-16).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 from tests import leaks
 from tests.clusters import SETTINGS, migrated
 
+from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import Embedded
 
 SERVER = "OUTRIDER_TEST_SERVER"
@@ -55,10 +59,22 @@ def pytest_configure(config: pytest.Config) -> None:
     _folder = Path(tempfile.mkdtemp(prefix="otr-", dir=MEMORY if roomy else None))
     _folder.chmod(0o1777)
     os.environ["TMPDIR"] = tempfile.tempdir = str(_folder)
-    _server = Embedded.temporary(settings=SETTINGS)
-    _server.start()
+    try:
+        _server = Embedded.temporary(settings=SETTINGS)
+        _server.start()
+    except EmbeddedError as error:
+        _server = None
+        shutil.rmtree(_folder, ignore_errors=True)
+        raise pytest.UsageError(f"no server to test on: {error}") from error
     os.environ[SERVER] = _server.dsn()
     asyncio.run(migrated(_server, TEMPLATE))
+
+
+def pytest_report_header() -> str | None:
+    if _server is None:
+        return None
+    with psycopg.connect(_server.dsn(), autocommit=True) as conn:
+        return f"server: Postgres {conn.info.parameter_status('server_version')}"
 
 
 @pytest.hookimpl(trylast=True)

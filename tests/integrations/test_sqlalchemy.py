@@ -161,7 +161,7 @@ async def test_a_session_pokes_after_its_commit(async_engine: AsyncEngine, datab
         assert app._poker.sent == 0, "the poke came before the commit"
         await session.commit()
         assert await heard() == "outbox_default exercise.placed"
-        assert app._poker.sent == 1
+    assert app._poker.sent == 1
 
 
 async def test_no_poke_after_a_rollback(async_engine: AsyncEngine, database: str) -> None:

@@ -58,6 +58,7 @@ CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
+    SET jit TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
     -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, looking for a tx that is not there
@@ -120,11 +121,68 @@ begin
 end
 $_$;
 
+CREATE FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint DEFAULT NULL::bigint, p_replayed_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    dead  "outrider".delivery;
+    found boolean := false;
+begin
+    for dead in
+        select d.* from "outrider".delivery as d
+        where d.event_id = p_event_id and d.status = 'failed' and d.subscription = coalesce(p_subscription, d.subscription)
+        order by d.subscription, d.seq
+    loop
+        if p_new_generation <> dead.generation then
+            raise 'event % is of generation %, and cannot be replayed in generation %',
+                p_event_id, dead.generation, p_new_generation
+                using errcode = 'OR006', hint = 'Leave out p_new_generation.';
+        end if;
+        perform from "outrider".cursor as c
+        where c.subscription = dead.subscription and c.generation = dead.generation and c.partition = dead.partition
+        for update;
+        -- Again under the lock: somebody else may have replayed it meanwhile.
+        select d.* into dead from "outrider".delivery as d where d.id = dead.id and d.status = 'failed';
+        continue when dead.id is null;
+        found := true;
+        subscription := dead.subscription;
+        if exists (select from "outrider".outbox as o join "outrider".event_handled as h
+                       on h.handler_name = dead.subscription
+                      and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+                   where o.seq = dead.seq) then
+            outcome := 'skipped_handled';
+            return next;
+            continue;
+        end if;
+        update "outrider".delivery as d
+        set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false,
+            cycle = d.cycle + 1, run_at = now(),
+            failure_history = d.failure_history || jsonb_build_object(
+                'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', coalesce(p_replayed_by, session_user))
+        where d.id = dead.id;
+        perform "outrider".promote(dead.subscription, array[dead.ordering_key]);
+        perform pg_notify(
+            case dead.generation when 0 then 'outbox_default' else 'outbox_gen_' || dead.generation end, dead.event_type);
+        outcome := 'replayed';
+        return next;
+    end loop;
+    if not found then
+        subscription := p_subscription;
+        outcome := 'not_found';
+        return next;
+    end if;
+end
+$$;
+
 CREATE FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint DEFAULT NULL::bigint, p_worker text DEFAULT NULL::text) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET enable_seqscan TO 'off'
+    SET jit TO 'off'
     AS $$
 #variable_conflict use_column
 declare
@@ -803,6 +861,7 @@ CREATE FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.curs
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET enable_seqscan TO 'off'
+    SET jit TO 'off'
     AS $$
 #variable_conflict use_column
 declare
@@ -1802,6 +1861,8 @@ ALTER TABLE ONLY outrider.subscription
 ALTER TABLE ONLY outrider.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (id);
 
+CREATE UNIQUE INDEX cursor_id ON outrider.cursor USING btree (id);
+
 CREATE INDEX delivery_due ON outrider.delivery USING btree (subscription, generation, partition, run_at) WHERE ((status = 'pending'::text) AND head AND reached);
 
 CREATE UNIQUE INDEX delivery_event ON outrider.delivery USING btree (subscription, seq);
@@ -1811,6 +1872,8 @@ CREATE INDEX delivery_failed ON outrider.delivery USING btree (subscription, id)
 CREATE UNIQUE INDEX delivery_head ON outrider.delivery USING btree (subscription, ordering_key) WHERE ((status = 'pending'::text) AND head AND (ordering_key IS NOT NULL));
 
 CREATE INDEX delivery_line ON outrider.delivery USING btree (subscription, ordering_key, seq) WHERE ((status = 'pending'::text) AND (ordering_key IS NOT NULL));
+
+CREATE INDEX delivery_of_event ON outrider.delivery USING btree (event_id);
 
 CREATE INDEX outbox_id ON ONLY outrider.outbox USING btree (id);
 
@@ -2007,6 +2070,8 @@ REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint, p_worker text) FROM PUBLIC;
 

@@ -18,7 +18,7 @@ from psycopg.rows import tuple_row
 from outrider import Outrider
 from outrider.errors import SchemaMismatch
 from outrider.postgres import migrate, session
-from outrider.postgres.embedded.binaries import locate
+from outrider.postgres.embedded import Embedded
 from outrider.testing.cases import Placed
 
 KNOWN = migrate.known()
@@ -222,7 +222,7 @@ async def test_an_older_schema_is_brought_up_to_date(database: str, monkeypatch:
 
 def dump(dsn: str) -> str:
     """The schema as pg_dump writes it, without the random token that protects its restore."""
-    command = [str(locate(18).bin / "pg_dump"), "--schema-only", "--no-owner", dsn]
+    command = [str(Embedded().bin / "pg_dump"), "--schema-only", "--no-owner", dsn]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return re.sub(r"^\\(un)?restrict .*$", "", text, flags=re.MULTILINE)
 

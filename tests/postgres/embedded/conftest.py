@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from outrider.postgres.embedded.account import Account, server_account
+from outrider.postgres.embedded.binaries import VARIABLE
 
 USER = """
 import sys
@@ -120,6 +121,7 @@ def begin() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def start(folder: Path | None, ending: str = "stop") -> subprocess.Popen[str]:
         command = [sys.executable, "-c", USER, str(folder or ""), ending]
         bare = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": tempfile.gettempdir()}
+        bare |= {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=bare)
         processes.append(process)
         return process

@@ -107,8 +107,10 @@ def test_data_of_another_version_is_refused(place: Path) -> None:
     data.mkdir(parents=True)
     (place / "pg" / "start.lock").touch()
     (data / "PG_VERSION").write_text("16\n")
-    with pytest.raises(EmbeddedError, match=r"Postgres 16 .* Postgres 18 .* version=16"):
-        Embedded(place / "pg").start()
+    with pytest.raises(
+        EmbeddedError, match=r"Postgres 16 .* Postgres 18 .* version=16 \(OUTRIDER_EMBEDDED_VERSION=16\)"
+    ):
+        Embedded(place / "pg", version=18).start()
     (data / "PG_VERSION").unlink()
     with pytest.raises(EmbeddedError, match="not a Postgres data folder"):
         Embedded(place / "pg").start()

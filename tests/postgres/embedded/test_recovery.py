@@ -69,9 +69,8 @@ def test_a_killed_postmaster_is_started_again(server: Embedded) -> None:
 def test_everything_killed_at_once(project: Path, arrive: Arrive, server: Embedded) -> None:
     server.stop()
     user = arrive(project)
-    watchdog = user.supervisor
-    user.process.kill()
-    kill(watchdog, user.postmaster)
+    kill(user.supervisor, user.postmaster)
+    user.kill()
     server.start()
     assert kept(server)
 

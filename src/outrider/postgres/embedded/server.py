@@ -18,7 +18,7 @@ from psycopg import errors, sql
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import supervise
 from outrider.postgres.embedded.account import server_account
-from outrider.postgres.embedded.binaries import locate
+from outrider.postgres.embedded.binaries import chosen, locate
 from outrider.postgres.embedded.cluster import Cluster
 from outrider.postgres.embedded.home import settle, settle_temporary
 from outrider.postgres.embedded.launch import RESERVED
@@ -33,27 +33,30 @@ class Embedded:
     The first to start it decides its `settings` (`-c name=value`); later ones join the running server as it is.
     It stops when the last process has left, by `stop()` or by ending in any way, kill -9 included. A forked child
     counts as a user of its own until it ends. All calls block: async code runs them in a thread.
+
+    `version` is a major one: 18 unless OUTRIDER_EMBEDDED_VERSION says otherwise. 16 and 18 are in the wheel, others are
+    taken from /usr/lib/postgresql.
     """
 
     def __init__(
         self,
         folder: Path | str = ".outrider/pg",
         *,
-        version: int = 18,
+        version: int | None = None,
         settings: Mapping[str, str] | None = None,
         temporary: bool = False,
     ) -> None:
         self._folder = Path(folder).resolve()
         self._settings = dict(settings or {})
         self._temporary = temporary
-        self._version = version
+        self._version = chosen(version)
         self._cluster: Cluster | None = None
         self._mutex = threading.RLock()
         if fixed := RESERVED & self._settings.keys():
             raise EmbeddedError(f"{', '.join(sorted(fixed))} cannot be set: the embedded Postgres decides that itself.")
 
     @classmethod
-    def temporary(cls, *, version: int = 18, settings: Mapping[str, str] | None = None) -> Self:
+    def temporary(cls, *, version: int | None = None, settings: Mapping[str, str] | None = None) -> Self:
         """A server in a fresh folder, careless about power cuts, that is removed when its last user has left."""
         return cls(version=version, settings=settings, temporary=True)
 

@@ -7,6 +7,7 @@ create or replace function /*schema*/foreign_floor(p_now pg_snapshot) returns bi
     language sql stable
     set search_path = pg_catalog, pg_temp
     set enable_seqscan = off
+    set jit = off
     set enable_bitmapscan = off
 as $$
     -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, looking for a tx that is not there

@@ -14,6 +14,7 @@ create or replace function /*schema*/take_parked(
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set enable_seqscan = off
+    set jit = off
 as $$
 #variable_conflict use_column
 declare
