@@ -13,11 +13,15 @@ EventHandler = Callable[[Envelope], Awaitable[None]]
 
 @runtime_checkable
 class EventPublisher(Protocol):
+    """Publishes in one transaction of its caller's."""
+
     async def publish(self, envelope: Envelope) -> None:
-        """Publish with the transaction that this publisher was made for."""
+        """With the transaction that this publisher was made for."""
 
 
 @runtime_checkable
 class EventListener(Protocol):
+    """Calls handlers with what was published."""
+
     async def listen(self, *, channel: str, handler_name: str, handler: EventHandler) -> None:
         """Call `handler` for every event of the channel, until cancelled; what it has handled is kept by `handler_name`."""
