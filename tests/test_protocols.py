@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tests.integrations.harness import count
 
 from outrider import Envelope, Event, EventHandler, EventListener, EventPublisher, Outrider, PublishRefused
 from outrider.errors import DeclarationError
-from outrider.signals import ListenerUp, Parked
+from outrider.signals import ListenerUp, Parked, Settled
 from outrider.testing import expect
 
 
@@ -99,7 +100,8 @@ async def test_an_envelope_made_by_hand(database: str) -> None:
     ("changes", "field"),
     [
         ({"payload_json": "{"}, "payload"),
-        ({"payload_json": '{"tree": 1}'}, "payload"),
+        ({"payload_json": '{"tree": 1}'}, "tree"),
+        ({"payload_json": '{"tree": "oak", "heigth": 3}'}, "heigth"),
         ({"payload_json": '{"tree": "a\\u0000"}'}, "tree"),
         ({"payload_json": '{"tree": "' + "x" * 300_000 + '"}', "key": "k"}, "payload"),
         ({"event_type": "protocols.unknown"}, "event_type"),
@@ -113,6 +115,11 @@ async def test_an_envelope_made_by_hand(database: str) -> None:
         ({"seq": 3}, "envelope"),
         ({"key": ""}, "key"),
         ({"idempotency_key": ""}, "idempotency_key"),
+        ({"idempotency_key": None}, "idempotency_key"),
+        ({"channel": None}, "channel"),
+        ({"event_version": "1"}, "event_version"),
+        ({"trace_context": "abc"}, "trace_context"),
+        ({"trace_context": {"a": 1}}, "trace_context"),
         ({"content_class": "secret"}, "content_class"),
         ({"trace_context": {"a": "b\x00"}}, "trace_context"),
     ],
@@ -128,6 +135,9 @@ async def test_an_envelope_that_cannot_be_stored(database: str, changes: dict[st
             await app.publish_many(conn, [by_hand(**changes)])
         assert refused.value.field == f"events[0].{field}"
         await conn.execute("select 1")
+    other = Outrider(context="elsewhere", dsn=database).envelope(Planted(tree="oak"))
+    with pytest.raises(PublishRefused, match="source"):
+        await app.publish_many(conn, [other])
     changed = replace(app.envelope(Planted(tree="oak")), source="elsewhere")
     with pytest.raises(PublishRefused, match="source"):
         await app.publish_many(conn, [changed])
@@ -146,6 +156,19 @@ async def listening(
         await asyncio.wait([task])
 
 
+@asynccontextmanager
+async def settled(app: Outrider, events: int) -> AsyncIterator[None]:
+    """Until so many were, in however many batches."""
+    counts: list[int] = []
+
+    def enough(signal: Settled) -> bool:
+        counts.append(signal.events)
+        return sum(counts) >= events
+
+    async with expect(app, Settled, enough):
+        yield
+
+
 async def publish(app: Outrider, *trees: str, **options: Any) -> None:
     async with app.connect() as conn, conn.transaction():
         for tree in trees:
@@ -155,15 +178,60 @@ async def publish(app: Outrider, *trees: str, **options: Any) -> None:
 async def test_a_listener_hears_every_event_of_its_channel_once(database: str) -> None:
     heard: asyncio.Queue[Envelope] = asyncio.Queue()
     async with Outrider(dsn=database) as app, asyncio.timeout(30):
-        async with listening(app, "garden.watcher", heard.put):
+        async with listening(app, "garden.watcher", heard.put), settled(app, 3):
             await publish(app, "elsewhere", channel_class="bulk")
             await publish(app, "oak", "elm")
             trees = [(await heard.get()).decode(Planted).tree for _ in range(2)]
         await publish(app, "ash")
-        async with listening(app, "garden.watcher", heard.put):
+        async with listening(app, "garden.watcher", heard.put), settled(app, 1):
             trees.append((await heard.get()).decode(Planted).tree)
         assert trees == ["oak", "elm", "ash"]
         assert heard.empty()
+
+
+async def test_an_event_is_no_envelope(database: str) -> None:
+    async with await AsyncConnection.connect(database) as conn:
+        with pytest.raises(PublishRefused, match=r"app.envelope\(event\) makes one"):
+            await Outrider(dsn=database).publisher(conn).publish(Planted(tree="oak"))  # type: ignore[arg-type]
+
+
+def test_an_envelope_can_be_pickled() -> None:
+    envelope = Outrider().envelope(Planted(tree="oak"))
+    assert pickle.loads(pickle.dumps(envelope)) == envelope
+
+
+async def test_a_hand_made_envelope_has_the_key_of_its_event(database: str) -> None:
+    async with await AsyncConnection.connect(database) as conn:
+        await Outrider(dsn=database).publisher(conn).publish(by_hand())
+        found = await (await conn.execute("select aggregate_id, idempotency_key from outrider.outbox")).fetchone()
+    assert found == ("oak", "once")
+
+
+async def test_one_name_on_two_channels(database: str) -> None:
+    """Each hears all of its channel: neither counts as read what is the other's."""
+    plain: asyncio.Queue[Envelope] = asyncio.Queue()
+    bulk: asyncio.Queue[Envelope] = asyncio.Queue()
+    async with (
+        asyncio.timeout(30),
+        Outrider(dsn=database) as one,
+        Outrider(dsn=database) as two,
+        listening(one, "garden.watcher", plain.put),
+        listening(two, "garden.watcher", bulk.put, "outbox_gen_0_bulk"),
+    ):
+        for number in range(5):
+            await publish(one, f"oak{number}")
+            await publish(one, f"elm{number}", channel_class="bulk")
+        heard = [[(await queue.get()).decode(Planted).tree for _ in range(5)] for queue in (plain, bulk)]
+    assert heard == [[f"{tree}{number}" for number in range(5)] for tree in ("oak", "elm")]
+
+
+@pytest.mark.parametrize("channel", ["outbox_defualt", "outbox_gen_1", "outbox_gen_0_", "outbox_gen_0_No", ""])
+async def test_a_channel_that_nobody_publishes_to(database: str, channel: str) -> None:
+    async with Outrider(dsn=database) as app:
+        with pytest.raises(
+            DeclarationError, match="'outbox_default' and, for each channel_class, 'outbox_gen_0_<class>'"
+        ):
+            await app.listener().listen(channel=channel, handler_name="garden.watcher", handler=ignore)
 
 
 async def test_what_a_listener_fails_on_is_parked(database: str) -> None:

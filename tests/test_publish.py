@@ -23,7 +23,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.rows import dict_row
 
 from outrider import Envelope, Event, Outrider, PublishRefused, Reader
-from outrider.errors import SchemaMismatch
+from outrider.errors import NoTransaction, SchemaMismatch
 from outrider.postgres import migrate
 from outrider.publish import PublishOptions
 from outrider.signals import Published, Signal
@@ -160,11 +160,17 @@ async def test_something_that_is_no_connection(app: Outrider, thing: object) -> 
         app.publish_sync(thing, Placed(order_id="1"))
 
 
-async def test_on_an_autocommit_connection_each_publish_is_its_own_transaction(app: Outrider, database: str) -> None:
-    async with connected(database, autocommit=True) as conn, connected(database) as other:
-        written = await app.publish(conn, Placed(order_id="1"))
-        assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        assert [row["id"] for row in await rows(other)] == [written.id]
+async def test_on_an_autocommit_connection_there_must_be_a_transaction(app: Outrider, database: str) -> None:
+    async with connected(database, autocommit=True) as conn:
+        with pytest.raises(NoTransaction, match=r"wrap both in `async with conn.transaction\(\):`"):
+            await app.publish(conn, Placed(order_id="1"))
+        assert await rows(conn) == []
+        async with conn.transaction():
+            written = await app.publish(conn, Placed(order_id="1"))
+        assert [row["id"] for row in await rows(conn)] == [written.id]
+    said = pytest.raises(NoTransaction, match=r"wrap both in `with conn.transaction\(\):`")
+    with psycopg.connect(database, autocommit=True) as blocking, said:
+        app.publish_sync(blocking, Placed(order_id="1"))
 
 
 async def test_publish_opens_no_connection_and_needs_no_open_app(app: Outrider, database: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -100,20 +101,29 @@ async def tracing(exporter: InMemorySpanExporter) -> None:
         print(f"   event {event_type:16} {'in the trace' if wanted in (traceparent or '') else 'lost'}")
 
 
+async def own_database(stack: AsyncExitStack) -> str:
+    """On the embedded Postgres."""
+    server = (await stack.enter_async_context(Outrider(embedded=True))).server
+    assert server is not None
+    await asyncio.to_thread(server.ensure_database, "event_substrate")
+    return server.dsn("event_substrate")
+
+
 @asynccontextmanager
 async def opened(dsn: str | None) -> AsyncIterator[None]:
-    async with Outrider(dsn=dsn, embedded=dsn is None) as there, there.connect() as conn:
-        where = conn.info.dsn
+    async with AsyncExitStack() as stack:
+        where = dsn or await own_database(stack)
         for app in (orders.app, billing.app):
             app.relocate(Outrider(context=app.settings.context, dsn=where).settings)
         async with orders.app, billing.app:
             await billing.app.migrate()
-            await conn.execute(TABLE)
-            await conn.commit()
+            async with billing.app.connect() as conn:
+                await conn.execute(TABLE)
             yield
 
 
 async def main(dsn: str | None = None) -> None:
+    logging.getLogger("outrider").setLevel(logging.CRITICAL)  # what fails in chapter 3 is meant to
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

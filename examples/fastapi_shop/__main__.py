@@ -74,8 +74,10 @@ async def main(dsn: str | None = None) -> None:
     if dsn is not None:
         await serve(dsn)
         return
-    async with Outrider(embedded=True) as app, app.connect() as conn:
-        await serve(conn.info.dsn)
+    async with Outrider(embedded=True) as app:
+        assert app.server is not None
+        await asyncio.to_thread(app.server.ensure_database, "fastapi_shop")
+        await serve(app.server.dsn("fastapi_shop"))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 from uuid import UUID
@@ -199,6 +199,8 @@ class Outrider:
         def declare_handler(function: F) -> F:
             called = name or f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}"
             self._add_handler(events, function, called, options, factory=False)
+            with suppress(AttributeError, TypeError):
+                function.__outrider_handler__ = called  # type: ignore[attr-defined]
             return function
 
         return declare_handler
@@ -284,6 +286,8 @@ class Outrider:
 
         Its idempotency key stays, so what was handled meanwhile is skipped. `by` is kept in its failure history.
         """
+        if not isinstance(event_id, UUID):
+            raise TypeError(f"replay takes the id of an event, a UUID, not {type(event_id).__name__}")
         async with self._opened().autocommit() as conn:
             return await replay(conn, event_id, subscription, by, self.settings.schema)
 
@@ -318,7 +322,7 @@ class Outrider:
 
     def listener(self) -> EventListener:
         """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`."""
-        return Listening(self.settings.context, self._working_for)
+        return Listening(self.settings.context, self.settings.generation, self._working_for)
 
     @contextmanager
     def _working_for(self, handler: Handler, channel: str) -> Iterator[Worker]:

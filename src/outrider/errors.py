@@ -57,6 +57,5 @@ class NoTransaction(OutriderError):
 
     def __init__(self, instead: str) -> None:
         super().__init__(
-            "publish needs your open transaction, or the event would be committed without what it tells of: "
-            f"wrap both in `{instead}`"
+            f"publish needs your open transaction, or the event would be committed without what it tells of: {instead}"
         )

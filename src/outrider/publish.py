@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Protocol, TypedDict, Unpack
 from uuid import UUID
+
+from pydantic import ValidationError
 
 from outrider import names
 from outrider.config import Settings
 from outrider.envelope import Envelope
-from outrider.errors import PublishRefused, Undecodable
+from outrider.errors import PublishRefused
 from outrider.event import Event
 from outrider.ids import uuid7
 from outrider.payload import encode
@@ -46,7 +48,7 @@ class PublishOptions(TypedDict, total=False):
     """The class of workers that shall be woken."""
 
 
-_MARK = "_checked"
+_MARK = "_checked_by"
 OPTIONS = frozenset(PublishOptions.__annotations__)
 # A day inside what Python can hold: a reader's session may have any time zone.
 EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
@@ -64,6 +66,7 @@ class Publisher:
         self._signals = signals
         self._driver_of = driver_of
         self._poker = poker
+        self._stamp = (settings.context, settings.generation)
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
         """The envelope of an event, complete but for what the database adds; PublishRefused if it cannot be stored."""
@@ -96,7 +99,7 @@ class Publisher:
         if occurred_at is not None and (wrong := _wrong_time(occurred_at)):
             raise PublishRefused(spec.type, "occurred_at", wrong)
         event_id = uuid7()
-        return _checked(
+        envelope = Envelope(
             id=event_id,
             event_type=spec.type,
             event_version=spec.version,
@@ -114,41 +117,45 @@ class Publisher:
             trace_context=current_trace(),
             occurred_at=occurred_at,
         )
+        vars(envelope)[_MARK] = self._stamp  # need not be checked again; a changed copy of it does not have the mark
+        return envelope
 
     def checked(self, envelope: Envelope) -> Envelope:
         """An envelope that may have been made by hand, under the rules of events; its payload as its event writes it."""
+        if not isinstance(envelope, Envelope):
+            rule = "is not an Envelope: app.envelope(event) makes one"
+            raise PublishRefused(type(envelope).__name__, "envelope", rule)
         kind = envelope.event_type
         if envelope.seq is not None:
             rule = (
                 f"is in a log already, as number {envelope.seq}: publish an event, or an envelope from app.envelope()"
             )
             raise PublishRefused(kind, "envelope", rule)
-        if _MARK in vars(envelope):
+        if vars(envelope).get(_MARK) == self._stamp:
             return envelope
-        if not isinstance(envelope.id, UUID):
-            raise PublishRefused(kind, "id", f"is {type(envelope.id).__name__}, not UUID")
-        if envelope.origin is not None:
-            raise PublishRefused(
-                kind, "origin", f"is {envelope.origin!r}: only an inbox writes what was born elsewhere"
-            )
-        for text in (part for pair in (envelope.trace_context or {}).items() for part in pair):
-            if wrong := names.unstorable(text):
-                raise PublishRefused(kind, "trace_context", wrong)
-        for field, value, wanted in (
+        for field, wanted in (("id", UUID), ("event_version", int), ("idempotency_key", str), ("channel", str)):
+            if not isinstance(value := getattr(envelope, field), wanted):
+                raise PublishRefused(kind, field, f"is {type(value).__name__}, not {wanted.__name__}")
+        for field, value, own in (
+            ("origin", envelope.origin, None),
             ("source", envelope.source, self._settings.context),
             ("generation", envelope.generation, self._settings.generation),
         ):
-            if value != wanted:
-                raise PublishRefused(kind, field, f"is {value!r}; this app publishes for {wanted!r}")
+            if value != own:
+                raise PublishRefused(kind, field, f"is {value!r}, which for what this app publishes is {own!r}")
+        if wrong := _wrong_trace(envelope.trace_context):
+            raise PublishRefused(kind, "trace_context", wrong)
         model = registry.owned(kind, envelope.event_version)
         if model is None:
             raise PublishRefused(
                 kind, "event_type", f"version {envelope.event_version} is not an event that is owned here"
             )
         try:
-            event = envelope.decode(model)
-        except Undecodable as error:
-            raise PublishRefused(kind, "payload", str(error)) from None
+            event = model.model_validate_json(envelope.payload_json)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise PublishRefused(kind, where or "payload", first["msg"]) from None
         base, _, channel_class = envelope.channel.partition(f"outbox_gen_{envelope.generation}_")
         again = self.envelope(
             event,
@@ -164,8 +171,7 @@ class Publisher:
         )
         if envelope.channel != again.channel:
             raise PublishRefused(kind, "channel", f"is {envelope.channel!r}; this app publishes to {again.channel!r}")
-        fields = vars(again) | {"id": envelope.id, "key": envelope.key, "trace_context": envelope.trace_context}
-        return Envelope.of(fields)
+        return Envelope.of(vars(again) | {"id": envelope.id, "trace_context": envelope.trace_context})
 
     async def append(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
         driver = self._driver_of(conn, blocking=False)
@@ -235,11 +241,15 @@ def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envel
     return list(envelopes.values())
 
 
-def _checked(**fields: Any) -> Envelope:
-    """An envelope that need not be checked again; a changed copy of it does not have the mark."""
-    envelope = Envelope(**fields)
-    envelope.__dict__[_MARK] = True
-    return envelope
+def _wrong_trace(trace: object) -> str | None:
+    if trace is not None and not isinstance(trace, dict):
+        return f"is {type(trace).__name__}, not dict"
+    for text in (part for pair in (trace or {}).items() for part in pair):
+        if not isinstance(text, str):
+            return f"has {text!r:.60}, which is {type(text).__name__}, not str"
+        if wrong := names.unstorable(text):
+            return wrong
+    return None
 
 
 def _wrong_version(version: object) -> str | None:

@@ -38,7 +38,10 @@ async def test_a_dead_letter_is_handled_after_its_replay(database: str) -> None:
         assert (await shop.app.drain()).handled == 1
         assert await shop.effects() == ["a2", "a1"]
         assert await shop.parked() == {}
-        assert await shop.app.replay(ids["a1"]) == [Replayed(None, "not_found")]
+        assert await shop.app.replay(ids["a1"]) == [Replayed("shop.effect", "skipped_handled")]
+        assert await shop.app.replay(ids["a1"], subscription="shop.other") == [Replayed("shop.other", "not_found")]
+        with pytest.raises(TypeError, match="a UUID, not str"):
+            await shop.app.replay("a1")  # type: ignore[arg-type]
 
 
 async def test_one_that_fails_again_is_in_its_next_cycle(database: str) -> None:

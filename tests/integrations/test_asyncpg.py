@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import asyncpg
 import psycopg
@@ -34,13 +35,13 @@ async def test_codecs_of_the_caller_do_not_matter(conn: Connection[asyncpg.Recor
     """Many set one for jsonb, which would encode the text of the payload once more."""
     await conn.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
     for kind in ("timestamptz", "uuid"):
-        await conn.set_type_codec(kind, schema="pg_catalog", encoder=str, decoder=str, format="text")
+        await conn.set_type_codec(kind, schema="pg_catalog", encoder=lambda _: "no", decoder=str, format="text")
     app = Outrider()
     async with conn.transaction():
-        one = await app.publish(conn, Placed(order_id="1"))
+        one = await app.publish(conn, Placed(order_id="1"), occurred_at=datetime(2026, 1, 1, tzinfo=UTC))
         await app.publish_many(conn, [Placed(order_id="2"), Placed(order_id="3")])
     assert isinstance(one.seq, int)
-    assert one.occurred_at is not None
+    assert one.occurred_at == datetime(2026, 1, 1, tzinfo=UTC)
     with psycopg.connect(database) as other:
         found = other.execute("select payload->>'order_id', jsonb_typeof(payload) from outrider.outbox order by seq")
         assert found.fetchall() == [("1", "object"), ("2", "object"), ("3", "object")]

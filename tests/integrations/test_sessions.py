@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -162,9 +165,36 @@ async def swallows_an_error(event: Placed, session: AsyncSession) -> None:
             await session.flush()
 
 
+def rolls_back_in_a_thread(event: Placed, session: Session) -> None:
+    session.add(effect(event))
+    session.flush()
+    if event.n == 2:
+        with ThreadPoolExecutor(1) as apart:
+            apart.submit(session.rollback).result()
+
+
+async def rolls_back_in_another_context(event: Placed, session: AsyncSession) -> None:
+    session.add(effect(event))
+    await session.flush()
+    if event.n == 2:
+        await asyncio.create_task(session.rollback(), context=Context())
+
+
+async def leaves_a_task_behind(event: Placed, session: AsyncSession) -> None:
+    session.add(effect(event))
+    await session.flush()
+    if event.n == 2:
+        running = asyncio.create_task(session.execute(text("select pg_sleep(60)")))
+        running.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize(
     ("handler", "code", "status"),
     [
+        (rolls_back_in_a_thread, "rolled_back", "pending"),
+        (rolls_back_in_another_context, "rolled_back", "pending"),
+        (leaves_a_task_behind, "unfinished_error", "pending"),
         (commits_then_fails, "runtime_error", "pending"),
         (rolls_back_and_returns, "rolled_back", "pending"),
         (rolls_back_and_returns_blocking, "rolled_back", "pending"),
@@ -199,6 +229,26 @@ async def test_a_nested_transaction_may_fail_alone(database: str) -> None:
         await shop.publish("a1")
         assert (await shop.app.drain(raise_on_failure=True)).handled == 1
         assert await shop.effects() == ["a1"]
+
+
+async def open_nested(event: Placed, session: AsyncSession) -> None:
+    await session.begin_nested()
+    session.add(effect(event))
+
+
+def open_nested_blocking(event: Placed, session: Session) -> None:
+    session.begin_nested()
+    session.begin_nested()
+    session.add(effect(event))
+
+
+@pytest.mark.parametrize("handler", [open_nested, open_nested_blocking])
+async def test_a_nested_transaction_that_is_left_open_is_kept(database: str, handler: Callable[..., Any]) -> None:
+    """As the session's own commit would."""
+    async with shop_with(database, handler) as shop:
+        await shop.publish("a1", "b1")
+        assert (await shop.app.drain(raise_on_failure=True)).handled == 2
+        assert sorted(await shop.effects()) == ["a1", "b1"]
 
 
 async def test_a_session_that_is_kept_is_dead(database: str) -> None:
@@ -269,6 +319,15 @@ async def test_the_test_kit_in_a_blocking_session(database: str) -> None:
     engine.dispose()
 
 
+async def test_the_test_kit_needs_psycopg(database: str) -> None:
+    engine = create_async_engine(url("asyncpg", database))
+    async with shop_with(database, plain) as shop, AsyncSession(engine) as session:
+        await shop.app.publish(session, Placed(customer="a", n=1))
+        with pytest.raises(TypeError, match=r"not asyncpg: use an engine with postgresql\+psycopg://"):
+            await drain(shop.app, session)
+    await engine.dispose()
+
+
 async def test_annotations_that_cannot_be_resolved_count_by_their_text(database: str) -> None:
     handler = plain
 
@@ -286,6 +345,9 @@ async def async_with_blocking(event: Placed, session: Session) -> None: ...
 def blocking_with_async(event: Placed, session: AsyncSession) -> None: ...
 async def too_many(event: Placed, a: int, b: int, session: AsyncSession) -> None: ...
 async def alone(session: AsyncSession) -> None: ...
+async def optional(event: Placed, session: AsyncSession | None = None) -> None: ...
+async def twice(event: Placed, session: AsyncSession, other: AsyncSession) -> None: ...
+async def no_context(event: Placed, limit: int) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -294,6 +356,9 @@ async def alone(session: AsyncSession) -> None: ...
         (async_with_blocking, "an async handler takes an AsyncSession, not session"),
         (blocking_with_async, "a blocking handler takes a Session, not session"),
         (too_many, r"takes \(event, session\) or \(event, ctx, session\)"),
+        (optional, "annotate it as AsyncSession or Session alone"),
+        (twice, "asks for two sessions"),
+        (no_context, "the second parameter of a handler is its context, not limit: 'int'"),
         (alone, r"takes \(event, session\) or \(event, ctx, session\)"),
     ],
 )

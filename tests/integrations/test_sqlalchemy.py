@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -15,8 +17,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 from tests.integrations.harness import count, url
 
 from outrider import Outrider, PublishRefused
-from outrider.errors import SchemaMismatch
-from outrider.postgres.poke import INTERVAL
+from outrider.errors import NoTransaction, SchemaMismatch
+from outrider.postgres.poke import INTERVAL, Poker
 from outrider.testing.cases import Anything, Placed
 
 Heard = Callable[[], Awaitable[str]]
@@ -128,6 +130,21 @@ async def test_what_opens_connections_is_no_connection(engine: Engine, async_eng
             await Outrider().publish(other, Placed(order_id="1"))
 
 
+def test_an_engine_in_autocommit(engine: Engine, database: str) -> None:
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with Session(autocommit) as session, pytest.raises(NoTransaction, match="without isolation_level="):
+        Outrider().publish_sync(session, Placed(order_id="1"))
+    assert count(database) == 0
+
+
+async def test_an_async_engine_in_autocommit(async_engine: AsyncEngine, database: str) -> None:
+    autocommit = async_engine.execution_options(isolation_level="AUTOCOMMIT")
+    async with AsyncSession(autocommit) as session:
+        with pytest.raises(NoTransaction, match="without isolation_level="):
+            await Outrider().publish(session, Placed(order_id="1"))
+    assert count(database) == 0
+
+
 def test_another_database(tmp_path: Any) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/db")
     with Session(engine) as session, pytest.raises(TypeError, match="speaks to sqlite; the log is in Postgres"):
@@ -175,6 +192,83 @@ async def test_no_poke_after_a_rollback(async_engine: AsyncEngine, database: str
         async with AsyncSession(async_engine) as session:
             await app.publish(session, Placed(order_id="2"))
     assert app._poker.sent == 0
+
+
+async def test_a_savepoint_that_is_rolled_back_takes_no_poke_with_it(
+    engine: Engine, database: str, heard: Heard
+) -> None:
+    app = Outrider(dsn=database, notify="after_commit")
+    async with app:
+        with Session(engine) as session:
+            app.publish_sync(session, Placed(order_id="1"))
+            session.begin_nested().rollback()
+            session.commit()
+        await heard()
+
+
+async def test_a_session_on_anothers_connection_pokes_nobody(engine: Engine, database: str) -> None:
+    """Its commit is none."""
+    app = Outrider(dsn=database, notify="after_commit")
+    async with app:
+        with engine.connect() as conn, conn.begin() as outer:
+            with Session(conn, join_transaction_mode="rollback_only") as session:
+                app.publish_sync(session, Placed(order_id="1"))
+                session.commit()
+            outer.rollback()
+    assert app._poker.sent == 0
+
+
+def test_no_thread_for_pokes_is_no_reason_to_fail(
+    engine: Engine, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their transaction has committed: an error would make callers publish again."""
+    app = Outrider(dsn=database, notify="after_commit")
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, Session(engine) as session:
+        patch.setattr(threading.Thread, "start", refused)
+        app.publish_sync(session, Placed(order_id="1"))
+        session.commit()
+    assert "no thread for pokes" in caplog.text
+    with Session(engine) as session:
+        app.publish_sync(session, Placed(order_id="2"))
+        session.commit()
+    app._poker.close()
+    assert app._poker.sent == 1, "the poker did not recover"
+
+
+def test_the_poker_ends_although_pokes_go_on(database: str) -> None:
+    poker, stop = Poker(lambda: database), threading.Event()
+
+    def poke() -> None:
+        while not stop.wait(0.002):
+            poker.poke([("outbox_default", "a.b")])
+
+    poking = threading.Thread(target=poke)
+    poker.poke([("outbox_default", "a.b")])
+    ending = poker._thread
+    poking.start()
+    poker.close()
+    assert ending is not None
+    assert not ending.is_alive()
+    stop.set()
+    poking.join()
+    poker.close()
+
+
+def test_closing_in_a_forked_child(database: str) -> None:
+    """It has none of its parent's threads, and may have been born while one of them held the lock."""
+    poker = Poker(lambda: database)
+    poker.poke([("outbox_default", "a.b")])
+    with poker._changed:
+        child = os.fork()
+        if child == 0:
+            poker.close()
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    poker.close()
 
 
 async def test_pokes_are_collected(engine: Engine, database: str, heard: Heard) -> None:

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from tests.dispatch.shop import Placed
 
 from outrider import HandlerContext, Outrider
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, CursorError
 from outrider.integrations.starlette import lifespan
 from outrider.signals import Settled, WorkerDown, WorkerUp
 from outrider.testing import expect
@@ -71,6 +71,20 @@ async def test_a_start_that_fails_leaves_nothing_open(database: str) -> None:
             pass
     async with app:
         pass
+
+
+async def test_a_worker_that_ends_is_heard_of_at_once(database: str, caplog: pytest.LogCaptureFixture) -> None:
+    app = shop(database)
+
+    async def serve() -> None:
+        async with lifespan(app, worker=True)(None):
+            async with expect(app, WorkerDown), app.connect() as conn:
+                await conn.execute("delete from outrider.subscription")
+                await app.publish(conn, Placed(customer="a"))
+            assert "the worker has ended: CursorError" in caplog.text
+
+    with pytest.raises(CursorError, match="no cursor for subscription"):
+        await serve()
 
 
 def test_worker_options_without_a_worker() -> None:

@@ -130,6 +130,7 @@ CREATE FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint 
 declare
     dead  "outrider".delivery;
     found boolean := false;
+    told  text[] := '{}';
 begin
     for dead in
         select d.* from "outrider".delivery as d
@@ -149,6 +150,7 @@ begin
         continue when dead.id is null;
         found := true;
         subscription := dead.subscription;
+        told := told || dead.subscription;
         if exists (select from "outrider".outbox as o join "outrider".event_handled as h
                        on h.handler_name = dead.subscription
                       and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
@@ -160,13 +162,27 @@ begin
         update "outrider".delivery as d
         set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false,
             cycle = d.cycle + 1, run_at = now(),
-            failure_history = d.failure_history || jsonb_build_object(
+            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                    else d.failure_history end) || jsonb_build_object(
                 'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', coalesce(p_replayed_by, session_user))
         where d.id = dead.id;
         perform "outrider".promote(dead.subscription, array[dead.ordering_key]);
         perform pg_notify(
             case dead.generation when 0 then 'outbox_default' else 'outbox_gen_' || dead.generation end, dead.event_type);
         outcome := 'replayed';
+        return next;
+    end loop;
+    for subscription in
+        select s.name from "outrider".subscription as s
+        join "outrider".outbox as o on o.id = p_event_id
+        join "outrider".event_handled as h
+            on h.handler_name = s.name
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+        where s.name = coalesce(p_subscription, s.name) and not s.name = any (told)
+        order by s.name
+    loop
+        found := true;
+        outcome := 'skipped_handled';
         return next;
     end loop;
     if not found then

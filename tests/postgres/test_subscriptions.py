@@ -293,6 +293,56 @@ async def test_a_worker_whose_subscription_is_retired_ends_with_an_error(
             await asyncio.wait_for(running, 30)
 
 
+# Fewer types than before
+
+
+async def test_a_handler_that_wants_less_than_before(database: str, conn: AsyncConnection[Any]) -> None:
+    """Registration only adds: migrate says so, and narrow takes away."""
+
+    def both(shop: Shop) -> None:
+        shop.app.handler(Placed, Cancelled, name="shop.effect")(shop.effect)
+
+    async with opened(database, both) as shop:
+        await shop.publish("a1")
+    async with opened(database) as shop:
+        [registered] = await shop.app.migrate()
+        assert (registered.outcome, registered.surplus) == ("unchanged", ("dispatch.cancelled",))
+        assert (await shop.app.drain()).handled == 0
+        narrowed = subscriptions.narrow(conn, "shop.effect", ["dispatch.cancelled"], SCHEMA)
+        assert await narrowed == 0
+        assert (await shop.app.drain()).handled == 1
+        [registered] = await shop.app.migrate()
+        assert registered.surplus == ()
+
+
+async def test_narrowing_is_refused_while_something_would_be_lost(database: str, conn: AsyncConnection[Any]) -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    def both(shop: Shop) -> None:
+        shop.app.handler(Placed, Cancelled, name="shop.effect")(shop.effect)
+
+    async with opened(database, both) as shop:
+        for types, said in (
+            (["no.such"], "does not want no.such; it wants dispatch.cancelled, dispatch.placed"),
+            (["dispatch.placed", "dispatch.cancelled"], "would want nothing any more"),
+        ):
+            with pytest.raises(SubscriptionRefused, match=said):
+                await subscriptions.narrow(conn, "shop.effect", types, SCHEMA)
+        await shop.publish("a1", "b1")
+        with pytest.raises(SubscriptionRefused, match=r"has 2 unread events of dispatch\.placed"):
+            await subscriptions.narrow(conn, "shop.effect", ["dispatch.placed"], SCHEMA)
+        shop.wrong["a1"] = fail
+        await shop.app.drain()
+        with pytest.raises(SubscriptionRefused, match=r"1 events of dispatch\.placed wait for their retry"):
+            await subscriptions.narrow(conn, "shop.effect", ["dispatch.placed"], SCHEMA, force=True)
+        await shop.make_due()
+        shop.wrong.clear()
+        await shop.app.drain()
+        await shop.publish("c1")
+        assert await subscriptions.narrow(conn, "shop.effect", ["dispatch.placed"], SCHEMA, force=True) == 1
+
+
 # A new name for old code
 
 

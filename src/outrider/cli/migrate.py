@@ -193,6 +193,12 @@ def _show(report: Report) -> None:
     for each in report.registered:
         partitions = "1 partition" if each.partitions == 1 else f"{each.partitions} partitions"
         typer.echo(f"  subscription  {each.name}: {would}{each.outcome}, {partitions}")
+        if each.surplus:
+            types = " ".join(each.surplus)
+            typer.echo(
+                f"                it also wants {types}, which this code does not declare, so its workers take nothing "
+                f"from it; when no older code needs them: outrider subscription narrow {each.name} {types}"
+            )
     if not report.applied:
         typer.echo(f"  up to date: version {known()[-1].version}")
     if report.dry_run:

@@ -46,15 +46,15 @@ def show(
         answer = [asdict(each) | {"orphaned": orphan} for each, orphan in rows]
         typer.echo(json.dumps({"schema": place.schema, "subscriptions": answer}, default=str, indent=2))
         return
-    columns = ("name", "kind", "context", "events", "partitions", "order", "lag", "parked", "dead", "workers", "state")
-    table = Table(title=f"schema {place.schema}")
-    for column in columns:
-        table.add_column(column, overflow="fold", min_width=24 if column == columns[0] else None)
+    table = Table(title=f"schema {place.schema}", padding=(0, 0), pad_edge=False)
+    for column in ("name", "events", "kind", "lag", "parked", "dead", "workers", "state"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("lag", "parked", "dead", "workers"))
     for each, orphan in rows:
         state = ["paused"] * (each.paused_at is not None) + ["orphaned"] * bool(orphan)
         events = "all" if each.event_types is None else "\n".join(each.event_types)
+        kind = f"{each.kind} of {each.context}\norder {each.order}" + f" × {each.partitions}" * (each.partitions > 1)
         table.add_row(
-            each.name, each.kind, each.context, events, str(each.partitions), each.order, str(each.lag),
+            each.name, events, kind, str(each.lag),
             _count(each.parked), _count(each.dead), str(each.workers), ", ".join(state),
             style="yellow" if state else None,
         )  # fmt: skip
@@ -124,6 +124,32 @@ def rename(
 
 
 @commands.command()
+def narrow(
+    name: Name,
+    types: Annotated[list[str], typer.Argument(metavar="TYPE...", help="Event types that it shall no longer want.")],
+    force: Annotated[bool, typer.Option("--force", help="Lose what it has not read of them.")] = False,
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+) -> None:
+    """Take event types from a subscription whose code no longer handles them.
+
+    Registration only adds types: during a deploy old code may still need them,
+    and a worker takes nothing while types are wanted that its code does not know.
+    Refused while unread or parked events of these types would be lost.
+
+    Needs: a role that owns the schema.
+
+    Example: [bold]outrider subscription narrow billing.invoice orders.cancelled[/]
+    """
+    lost = asyncio.run(_narrow(find_place(Asked(app, dsn, embedded, schema)), name, types, force=force))
+    typer.echo(
+        f"{name} no longer wants {', '.join(types)}" + (f"; lost with them: {lost} unread events" if lost else "")
+    )
+
+
+@commands.command()
 def retire(
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Lose what it has not handled. Needs --yes.")] = False,
@@ -169,6 +195,11 @@ async def _resume(place: Place, name: str) -> None:
 async def _rename(place: Place, old: str, new: str, *, force: bool) -> int:
     async with place.connect() as conn:
         return await subscriptions.rename(conn, old, new, place.schema, force=force)
+
+
+async def _narrow(place: Place, name: str, types: list[str], *, force: bool) -> int:
+    async with place.connect() as conn:
+        return await subscriptions.narrow(conn, name, types, place.schema, force=force)
 
 
 async def _retire(place: Place, name: str, *, force: bool, yes: bool) -> Backlog:

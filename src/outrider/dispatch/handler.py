@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.dispatch.context import HandlerContext
+from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event, spec_of
 from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, parse_duration
@@ -101,6 +101,8 @@ def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any
     """Handlers may leave out the context."""
     match _positional(function):
         case 2:
+            if (wrong := _not_a_context(function)) is not None:
+                raise DeclarationError(f"{name}: the second parameter of a handler is its context, not {wrong}")
             return function
         case 1:
             return lambda event, _: function(event)
@@ -108,6 +110,17 @@ def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any
             raise DeclarationError(
                 f"{name}: a handler takes (event, ctx) or (event), not {inspect.signature(function)}"
             )
+
+
+def _not_a_context(function: Callable[..., Any]) -> inspect.Parameter | None:
+    """The second parameter, when it is annotated as a class that is clearly something else."""
+    try:
+        second = list(inspect.signature(function).parameters.values())[1]
+        hint = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)[second.name]
+    except Exception:
+        return None
+    clear = isinstance(hint, type) and not getattr(hint, "_is_protocol", False) and hint is not object
+    return second if clear and not issubclass(hint, HandlerContext | SyncHandlerContext) else None
 
 
 def _positional(function: Callable[..., Any]) -> int | None:

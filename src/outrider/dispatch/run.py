@@ -33,6 +33,10 @@ class SwallowedError(Exception):
     """The handler went on after a database error, which had undone all of its transaction."""
 
 
+class UnfinishedError(Exception):
+    """The handler returned before all that it had started on its transaction was done."""
+
+
 class Failure(Exception):
     """One event of the claim, or several that were handled together, failed."""
 
@@ -191,6 +195,11 @@ def _unusable(conn: Connection) -> Exception:
     if handling.in_pipeline(conn):
         handling.end(conn)
         return TerminalError("the handler left a pipeline open on ctx.tx: use it as `async with ctx.tx.pipeline():`")
+    if handling.active(conn):
+        handling.end(conn)
+        return UnfinishedError(
+            "the handler returned while a task of its own still used its transaction: await what it has started"
+        )
     if handling.in_error(conn):
         return SwallowedError(
             "the handler caught a database error and went on; by then its transaction was undone: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
@@ -149,6 +150,7 @@ class Worker:
         ready.cancel()
         if self._task.done():
             await self._task
+        self._task.add_done_callback(_report)
         return self
 
     async def __aexit__(
@@ -266,6 +268,12 @@ class Worker:
                     await workers.beat(conn, self.identity, self._settings.schema)
                 self.last_contact = asyncio.get_running_loop().time()
             await asyncio.sleep(self._heartbeat)
+
+
+def _report(task: asyncio.Task[bool]) -> None:
+    """A worker inside a service ends without anybody waiting for it: then it must be heard of at once."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logging.getLogger("outrider").error("the worker has ended: %s", describe(error), exc_info=error)
 
 
 def channels(generation: int, classes: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 async def _run(conn: Connection[Any], append: Append) -> Rows:
     if not conn.is_in_transaction():
-        raise NoTransaction("async with conn.transaction():")
+        raise NoTransaction("wrap both in `async with conn.transaction():`")
     query, params = append.numbered()
     with append.explaining():
         return await conn.fetch(query, *params)

@@ -40,7 +40,12 @@ def bound(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if asked is None:
         return function
     signature = inspect.signature(function)
-    others = [each for each in signature.parameters.values() if each.name != asked.parameter.name]
+    # What has a default keeps it.
+    others = [
+        each
+        for each in signature.parameters.values()
+        if each.name != asked.parameter.name and (each.default is Parameter.empty or each.name == "ctx")
+    ]
     if not 1 <= len(others) <= 2:
         raise DeclarationError(f"{name}: a handler takes (event, session) or (event, ctx, session), not {signature}")
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
@@ -51,7 +56,7 @@ def bound(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(event: Any, ctx: Any, session: Any) -> Any:
         given = dict(zip((each.name for each in others), (event, ctx), strict=False)) | {asked.parameter.name: session}
         arguments = signature.bind_partial()
-        arguments.arguments.update({each: given[each] for each in signature.parameters})
+        arguments.arguments.update({each: given[each] for each in signature.parameters if each in given})
         return function(*arguments.args, **arguments.kwargs)
 
     async def handle(event: Any, ctx: Any) -> None:
@@ -84,13 +89,24 @@ def _session_asked_by(function: Callable[..., Any]) -> _Asked | None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    for each in parameters:
-        hint = _hints(function).get(each.name, each.annotation)
-        if isinstance(hint, str) and (is_async := _BY_TEXT.get(hint.rpartition(".")[2])) is not None:
-            return _Asked(each, is_async, None)
-        for base in hint.__mro__ if isinstance(hint, type) else ():
-            if (is_async := _SESSIONS.get(f"{base.__module__}.{base.__qualname__}")) is not None:
-                return _Asked(each, is_async, hint)
+    hints = _hints(function)
+    found = [asked for each in parameters if (asked := _asked(each, hints.get(each.name, each.annotation))) is not None]
+    if len(found) > 1:
+        raise DeclarationError(f"{function!r} asks for two sessions; there is one transaction: ask for one")
+    return found[0] if found else None
+
+
+def _asked(parameter: Parameter, hint: object) -> _Asked | None:
+    if isinstance(hint, str):
+        is_async = _BY_TEXT.get(hint.rpartition(".")[2])
+        return None if is_async is None else _Asked(parameter, is_async, None)
+    for base in hint.__mro__ if isinstance(hint, type) else ():
+        if (is_async := _SESSIONS.get(f"{base.__module__}.{base.__qualname__}")) is not None:
+            return _Asked(parameter, is_async, hint)  # type: ignore[arg-type]
+    if any(_asked(parameter, inner) is not None for inner in typing.get_args(hint)):
+        raise DeclarationError(
+            f"{parameter}: a handler always gets its session: annotate it as AsyncSession or Session alone"
+        )
     return None
 
 

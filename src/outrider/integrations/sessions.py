@@ -43,9 +43,12 @@ class RolledBack(OutriderError):
 class _Lent:
     """The connection belongs to the worker: nothing here ends its transaction or closes it."""
 
-    def do_rollback(self, _: Any) -> None:
-        if (tx := _lent.get(None)) is not None:
-            tx.rolled_back = True
+    lent_to_handler = True
+
+    def do_rollback(self, conn: Any) -> None:
+        """By the connection, since any task or thread may call it. SQLAlchemy passes it bare or wrapped, or twice so."""
+        tx = getattr(conn, "driver_connection", None) or getattr(conn, "_connection", conn)
+        tx.rolled_back = True
 
     def do_commit(self, _: Any) -> NoReturn:
         raise AssertionError("a session that has joined a transaction does not commit it")
@@ -85,6 +88,13 @@ def _async_engine() -> AsyncEngine:
     return create_async_engine(_URL, async_creator=lent, **_OPTIONS)
 
 
+def _finish(session: Session) -> None:
+    """As the session's own commit would: what is in a nested transaction belongs to it too."""
+    while (nested := session.get_nested_transaction()) is not None:
+        nested.commit()
+    session.flush()
+
+
 @contextmanager
 def session_on(tx: Any, kind: type[Session] | None) -> Iterator[Session]:
     """`tx`: the blocking connection of the handler's context."""
@@ -95,7 +105,7 @@ def session_on(tx: Any, kind: type[Session] | None) -> Iterator[Session]:
             tx.rolled_back = False
             with (kind or Session)(bind=conn, **_JOINED) as session:
                 yield session
-                session.flush()
+                _finish(session)
                 if tx.rolled_back:
                     raise RolledBack
     finally:
@@ -112,7 +122,7 @@ async def async_session_on(tx: Any, kind: type[AsyncSession] | None) -> AsyncIte
             tx.rolled_back = False
             async with (kind or AsyncSession)(bind=conn, **_JOINED) as session:
                 yield session
-                await session.flush()
+                await session.run_sync(_finish)
                 if tx.rolled_back:
                     raise RolledBack
     finally:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from outrider.errors import NoTransaction
 from outrider.postgres.append import Append, Driver, Rows
 
 _POKES = "outrider.pokes"
@@ -27,7 +28,13 @@ async def _run(conn: Async, append: Append) -> Rows:
 
 
 def _under_sync(conn: Blocking) -> object:
-    return _connection(conn).connection.driver_connection
+    connection = _connection(conn)
+    if (driver := connection.dialect.driver) != "psycopg":
+        raise TypeError(
+            f"handlers run on your session's own connection, which needs the driver psycopg, not {driver}: "
+            "use an engine with postgresql+psycopg:// in tests like this one"
+        )
+    return connection.connection.driver_connection
 
 
 async def _under(conn: Async) -> object:
@@ -53,6 +60,8 @@ def _execute(conn: Connection, append: Append) -> Rows:
         raise TypeError(
             f"this connection speaks to {dialect.name}; the log is in Postgres: publish on a session of that"
         )
+    if getattr(conn.connection.dbapi_connection, "autocommit", False):
+        raise NoTransaction('use a connection without isolation_level="AUTOCOMMIT"')
     query: str
     params: dict[str, Any] | tuple[Any, ...]
     match dialect.paramstyle:
@@ -72,7 +81,8 @@ def _after_commit(conn: Blocking | Async, poke: Callable[[], None]) -> None:
         conn = conn()
     if isinstance(conn, AsyncSession):
         conn = conn.sync_session
-    if isinstance(conn, Session):
+    # A session on somebody else's connection commits nothing by itself, so it cannot tell.
+    if isinstance(conn, Session) and not isinstance(conn.bind, Connection):
         _hook()
         conn.info.setdefault(_POKES, []).append(poke)
 
@@ -91,7 +101,8 @@ def _committed(session: Session) -> None:
 
 
 def _rolled_back(session: Session) -> None:
-    session.info.pop(_POKES, None)
+    if not session.in_nested_transaction():
+        session.info.pop(_POKES, None)
 
 
 DRIVER = Driver(_run, _run_sync, _after_commit, _under, _under_sync)

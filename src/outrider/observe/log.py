@@ -104,7 +104,11 @@ def write_line(signal: Signal) -> None:
             if in_a_row & (in_a_row - 1) == 0:  # the first, and then ever less often
                 _lines.warning("troubled", handler_name=subscription, error_code=code, error=message, in_a_row=in_a_row)
         case Skipped(subscription, reason):
-            _lines.warning("skipped", handler_name=subscription, reason=reason)
+            hint = {
+                "paused": f"to go on: outrider subscription resume {subscription}",
+                "unknown": "it wants event types that this code does not know: outrider migrate --app names them",
+            }
+            _lines.warning("skipped", handler_name=subscription, reason=reason, hint=hint.get(reason))
         case ListenerUp():
             _lines.info("listener_up")
         case ListenerDown(reason):

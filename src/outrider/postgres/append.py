@@ -1,7 +1,7 @@
 """Appending to the log: what to send, in whatever way a driver writes parameters, and how to read the answer.
 
 Deciding and performing are apart: every driver runs the same statement on the caller's own connection. Only text and
-numbers come back, so what a caller has taught its driver about types makes no difference.
+numbers go and come back, so what a caller has taught its driver about other types makes no difference.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from functools import cache
 from typing import Any
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.errors import PublishRefused
+from outrider.errors import NoTransaction, PublishRefused
 from outrider.outcome import sqlstate
 from outrider.postgres.log import Params, forbidden, missing_schema
 from outrider.postgres.statement import statement
@@ -97,6 +98,8 @@ class Driver:
 
 
 async def _run(conn: AsyncConnection[Any], append: Append) -> Rows:
+    if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+        raise NoTransaction("wrap both in `async with conn.transaction():`")
     with append.explaining(conn.info.encoding):
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute(append.query, append.params)
@@ -104,6 +107,8 @@ async def _run(conn: AsyncConnection[Any], append: Append) -> Rows:
 
 
 def _run_sync(conn: Connection[Any], append: Append) -> Rows:
+    if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+        raise NoTransaction("wrap both in `with conn.transaction():`")
     with append.explaining(conn.info.encoding), Cursor(conn, row_factory=tuple_row) as cursor:
         cursor.execute(append.query, append.params)
         return cursor.fetchall()
@@ -117,7 +122,7 @@ def _row(e: Envelope) -> Params:
         "id": str(e.id),
         "event_type": e.event_type,
         "event_version": e.event_version,
-        "occurred_at": e.occurred_at,
+        "occurred_at": None if e.occurred_at is None else e.occurred_at.isoformat(),
         "source": e.source,
         "target": e.target,
         "content_class": e.content_class,

@@ -5,6 +5,8 @@ The session is in autocommit mode, so that psycopg sends no BEGIN of its own: ou
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +99,11 @@ async def park(conn: Connection, asked: Params, schema: str) -> list[int]:
 def end(conn: Connection) -> None:
     """Close it without another word; the server rolls back."""
     if usable(conn):
+        # A task may still wait for an answer: the number of the socket will soon be another's.
+        with suppress(RuntimeError, NotImplementedError, ValueError):
+            loop, fd = asyncio.get_running_loop(), conn.pgconn.socket
+            loop.remove_reader(fd)
+            loop.remove_writer(fd)
         conn.pgconn.finish()
 
 
@@ -116,6 +123,11 @@ def in_pipeline(conn: Connection) -> bool:
 
 def broken(conn: Connection) -> bool:
     return conn.closed or conn.pgconn.transaction_status in (TransactionStatus.UNKNOWN, TransactionStatus.INERROR)
+
+
+def active(conn: Connection) -> bool:
+    """A statement is running on it."""
+    return usable(conn) and conn.pgconn.transaction_status == TransactionStatus.ACTIVE
 
 
 def in_error(conn: Connection) -> bool:

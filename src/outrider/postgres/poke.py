@@ -20,14 +20,18 @@ INTERVAL = 0.01
 IDLE = 5.0
 """After so many seconds without a poke, its session is closed and its thread ends; the next poke makes new ones."""
 
+PATIENCE = 5.0
+"""So long `close` waits for a server that does not answer."""
+
 Poke = tuple[str, str]
 """(channel, event type)"""
 
+_log = logging.getLogger("outrider")
 _SEND = "select pg_notify(channel, kind) from unnest(%s::text[], %s::text[]) as poke (channel, kind)"
 
 
 class Poker:
-    """Sends from a thread of its own, so that nobody's commit waits for it."""
+    """Sends from a thread of its own, so that nobody's commit waits for it, or fails because of it."""
 
     def __init__(self, dsn: Callable[[], str | None]) -> None:
         self._dsn = dsn
@@ -39,48 +43,56 @@ class Poker:
         self._changed = threading.Condition()
         self._owed: set[Poke] = set()
         self._thread: threading.Thread | None = None
-        self._closing = False
         self.sent = 0
         """How many statements."""
 
     def poke(self, pokes: Iterable[Poke]) -> None:
-        if self._process != os.getpid():
-            self._forget()
-        with self._changed:
-            self._owed.update(pokes)
-            self._closing = False
-            self._changed.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="outrider-poke", daemon=True)
-                self._thread.start()
+        """Never raises: it is called when a transaction has committed, and must not make that look like a failure."""
+        try:
+            if self._process != os.getpid():
+                self._forget()
+            with self._changed:
+                self._owed.update(pokes)
+                self._changed.notify_all()
+                if self._thread is None:
+                    thread = threading.Thread(target=self._work, name="outrider-poke", daemon=True)
+                    thread.start()
+                    self._thread = thread
+        except RuntimeError as error:
+            _log.warning("no thread for pokes, workers find the events without: %s", error)
 
     def close(self) -> None:
-        """Send what is owed, then end."""
+        """Send what is owed, then end. A poke that comes later has a thread of its own."""
+        if self._process != os.getpid():
+            return
         with self._changed:
-            thread, self._closing = self._thread, True
-            self._changed.notify()
-        if thread is not None and self._process == os.getpid():
-            thread.join()
+            thread, self._thread = self._thread, None
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join(PATIENCE)
 
     def _work(self) -> None:
         conn: session.Session | None = None
+        me = threading.current_thread()
+        wanted = True
         try:
-            while (pokes := self._next()) is not None:
-                conn = self._send(conn, pokes)
-                time.sleep(INTERVAL)
+            while wanted:
+                pokes, wanted = self._next(me)
+                if pokes:
+                    conn = self._send(conn, pokes)
+                    time.sleep(INTERVAL)
         finally:
             if conn is not None:
                 conn.close()
 
-    def _next(self) -> set[Poke] | None:
-        """All that is owed, as soon as something is; None when there is nothing more to do."""
+    def _next(self, me: threading.Thread) -> tuple[set[Poke], bool]:
+        """All that is owed, as soon as something is; and whether this thread shall go on after that."""
         with self._changed:
-            self._changed.wait_for(lambda: self._owed or self._closing, timeout=IDLE)
-            if not self._owed:
-                self._thread = None
-                return None
+            self._changed.wait_for(lambda: self._owed or self._thread is not me, timeout=IDLE)
             pokes, self._owed = self._owed, set()
-            return pokes
+            if not pokes and self._thread is me:
+                self._thread = None
+            return pokes, self._thread is me
 
     def _send(self, conn: session.Session | None, pokes: set[Poke]) -> session.Session | None:
         """A session that has died meanwhile is replaced once."""
@@ -92,7 +104,7 @@ class Poker:
                     self.sent += 1
                 return conn
             except (psycopg.Error, DatabaseUnavailable) as error:
-                logging.getLogger("outrider").debug("a poke was not sent: %s", error)
+                _log.debug("a poke was not sent: %s", error)
                 if conn is not None:
                     conn.close()
                 conn = None

@@ -21,6 +21,8 @@ class Registered:
     """created, extended or unchanged"""
     partitions: int
     """in force, which may be more than declared"""
+    surplus: tuple[str, ...] = ()
+    """Event types that it wants, and that are not declared: code that does not know them takes nothing from it."""
 
 
 async def register(conn: AsyncConnection[Any], subscription: Subscription, schema: str) -> Registered:
@@ -45,7 +47,8 @@ async def register(conn: AsyncConnection[Any], subscription: Subscription, schem
             raise clear from error
         raise
     assert row is not None
-    return Registered(subscription.name, row[0], row[1])
+    known = await _known(conn, subscription, schema)
+    return Registered(subscription.name, row[0], row[1], known.surplus if known is not None else ())
 
 
 async def _known(conn: AsyncConnection[Any], declared: Subscription, schema: str) -> Registered | None:
@@ -62,8 +65,9 @@ async def _known(conn: AsyncConnection[Any], declared: Subscription, schema: str
     wanted = declared.event_types
     covered = event_types is None or (wanted is not None and set(wanted) <= set(event_types))
     same = (kind, context, ordering) == (declared.kind, declared.context, declared.order)
+    surplus = () if wanted is None else tuple(sorted(set(event_types or ()) - set(wanted)))
     return (
-        Registered(declared.name, "unchanged", partitions)
+        Registered(declared.name, "unchanged", partitions, surplus)
         if same and covered and partitions >= declared.partitions
         else None
     )

@@ -19,7 +19,7 @@ class Replayed:
     subscription: str | None
     """None where the event is nobody's dead letter."""
     outcome: Literal["replayed", "skipped_handled", "not_found"]
-    """skipped_handled: its idempotency key has been handled meanwhile. not_found: it is no dead letter there."""
+    """skipped_handled: its idempotency key has been handled. not_found: it is neither a dead letter nor handled there."""
 
 
 async def replay(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -114,6 +114,35 @@ async def rename(conn: AsyncConnection[Any], old: str, new: str, schema: str, *,
         await conn.execute(statement("rename", schema), {"old": old, "new": new})
         moved = await conn.execute(statement("move_receipts", schema), {"old": old, "new": new})
         return moved.rowcount
+
+
+async def narrow(
+    conn: AsyncConnection[Any], name: str, types: Sequence[str], schema: str, *, force: bool = False
+) -> int:
+    """It no longer wants these event types; returns how many unread events of them are lost."""
+    async with _holding(conn, name, schema):
+        await find(conn, name, schema)
+        [(_, _, registered, _, _)] = await _fetch(conn, "registered", schema, {"name": name})
+        wanted = set(registered or ())
+        if unknown := [each for each in types if each not in wanted]:
+            has = ", ".join(sorted(wanted)) or "every type"
+            raise SubscriptionRefused(f"{name} does not want {', '.join(unknown)}; it wants {has}")
+        if wanted == set(types):
+            raise SubscriptionRefused(f"{name} would want nothing any more: `outrider subscription retire {name}`")
+        [(parked,)] = await _fetch(conn, "parked_of", schema, {"name": name, "types": list(types)})
+        if parked:
+            raise SubscriptionRefused(
+                f"{parked} events of {', '.join(types)} wait for their retry in {name}: let code that knows them finish"
+            )
+        before = await backlog(conn, name, schema)
+        await conn.execute(statement("narrow", schema), {"name": name, "types": list(types)})
+        lost = before.unread - (await backlog(conn, name, schema)).unread
+        if lost and not force:
+            raise SubscriptionRefused(
+                f"{name} has {_count(lost)} unread events of {', '.join(types)}: let code that knows them read these first, "
+                "or use --force to lose them"
+            )
+        return lost
 
 
 async def retire(conn: AsyncConnection[Any], name: str, schema: str, *, force: bool = False) -> Backlog:

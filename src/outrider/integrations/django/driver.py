@@ -20,7 +20,7 @@ def _run(conn: BaseDatabaseWrapper, append: Append) -> Rows:
             'publish on that one, connections["alias"]'
         )
     if not conn.in_atomic_block:
-        raise NoTransaction("with transaction.atomic():")
+        raise NoTransaction("wrap both in `with transaction.atomic():`")
     # Django's own error for a block that is broken already: what broke it says nothing about our schema.
     conn.validate_no_broken_transaction()
     query, params = append.named()

@@ -33,6 +33,10 @@ def orm(function: Any = None, /, *, using: str = "default") -> Any:
 def _decorated(function: Callable[..., Any], *, using: str) -> Callable[..., Any]:
     called = function if inspect.isroutine(function) else type(function).__call__.__get__(function)
     name = getattr(function, "__name__", type(function).__name__)
+    if hasattr(function, "__outrider_handler__"):
+        raise DeclarationError(
+            f"{name}: @orm stands above @app.handler, which has already taken the handler: put it below"
+        )
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise DeclarationError(
             f"{name}: @orm is for blocking handlers, since Django's ORM blocks: write `def` instead of `async def`, and it "

@@ -1,6 +1,6 @@
 -- Replay of dead letters; parking finds its cursor by an index.
 -- breaking: no
--- functions: 9753d494fd8228b0
+-- functions: b6ce7bcdcbf83ee7
 
 create index delivery_of_event on /*schema*/delivery (event_id);
 create unique index cursor_id on /*schema*/cursor (id);

@@ -1,7 +1,7 @@
 -- outbox_replay: the dead letters of an event become pending again, due now, with all their attempts before them.
 --
 -- One row back per subscription: replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be
--- done); not_found (it is no dead letter of that subscription, or of any when none is named). The failure history stays and
+-- done); not_found (neither a dead letter nor handled there, or anywhere when none is named). The failure history stays and
 -- gets a marker; the next attempts are a new cycle. It comes after what was handled of its key in the meantime.
 -- p_new_generation: null, or the generation in which it is.
 -- Locks:  the cursor rows of the partitions, waiting: nobody takes the line while it changes.
@@ -17,6 +17,7 @@ as $$
 declare
     dead  /*schema*/delivery;
     found boolean := false;
+    told  text[] := '{}';
 begin
     for dead in
         select d.* from /*schema*/delivery as d
@@ -36,6 +37,7 @@ begin
         continue when dead.id is null;
         found := true;
         subscription := dead.subscription;
+        told := told || dead.subscription;
         if exists (select from /*schema*/outbox as o join /*schema*/event_handled as h
                        on h.handler_name = dead.subscription
                       and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
@@ -47,13 +49,27 @@ begin
         update /*schema*/delivery as d
         set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false,
             cycle = d.cycle + 1, run_at = now(),
-            failure_history = d.failure_history || jsonb_build_object(
+            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                    else d.failure_history end) || jsonb_build_object(
                 'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', coalesce(p_replayed_by, session_user))
         where d.id = dead.id;
         perform /*schema*/promote(dead.subscription, array[dead.ordering_key]);
         perform pg_notify(
             case dead.generation when 0 then 'outbox_default' else 'outbox_gen_' || dead.generation end, dead.event_type);
         outcome := 'replayed';
+        return next;
+    end loop;
+    for subscription in
+        select s.name from /*schema*/subscription as s
+        join /*schema*/outbox as o on o.id = p_event_id
+        join /*schema*/event_handled as h
+            on h.handler_name = s.name
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+        where s.name = coalesce(p_subscription, s.name) and not s.name = any (told)
+        order by s.name
+    loop
+        found := true;
+        outcome := 'skipped_handled';
         return next;
     end loop;
     if not found then
