@@ -26,8 +26,6 @@ CALM = {
     r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f-]{21}$": "01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a",
     r"[0-9a-f]{12}_outrider": "3f2a81c0d9b7_outrider",
     r'in database "\w+"': 'in database "billing"',
-    r"version \d+": "version 2",
-    r"outrider_\d{4}": "outrider_0002",
 }
 
 
