@@ -561,6 +561,15 @@ def test_async_handlers_are_refused() -> None:
         async def book(event: Ordered) -> None: ...
 
 
+def test_above_the_handler_it_is_refused() -> None:
+    """Then the worker would call the bare function, which commits on its own."""
+    with pytest.raises(DeclarationError, match=r"@orm stands above @app\.handler"):
+
+        @orm
+        @Outrider(dsn="x").handler(Ordered)
+        def invoice(event: Ordered) -> None: ...
+
+
 def test_a_handler_with_a_yield_is_refused() -> None:
     with pytest.raises(DeclarationError, match="remove the yield"):
 

@@ -5,8 +5,6 @@ The session is in autocommit mode, so that psycopg sends no BEGIN of its own: ou
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +14,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
-from outrider.postgres.lanes import usable
+from outrider.postgres.lanes import abandon, usable
 from outrider.postgres.log import HEADER, Asked, Params, clear_error
 from outrider.postgres.statement import statement
 
@@ -98,12 +96,9 @@ async def park(conn: Connection, asked: Params, schema: str) -> list[int]:
 
 def end(conn: Connection) -> None:
     """Close it without another word; the server rolls back."""
-    if usable(conn):
-        # A task may still wait for an answer: the number of the socket will soon be another's.
-        with suppress(RuntimeError, NotImplementedError, ValueError):
-            loop, fd = asyncio.get_running_loop(), conn.pgconn.socket
-            loop.remove_reader(fd)
-            loop.remove_writer(fd)
+    if active(conn):
+        abandon(conn)  # a task waits for the answer, on a socket whose number would soon be another's
+    elif usable(conn):
         conn.pgconn.finish()
 
 
