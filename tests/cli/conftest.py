@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from tests.processes import processes
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -20,26 +21,10 @@ MAIN = "from outrider.cli import main; main()"
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    processes = []
-
-    def begin(*arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OUTRIDER_", "PG"))}
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", MAIN, *arguments],
-            cwd=cwd,
-            env=clean | dict(env or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    with processes() as begin:
+        yield lambda *arguments, cwd=tmp_path, env=None: begin(
+            [sys.executable, "-P", "-c", MAIN, *arguments], cwd, env or {}
         )
-        processes.append(process)
-        return process
-
-    yield begin
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.cli.test_init import clean, counted
-from tests.cli.test_worker import end, until
+from tests.cli.test_init import counted
+from tests.cli.test_worker import end
+from tests.processes import clean, until
 
 from outrider.postgres.embedded import Embedded
 

@@ -1,4 +1,7 @@
-"""`outrider contracts` as a process: options, files, exit codes. What it says of each break: test_contracts_page.py."""
+"""`outrider contracts`: options, files, exit codes. What it says of each break: test_contracts_page.py.
+
+In this process, but for the tests that ask for `process`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import errno
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Run
+from tests.cli import inprocess
+from tests.cli.conftest import Run, Start
 
 from outrider.cli import snapshots
 from outrider.errors import ConfigError
@@ -50,6 +55,21 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def outrider(project: Path) -> Run:
+    return lambda *arguments: inprocess.run(project, *arguments)
+
+
+@pytest.fixture
+def process(start: Start) -> Run:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        process = start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    return run
+
+
 def change(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text
@@ -61,8 +81,8 @@ def meta(file: Path) -> dict[str, Any]:
     return found
 
 
-def test_snapshots_of_several_contexts(outrider: Run, project: Path) -> None:
-    done = outrider("contracts", "snapshot", "--app", "shop:app", "--app", "billing:app")
+def test_snapshots_of_several_contexts(process: Run, outrider: Run, project: Path) -> None:
+    done = process("contracts", "snapshot", "--app", "shop:app", "--app", "billing:app")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "created    contracts/billing.paid.v1.json",
@@ -221,6 +241,125 @@ def test_the_catalogue(outrider: Run, project: Path) -> None:
     assert outrider("contracts", "check", *apps).returncode == 1, "docs are no snapshots"
 
 
+def test_the_catalogue_overwrites_no_page_but_its_own(outrider: Run, project: Path) -> None:
+    page = project / "events.md"
+    docs = ("contracts", "docs", "--app", "shop:app", "--out", "events.md")
+    for written in (b"# Our events\n\nBy hand.\n", b"# Events\n\nBy hand.\n", b"\xff\xfe"):
+        page.write_bytes(written)
+        done = outrider(*docs)
+        assert (done.returncode, page.read_bytes()) == (1, written)
+        assert done.stderr == (
+            "outrider: events.md was not made by outrider contracts docs: name another file with --out, "
+            "or overwrite it with --force\n"
+        )
+    assert outrider(*docs, "--force").stdout == "updated    events.md\n"
+    change(project / "shop.py", "total: int", "amount: int")
+    assert outrider(*docs).stdout == "updated    events.md\n"
+
+
+def test_a_default_is_remembered_as_no_reason_to_do_without_the_field(outrider: Run, project: Path) -> None:
+    apps = ("--app", "shop:app", "--app", "billing:app")
+    outrider("contracts", "snapshot", *apps)
+    change(project / "shop.py", "total: int", "total: int = 0\n    note: str = ''")
+    done = outrider("contracts", "snapshot", *apps)
+    assert "note: is new and optional, text (breaks nobody)" in done.stdout
+    assert "total" not in done.stdout
+    assert outrider("contracts", "check", *apps).returncode == 0, "billing requires the total"
+    assert outrider("contracts", "snapshot", *apps).stdout.count("unchanged") == 2
+    change(project / "billing.py", "total: int", "total: int\n    note: str")
+    assert "note: is required, but may be left out" in outrider("contracts", "check", *apps).stdout
+
+
+def test_a_context_that_was_renamed_when_its_event_was_dropped(outrider: Run, project: Path) -> None:
+    outrider("contracts", "snapshot", "--app", "shop:app")
+    (project / "shop.py").write_text("from outrider import Outrider\napp = Outrider(context='store')\n")
+    done = outrider("contracts", "check", "--app", "shop:app")
+    assert "orders.placed version 1 (contracts/orders.placed.v1.json)" in done.stdout
+    assert "warning: nobody here publishes or reads it" in done.stdout
+    assert done.stdout.endswith("all hold, 1 warning\n")
+
+
+EVENTS = "from outrider import Event\n\nclass {name}(Event, type='{type}'):\n    a: int\n"
+
+
+def app_file(context: str, *imports: str) -> str:
+    return f"from outrider import Outrider\nimport {', '.join(imports)}\napp = Outrider(context='{context}')\n"
+
+
+def in_packages(project: Path) -> tuple[str, str]:
+    for name, other in (("bills", "orders"), ("orders", "bills")):
+        (project / name).mkdir()
+        (project / name / "__init__.py").touch()
+        (project / name / "events.py").write_text(EVENTS.format(name=name.title(), type=f"{name}.made"))
+        (project / name / "app.py").write_text(app_file(name, f"{other}.events", f"{name}.events"))
+    return "bills.app:app", "orders.app:app"
+
+
+def side_by_side(project: Path) -> tuple[str, str]:
+    """No folder tells whose events they are."""
+    for name, other in (("bills", "orders"), ("orders", "bills")):
+        (project / f"{name}_events.py").write_text(EVENTS.format(name=name.title(), type=f"{name}.made"))
+        (project / f"{name}.py").write_text(app_file(name, f"{name}_events"))
+        (project / f"{name}_all.py").write_text(app_file(name, f"{name}_events", f"{other}_events"))
+    return "bills:app", "orders:app"
+
+
+def test_the_producer_is_the_app_in_whose_package_the_event_is(outrider: Run, project: Path) -> None:
+    one, other = in_packages(project)
+    for apps in ((one, other), (other, one)):
+        outrider("contracts", "snapshot", *(f"--app={each}" for each in apps))
+        for name in ("bills", "orders"):
+            file = project / "contracts" / f"{name}.made.v1.json"
+            assert meta(file)["producer"] == name
+            file.unlink()
+
+
+def test_apps_of_one_package(outrider: Run, project: Path) -> None:
+    (project / "all").mkdir()
+    for name in ("shop", "billing"):
+        (project / f"{name}.py").rename(project / "all" / f"{name}.py")
+    for apps in (("all.shop:app", "all.billing:app"), ("all.billing:app", "all.shop:app")):
+        outrider("contracts", "snapshot", *(f"--app={each}" for each in apps))
+        for name, producer in (("orders.placed", "shop"), ("billing.paid", "billing")):
+            file = project / "contracts" / f"{name}.v1.json"
+            assert meta(file)["producer"] == producer
+            file.unlink()
+
+
+def test_else_the_producer_is_the_one_that_the_snapshot_names(outrider: Run, project: Path) -> None:
+    one, other = side_by_side(project)
+    outrider("contracts", "snapshot", "--app", one)
+    outrider("contracts", "snapshot", "--app", other)
+    for apps in ([one], [other], [one, other], [other, one], ["orders_all:app"], ["orders_all:app", one]):
+        done = outrider("contracts", "snapshot", *(f"--app={each}" for each in apps))
+        assert {line.split()[0] for line in done.stdout.splitlines()} == {"unchanged"}, apps
+        assert outrider("contracts", "check", *(f"--app={each}" for each in apps)).returncode == 0, apps
+
+
+def test_an_app_in_a_package_of_another(outrider: Run, project: Path) -> None:
+    (project / "all" / "inner").mkdir(parents=True)
+    (project / "all" / "inner" / "events.py").write_text(EVENTS.format(name="Made", type="inner.made"))
+    (project / "all" / "inner" / "app.py").write_text(app_file("inner", "all.inner.events"))
+    (project / "all" / "app.py").write_text(app_file("outer", "all.inner.events"))
+    outer, inner = "--app=all.app:app", "--app=all.inner.app:app"
+    outrider("contracts", "snapshot", outer, inner)
+    assert meta(project / "contracts" / "inner.made.v1.json")["producer"] == "inner"
+    for apps in ([outer], [inner], [inner, outer], [outer, inner]):
+        assert outrider("contracts", "check", *apps).returncode == 0, apps
+
+
+@pytest.mark.parametrize("named", ["option", "pyproject"])
+def test_a_context_that_was_renamed(outrider: Run, project: Path, named: str) -> None:
+    apps = ["--app", "shop:app"] if named == "option" else []
+    if not apps:
+        (project / "pyproject.toml").write_text('[tool.outrider]\napp = "shop:app"\n')
+    outrider("contracts", "snapshot", *apps)
+    change(project / "shop.py", 'context="shop"', 'context="store"')
+    assert "the producer: was shop, is store (breaks nobody)" in outrider("contracts", "check", *apps).stdout
+    outrider("contracts", "snapshot", *apps)
+    assert meta(project / "contracts" / "orders.placed.v1.json")["producer"] == "store"
+
+
 def test_an_app_without_events(outrider: Run, project: Path) -> None:
     (project / "empty.py").write_text("from outrider import Outrider\napp = Outrider()\n")
     assert "publishes no event" in outrider("contracts", "snapshot", "--app", "empty:app").stdout
@@ -228,18 +367,18 @@ def test_an_app_without_events(outrider: Run, project: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "0 contracts (0 published, 0 views): all hold\n")
 
 
-def test_an_app_that_lost_its_only_event(outrider: Run, project: Path) -> None:
+def test_an_app_that_lost_its_only_event(process: Run, outrider: Run, project: Path) -> None:
     outrider("contracts", "snapshot", "--app", "shop:app")
     (project / "shop.py").write_text("from outrider import Outrider\napp = Outrider(context='shop')\n")
-    done = outrider("contracts", "check", "--app", "shop:app")
+    done = process("contracts", "check", "--app", "shop:app")
     assert (done.returncode, "has no class any more" in done.stdout) == (1, True)
 
 
-def test_the_events_of_outrider_itself_are_nobodys(outrider: Run, project: Path) -> None:
+def test_the_events_of_outrider_itself_are_nobodys(process: Run, project: Path) -> None:
     change(
         project / "shop.py", "from outrider import", "import outrider.demo.shop, outrider.testing\nfrom outrider import"
     )
-    done = outrider("contracts", "snapshot", "--app", "shop:app")
+    done = process("contracts", "snapshot", "--app", "shop:app")
     assert done.stdout == "created    contracts/orders.placed.v1.json\n"
 
 
@@ -263,9 +402,9 @@ def test_errors(outrider: Run, project: Path, arguments: list[str], said: str) -
     assert said in done.stderr
 
 
-def test_a_folder_that_is_no_text(outrider: Run, project: Path) -> None:
+def test_a_folder_that_is_no_text(process: Run, project: Path) -> None:
     (project / "pyproject.toml").write_text('[tool.outrider]\napp = "shop:app"\ncontracts = 7\n')
-    assert 'write it like contracts = "contracts"' in outrider("contracts", "check").stderr
+    assert 'write it like contracts = "contracts"' in process("contracts", "check").stderr
 
 
 @pytest.mark.parametrize("command", ["snapshot", "check", "docs"])

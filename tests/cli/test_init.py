@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -17,8 +16,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.cli.conftest import Run
-from tests.cli.test_worker import end, until
+from tests.cli.test_worker import end
 from tests.postgres.embedded.conftest import place
+from tests.processes import clean, processes, until
 
 from outrider.cli.init import LONGEST
 from outrider.postgres.migrate import script
@@ -42,24 +42,8 @@ WRITTEN = [
 @pytest.fixture
 def boot() -> Iterator[Boot]:
     """Starts a service as its user would: python -m billing."""
-    processes = []
-
-    def begin(folder: Path, service: str = "billing", **env: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", service]
-        process = subprocess.Popen(
-            command, cwd=folder, env=clean() | env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        processes.append(process)
-        return process
-
-    yield begin
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def clean() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("OUTRIDER_", "PG"))}
+    with processes() as begin:
+        yield lambda folder, service="billing", **env: begin([sys.executable, "-m", service], folder, env)
 
 
 def files(folder: Path) -> list[str]:

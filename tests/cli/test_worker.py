@@ -9,10 +9,9 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import psutil
 import psycopg
 import pytest
 from tests.cli.conftest import Run, Start
+from tests.processes import until
 
 from outrider.cli import ending
 
@@ -92,14 +92,6 @@ def desk(database: str, tmp_path: Path, start: Start) -> Iterator[Desk]:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("create table effect (n int, pid int)")
         yield Desk(conn, database, tmp_path, start)
-
-
-def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        if process.poll() is not None:
-            raise AssertionError(f"the worker ended: {process.communicate()}")
-        assert time.monotonic() < deadline
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:

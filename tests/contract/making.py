@@ -30,5 +30,11 @@ def model(name: str = "Inner", **fields: Any) -> Any:
     return made
 
 
+def settled(annotation: Any, **settings: Any) -> Any:
+    """A model with one field, and a `model_config`."""
+    made: type[BaseModel] = _make("Inner", __config__=settings, t=(annotation, ...))
+    return made
+
+
 def contract(options: dict[str, Any] | None = None, **fields: Any) -> Contract:
     return Contract.of(event("Placed", {"type": "contract.compared"} | (options or {}), fields), "shop")

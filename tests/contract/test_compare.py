@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+from collections import deque
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
 from uuid import UUID
 
 import pytest
-from pydantic import AnyUrl, BaseModel, Field, HttpUrl
-from tests.contract.making import A_DICT, A_LIST, A_TUPLE, contract, model
+from pydantic import (
+    AnyUrl,
+    BaseModel,
+    Field,
+    HttpUrl,
+    Json,
+    PlainSerializer,
+    SecretStr,
+    StringConstraints,
+    WrapSerializer,
+    computed_field,
+    model_serializer,
+)
+from pydantic_core import MISSING
+from tests.contract.making import A_DICT, A_LIST, A_TUPLE, contract, model, settled
+from typing_extensions import TypedDict
 
 from outrider import Event
 from outrider.contract import Change, ChangeKind, Contract, compare
@@ -59,11 +78,66 @@ def test_a_new_optional_field_breaks_nobody(default: Any) -> None:
     assert (change.kind, change.path, change.breaks) == (ChangeKind.NEW_OPTIONAL, "b", False)
 
 
-def test_required_to_optional_breaks_nobody_and_back_does() -> None:
-    [change] = compare(contract(a=int), contract(a=(int, 7)))
-    assert (change.kind, str(change), change.breaks) == (ChangeKind.NOW_OPTIONAL, "a: was required, is optional", False)
+def test_a_default_changes_nothing_on_the_wire_and_without_it_older_events_may_lack_the_field() -> None:
+    assert compare(contract(a=int), contract(a=(int, 7))) == []
     [change] = compare(contract(a=(int, 7)), contract(a=int))
     assert (change.kind, str(change), change.breaks) == (ChangeKind.NOW_REQUIRED, "a: was optional, is required", True)
+
+
+class Priced(TypedDict):
+    price: int
+
+
+class PricedOrNot(TypedDict):
+    price: NotRequired[int]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "path"),
+    [
+        (list[Priced], list[PricedOrNot], "x[].price"),
+        (str, (str, Field(exclude_if=lambda value: value == "")), "x"),
+        (str, (str, Field(default="", alias="x", exclude_if=lambda value: value == "")), "x"),
+        (int, (int | MISSING, MISSING), "x"),
+    ],
+)
+def test_a_field_that_may_now_be_left_out_breaks(was: Any, now: Any, path: str) -> None:
+    [change] = compare(contract(x=was), contract(x=now))
+    assert (change.kind, change.breaks) == (ChangeKind.NOW_ABSENT, True)
+    assert str(change) == f"{path}: was in every event, may be left out"
+    assert said(now, now) == []
+    [change] = compare(contract(x=now), contract(x=was))
+    assert change.kind is ChangeKind.NOW_REQUIRED
+
+
+def test_a_computed_field_that_may_be_left_out() -> None:
+    class Odd(BaseModel):
+        @computed_field
+        def total(self) -> int:
+            return 7
+
+    class Gone(BaseModel):
+        @computed_field(exclude_if=lambda value: value == 7)
+        def total(self) -> int:
+            return 7
+
+    assert said(Odd, Gone) == ["x.total: was in every event, may be left out"]
+
+
+@dataclasses.dataclass
+class Two:
+    a: int
+    b: int
+
+
+@dataclasses.dataclass
+class OneOfThemNeverWritten:
+    a: int
+    b: dataclasses.InitVar[int] = 3
+
+
+def test_an_init_var_is_never_written() -> None:
+    assert said(Two, OneOfThemNeverWritten) == ["x.b: was whole number, is gone"]
 
 
 def test_the_ordering_key() -> None:
@@ -135,6 +209,13 @@ def test_the_producer_and_the_end_are_no_shape_but_the_snapshot_has_them() -> No
         (list[int], Annotated[list[int], Field(min_length=1)],
          "x: was list of whole number, is list of whole number, not empty"),
         (str, Annotated[str, Field(pattern="^a$")], "x: was text, is text, like /^a$/"),
+        (Annotated[Decimal, Field(le=Decimal("99999999999999999.99"))], Annotated[Decimal, Field(le=Decimal(10**17))],
+         "x: was decimal, at most 99999999999999999.99, is decimal, at most 100000000000000000"),
+        (Annotated[timedelta, Field(ge=timedelta(seconds=1234567))],
+         Annotated[timedelta, Field(ge=timedelta(seconds=1234567.25))],
+         "x: was duration, not before 1234567 s, is duration, not before 1234567.25 s"),
+        (bytes, Annotated[bytes, Field(max_length=5)], "x: was bytes, is bytes, at most 5 bytes"),
+        (Annotated[str, StringConstraints(ascii_only=True)], str, "x: was text, in ASCII, is text"),
         (AnyUrl, HttpUrl, "x: was URL, is URL, at most 2083 characters, schemes http or https"),
         (int, model(a=int), "x: was whole number, is Inner"),
         (model(a=int), dict[str, int], "x: was Inner, is map of whole number"),
@@ -144,6 +225,97 @@ def test_a_retyped_field(was: Any, now: Any, words: str) -> None:
     [change] = compare(contract(x=was), contract(x=now))
     assert (change.kind, change.breaks) == (ChangeKind.RETYPED, True)
     assert str(change) == words
+
+
+# Settings that change what is written
+
+
+def with_settings(annotation: Any, **settings: Any) -> Contract:
+    """Of a model inside, since settings apply where they stand."""
+    return contract(x=settled(annotation, **settings))
+
+
+def cents(value: Decimal) -> int:
+    return int(value * 100)
+
+
+@pytest.mark.filterwarnings("ignore:`json_encoders` is deprecated")
+@pytest.mark.parametrize(
+    ("annotation", "was", "now", "words"),
+    [
+        (Decimal, {}, {"json_encoders": {Decimal: cents}}, "was decimal, is decimal, serializer unknown"),
+        (Decimal | None, {}, {"json_encoders": {Decimal: cents}},
+         "was decimal or null, is decimal, serializer unknown or null"),
+        (datetime, {}, {"ser_json_temporal": "seconds"}, "was date and time, is number (date-time), in seconds"),
+        (datetime, {"ser_json_temporal": "seconds"}, {"ser_json_temporal": "milliseconds"},
+         "was number (date-time), in seconds, is number (date-time), in milliseconds"),
+        (timedelta, {"ser_json_timedelta": "float"}, {"ser_json_temporal": "milliseconds"},
+         "was number (duration), in seconds, is number (duration), in milliseconds"),
+        (timedelta, {}, {"ser_json_timedelta": "float"}, "was duration, is number (duration), in seconds"),
+        (bytes, {}, {"ser_json_bytes": "base64"}, "was bytes, is text (base64url)"),
+        (bytes, {}, {"ser_json_bytes": "hex"}, "was bytes, is text (hex)"),
+        (bytes, {"ser_json_bytes": "base64"}, {"ser_json_bytes": "hex"}, "was text (base64url), is text (hex)"),
+    ],
+)  # fmt: skip
+def test_a_setting_is_a_change_where_it_applies(annotation: Any, was: Any, now: Any, words: str) -> None:
+    [change] = compare(with_settings(annotation, **was), with_settings(annotation, **now))
+    assert (str(change), change.breaks) == (f"x.t: {words}", True)
+    assert compare(with_settings(annotation, **now), with_settings(annotation, **now)) == []
+    assert compare(with_settings(str, **was), with_settings(str, **now)) == [], "it says nothing about text"
+
+
+@pytest.mark.parametrize("settings", [{"ser_json_timedelta": "float"}, {"ser_json_temporal": "seconds"}])
+def test_two_settings_that_write_the_same(settings: Any) -> None:
+    assert compare(with_settings(timedelta, ser_json_timedelta="float"), with_settings(timedelta, **settings)) == []
+
+
+def test_what_is_written_is_no_matter_of_how_schemas_are_made() -> None:
+    was = with_settings(Annotated[int, Field(exclude=True)])
+    assert (
+        compare(was, with_settings(Annotated[int, Field(exclude=True)], json_schema_mode_override="validation")) == []
+    )
+
+
+def test_a_serializer_that_does_not_say_what_it_writes() -> None:
+    def unknown(value):  # type: ignore[no-untyped-def]
+        return value
+
+    class Node(BaseModel):
+        inside: Node | None = None
+
+    for kind in (int, int | None, Colour, list[int], Node, model(a=int), model(a=int) | model("Other", b=int)):
+        [change] = compare(contract(x=kind), contract(x=Annotated[kind, PlainSerializer(unknown)]))
+        assert change.kind is ChangeKind.RETYPED
+        assert str(change).endswith(", serializer unknown")
+        assert said(Annotated[kind, PlainSerializer(unknown)], Annotated[kind, WrapSerializer(lambda v, h: h(v))]) == []
+
+
+def test_a_model_serializer_that_does_not_say_what_it_writes_wherever_the_model_is() -> None:
+    class Plain(BaseModel):
+        a: int
+        again: list[Plain] = []
+
+    class Odd(BaseModel):
+        a: int
+        again: list[Odd] = []
+
+        @model_serializer(mode="wrap")
+        def less(self, handler):  # type: ignore[no-untyped-def]
+            return handler(self)
+
+    changes = compare(contract(x=Plain, y=list[Plain]), contract(x=Odd, y=list[Odd]))
+    assert [change.path for change in changes] == ["x", "y[]"]
+    assert [str(change) for change in compare(contract(x=Odd), contract(x=Odd))] == []
+
+
+def test_the_types_of_pydantic_and_the_library_are_written_by_known_functions() -> None:
+    found = contract(a=Path, b=SecretStr, c=deque[int], d=IPv4Address, e=AnyUrl, f=Sequence[int], g=set[int]).text
+    assert "x-serializer" not in found
+
+
+def test_a_json_text_is_read_not_written() -> None:
+    """Both are written as an object. That the first cannot read what it writes is said when somebody subscribes to it."""
+    assert said(Json[dict[str, int]], dict[str, int]) == []
 
 
 # Inside
@@ -232,7 +404,7 @@ def test_a_recursive_event() -> None:
 def test_a_recursive_alias() -> None:
     from typing_extensions import TypeAliasType
 
-    tree = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | None")  # type: ignore[misc]  # noqa: F821
+    tree = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | None")  # type: ignore[misc]
     assert said(tree, tree) == []
     [words] = said(tree, int)
     assert words == "x: was map of Json or list of Json or text or null, is whole number"

@@ -92,6 +92,22 @@ def test_a_version_that_is_taken_for_the_next_must_fit_it() -> None:
     assert kinds(judge(known(three, kept=kept(one, alike, three)), TODAY)) == []
 
 
+def test_a_hole_between_the_upcasters() -> None:
+    """Version 2 is handed to the upcaster from 3 as it is, and what that one gets is known nowhere."""
+    one, two = event(a=str), event(version=2, a=int)
+    four = event(version=4, a=dict[str, int], upcasters={1: identity, 3: identity})
+    report = judge(known(four, kept=kept(one, two, four)), TODAY)
+    assert kinds(report) == [(4, FindingKind.HOLE)]
+    assert report.fails
+    assert "brings version 2 up as if it were version 3, of which there is no snapshot" in str(report)
+    assert "add an upcaster from 2: upcasters={2: ...}" in str(report)
+    whole = event(version=4, a=dict[str, int], upcasters={1: identity, 2: identity, 3: identity})
+    assert kinds(judge(known(whole, kept=kept(one, two, whole)), TODAY)) == []
+    assert kinds(judge(known(four, kept=kept(one, two, event(version=3, a=int), four)), TODAY)) == []
+    never = judge(known(four, kept=kept(one, four)), TODAY)
+    assert kinds(never) == [], "what version 1 becomes is a matter of its upcaster"
+
+
 def test_an_older_class_reads_the_newer_ones_only_when_a_subscription_names_it() -> None:
     one, two = event(a=int), event(version=2, a=str, upcasters={1: identity})
     both = kept(one, two)
@@ -125,9 +141,23 @@ def test_a_snapshot_whose_class_is_gone() -> None:
     assert kinds(newer) == [(2, FindingKind.GONE)]
 
 
-def test_a_copy_of_another_producers_snapshot_is_nobodys_loss() -> None:
-    other = event(type="contract.other")
-    assert not judge(known(other, kept=kept(other) | kept(event(a=int), producer="elsewhere")), TODAY).fails
+def test_a_snapshot_that_nobody_here_publishes_or_reads(view: Callable[..., type[Event]]) -> None:
+    """It may be a copy, or what is left of an event whose context was renamed in the same change that dropped it."""
+    other, copies = event(type="contract.other"), kept(event(a=int), producer="elsewhere")
+    report = judge(known(other, kept=kept(other) | copies), TODAY)
+    assert kinds(report) == [(1, FindingKind.STRAY)]
+    assert not report.fails
+    assert "warning: nobody here publishes or reads it" in str(report)
+    assert "name the app of elsewhere with --app too" in str(report)
+    assert kinds(judge(known(other, view(a=int), kept=kept(other) | copies), TODAY)) == []
+
+
+def test_a_required_field_that_got_a_default_is_still_promised(view: Callable[..., type[Event]]) -> None:
+    was, now = event(customer=str), event(customer=(str, "anonymous"))
+    found = known(now, view(customer=str), kept=kept(was))
+    assert kinds(judge(found, TODAY)) == []
+    refreshed = {("contract.judged", 1): Kept(found.current["contract.judged", 1], "refreshed")}
+    assert kinds(judge(known(now, view(customer=str), kept=refreshed), TODAY)) == []
 
 
 def test_an_unreadable_file_is_reported_once() -> None:
@@ -220,6 +250,17 @@ def test_the_end_names_the_readers(view: Callable[..., type[Event]]) -> None:
     )
     assert kinds(report) == [(1, FindingKind.DEPRECATED), (1, FindingKind.DEPRECATED)]
     assert "known readers: tests.contract.making.View1, shop.a" in str(report)
+
+
+def test_who_brings_a_version_up_reads_it(view: Callable[..., type[Event]]) -> None:
+    one, two = event(a=int, deprecated_after="2027-01-31"), event(version=2, a=int, upcasters={1: identity})
+    newer = view(version=2, a=int, upcasters={1: identity})
+    named = [Consumer("shop.a", "shop", (two,)), Consumer("billing.b", "billing", (newer,))]
+    report = judge(known(one, two, newer, kept=kept(one, two), consumers=named), TODAY)
+    assert kinds(report) == [(1, FindingKind.DEPRECATED)]
+    assert "known readers: tests.contract.making.View2, shop.a" in str(report)
+    without = judge(known(one, two, view(version=2, a=int), kept=kept(one, two)), TODAY)
+    assert "no reader is known here" in str(without)
 
 
 def test_the_end_of_what_a_view_reads(view: Callable[..., type[Event]]) -> None:

@@ -16,6 +16,7 @@ from tests.contract import making
 
 from outrider import Envelope, Event
 from outrider.contract import Contract, compare, fits, reading
+from outrider.contract.promise import promised
 from outrider.payload import encode
 
 NAMES = ["a", "b", "c"]
@@ -211,6 +212,29 @@ def test_what_breaks_nobody_breaks_nobody(data: st.DataObject, made: dict[str, t
     reader = declare("View", {name: (kind.annotation, None) for name, (kind, _) in made.items()}, foreign=True)
     text = encode(data.draw(instances(producer, changed)), "contract.sound")
     envelope(text).decode(reader)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), made=MODELS)
+def test_what_a_refreshed_snapshot_requires_is_in_every_event(
+    data: st.DataObject, made: dict[str, tuple[Kind, bool]]
+) -> None:
+    """In those from before the change as in those from after it."""
+    before = declare("Producer", definitions(made))
+    changed = {name: (kind, data.draw(st.booleans())) for name, (kind, _) in made.items()}
+    changed |= {"d": (data.draw(KINDS), True)}
+    after = declare("Producer", definitions(changed))
+    old, new = Contract.of(before, "a"), Contract.of(after, "a")
+    if any(change.breaks for change in compare(old, new)):
+        event("breaks")
+        return
+    event("breaks nobody")
+    kept = promised(old, new)
+    assert not any(change.breaks for change in compare(old, kept))
+    required = {name for name, field in kept.object.fields.items() if field.required}
+    assert required == {name for name, (_, optional) in made.items() if not optional}
+    for producer, shape in ((before, made), (after, changed)):
+        assert required <= json.loads(encode(data.draw(instances(producer, shape)), "contract.sound")).keys()
 
 
 @settings(max_examples=50, deadline=None)

@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Identity
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from tests.faults.subject import KEYED, LOOSE, POLL, RETRY, TOTAL, Acts, Fact
-from tests.oracle import append
+from tests.faults.subject import KEYED, LOOSE, POLL, RETRY, TOTAL, Acts, Fact, tracing
 
 from outrider import Envelope, HandlerContext, Outrider, SyncHandlerContext
 
@@ -36,9 +35,7 @@ def make(dsn: str, outside: Path | None = None, **settings: Any) -> Outrider:
     app = Outrider(context="fault", dsn=dsn, **({"poll": POLL} | settings))
     act = Acts()
 
-    def leave_trace(name: str, *facts: Fact) -> None:
-        if outside is not None:
-            append(outside, "".join(f"{name}\t{fact.key}\t{fact.n}\n" for fact in facts))
+    leave_trace = tracing(outside)
 
     @app.handler(Fact, name=KEYED, partitions=4, retry=RETRY)
     async def keyed(fact: Fact, ctx: HandlerContext, session: AsyncSession) -> None:

@@ -69,14 +69,22 @@ class Acts:
                 ctypes.string_at(0)
 
 
+def tracing(outside: Path | None) -> Callable[..., None]:
+    """What handlers leave outside the database: (name, *facts)."""
+
+    def leave_trace(name: str, *facts: Fact) -> None:
+        if outside is not None:
+            append(outside, "".join(f"{name}\t{fact.key}\t{fact.n}\n" for fact in facts))
+
+    return leave_trace
+
+
 def make(dsn: str, outside: Path | None = None, **settings: Any) -> Outrider:
     """The app with its three handlers; `outside` is where they leave their traces outside the database."""
     app = Outrider(context="fault", dsn=dsn, **({"poll": POLL} | settings))
     act = Acts()
 
-    def leave_trace(name: str, *facts: Fact) -> None:
-        if outside is not None:
-            append(outside, "".join(f"{name}\t{fact.key}\t{fact.n}\n" for fact in facts))
+    leave_trace = tracing(outside)
 
     @app.handler(Fact, name=KEYED, partitions=4, retry=RETRY)
     async def keyed(fact: Fact, ctx: HandlerContext) -> None:

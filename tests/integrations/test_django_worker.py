@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from tests.processes import processes, until
 
 ROOT = Path(__file__).parents[2]
 MANAGE = ROOT / "tests" / "integrations" / "django_project" / "manage.py"
@@ -24,29 +23,11 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    processes = []
-
-    def begin(*arguments: str, program: tuple[str, ...] = (str(MANAGE),), **env: str) -> subprocess.Popen[str]:
-        """In a folder where nothing of the project is."""
-        clean = {
-            name: value for name, value in os.environ.items() if not name.startswith(("OUTRIDER_", "PG", "DJANGO_"))
-        }
-        process = subprocess.Popen(
-            [sys.executable, *program, *arguments],
-            cwd=tmp_path,
-            env=clean | {"PYTHONPATH": str(ROOT)} | env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    """In a folder where nothing of the project is."""
+    with processes() as begin:
+        yield lambda *arguments, program=(str(MANAGE),), **env: begin(
+            [sys.executable, *program, *arguments], tmp_path, {"PYTHONPATH": str(ROOT)} | env
         )
-        processes.append(process)
-        return process
-
-    yield begin
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -90,14 +71,6 @@ def desk(empty_database: str, manage: Run) -> Iterator[Desk]:
     assert 'Outrider schema "outrider": applied log, dispatch' in done.stdout
     with psycopg.connect(empty_database, autocommit=True) as conn:
         yield Desk(empty_database, conn)
-
-
-def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        if process.poll() is not None:
-            raise AssertionError(f"the worker ended: {process.communicate()}")
-        assert time.monotonic() < deadline
 
 
 def stop(process: subprocess.Popen[str]) -> str:

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from outrider.cli import snapshots
-from outrider.cli.find import find_app
+from outrider.cli.declared import load
 from outrider.cli.place import JsonOption
-from outrider.contract import Change, Consumer, Contract, Declared, Kept, Known, catalogue, compare, judge
+from outrider.contract import Change, Contract, Kept, catalogue, compare, judge
+from outrider.contract.catalogue import HEAD
 from outrider.contract.judge import breaking_fix
 from outrider.errors import ConfigError
-from outrider.registry import registry
 
 FOLDER = "contracts"
 
@@ -66,7 +66,7 @@ def snapshot(
       [bold]outrider contracts snapshot --app shop:app[/]
       [bold]outrider contracts snapshot --app shop:app --app billing:app --dir contracts[/]
     """
-    known = _load(app, _folder(dir))
+    known = load(app, _folder(dir))
     broken = {(each.type, each.version): each for each in known.unreadable}
     answer, refused = [], 0
     for key, contract in known.current.items():
@@ -113,7 +113,7 @@ def check(
       [bold]outrider contracts check --app billing:app --against ../shop/contracts[/]
       [bold]outrider contracts check --app shop:app --today 2027-02-01[/]
     """
-    known = _load(app, _folder(dir), against or [])
+    known = load(app, _folder(dir), against or [])
     report = judge(known, (today or datetime.now(UTC)).date())
     typer.echo(json.dumps(report.as_json(), indent=2) if as_json else str(report))
     if report.fails:
@@ -129,6 +129,9 @@ def docs(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to. Default: README.md in the folder; - prints it."),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite the file even if somebody else has written it.")
+    ] = False,
 ) -> None:
     """Write one page of all events: fields, versions, who publishes and reads them.
 
@@ -141,16 +144,27 @@ def docs(
       [bold]outrider contracts docs --app shop:app --app billing:app[/]
       [bold]outrider contracts docs --app shop:app --out docs/events.md[/]
     """
-    known = _load(app, _folder(dir), against or [])
+    known = load(app, _folder(dir), against or [])
     page = catalogue(known)
     if out == Path("-"):
         typer.echo(page, nl=False)
         return
     file = Path(known.folder) / "README.md" if out is None else out
     outcome = _text_outcome(file, page)
+    if outcome == "updated" and not force and not _is_catalogue(file):
+        raise ConfigError(
+            f"{file} was not made by outrider contracts docs: name another file with --out, or overwrite it with --force"
+        )
     if outcome != "unchanged":
         snapshots.write(file, page)
     typer.echo(f"{outcome:<10} {file}")
+
+
+def _is_catalogue(file: Path) -> bool:
+    try:
+        return file.read_text(encoding="utf-8").startswith(HEAD)
+    except (OSError, ValueError):
+        return False
 
 
 class _Written:
@@ -204,39 +218,6 @@ def _text_outcome(file: Path, text: str) -> str:
         return "created"
     except (OSError, ValueError):
         return "updated"
-
-
-def _load(apps: list[str] | None, folder: Path, against: list[Path] | None = None) -> Known:
-    declared: list[Declared] = []
-    contexts = set()
-    consumers: dict[str, Consumer] = {}
-    for name in [*apps] if apps else [None]:
-        before = set(registry)
-        app = find_app(name)
-        if app is None:
-            raise ConfigError(
-                "no app: name it with --app module:app, OUTRIDER_APP, or app under [tool.outrider] in pyproject.toml"
-            )
-        context = app.settings.context
-        contexts.add(context)
-        declared += [
-            Declared(model, context) for model in registry if model not in before and not _ours(model.__module__)
-        ]
-        consumers |= {each.name: Consumer(each.name, each.context, each.events) for each in app.subscriptions}
-    found, others = snapshots.read_all(folder, ours=True), snapshots.read_others(against or [])
-    return Known(
-        declared,
-        sorted(consumers.values(), key=lambda each: each.name),
-        found.kept,
-        others.kept,
-        [*found.unreadable, *others.unreadable],
-        str(folder),
-        contexts,
-    )
-
-
-def _ours(module: str) -> bool:
-    return module == "outrider" or module.startswith("outrider.")
 
 
 def _folder(asked: Path | None) -> Path:

@@ -63,7 +63,7 @@ def _takes_text(read: Scalar, value: str) -> bool:
 
 
 def _exactly(value: float | Decimal) -> Scalar:
-    number = Fraction(value)
+    number = _fraction(value)
     kind = "integer" if isinstance(value, int) else "number"
     return Scalar(kind, {"minimum": number, "maximum": number, "multipleOf": number})
 
@@ -75,7 +75,14 @@ def _kind_fits(written: Scalar, read: Scalar) -> bool:
         return True
     if read.kind != "string" or written.kind not in ("integer", "number"):
         return False
-    return read.format == "decimal" or (read.format in _TEMPORAL and read.format == written.format)
+    if read.format == "decimal":
+        return True
+    return read.format in _TEMPORAL and read.format == written.format and _same_unit(written, read)
+
+
+def _same_unit(written: Scalar, read: Scalar) -> bool:
+    """A number is read as seconds, or as what the reader says."""
+    return bool(written.rules.get("x-unit", "seconds") == read.rules.get("x-unit", "seconds"))
 
 
 def _implied(keyword: str, written: Scalar, read: Scalar) -> bool:
@@ -93,7 +100,9 @@ def _implied(keyword: str, written: Scalar, read: Scalar) -> bool:
     if keyword in _AT_MOST | _DIGITS:
         return keyword in given and bool(given[keyword] <= wanted)
     if keyword == "multipleOf":
-        return keyword in given and (Fraction(given[keyword]) / Fraction(wanted)).denominator == 1
+        return keyword in given and (_fraction(given[keyword]) / _fraction(wanted)).denominator == 1
+    if keyword == "x-unit" and written.kind == "string":
+        return True
     if keyword == "x-schemes":
         return keyword in given and set(given[keyword]) <= set(wanted)
     return bool(given.get(keyword) == wanted)
@@ -107,7 +116,7 @@ def _format_implied(written: Scalar, wanted: str) -> bool:
 
 def _lower(rules: Mapping[str, Any], kind: str) -> tuple[Fraction, bool] | None:
     """The lower bound, and whether it is excluded itself; for whole numbers always as one that is not."""
-    found = [(Fraction(rules[key]), key == "exclusiveMinimum") for key in _LOWER if key in rules]
+    found = [(_fraction(rules[key]), key == "exclusiveMinimum") for key in _LOWER if key in rules]
     if not found:
         return None
     bound, excluded = max(found)
@@ -122,7 +131,12 @@ def _above(given: tuple[Fraction, bool] | None, wanted: tuple[Fraction, bool] | 
 
 def _flipped(rules: Mapping[str, Any]) -> dict[str, Any]:
     """Upper bounds as lower ones, of the negated numbers."""
-    return {lower: -Fraction(rules[upper]) for lower, upper in zip(_LOWER, _UPPER, strict=True) if upper in rules}
+    return {lower: -_fraction(rules[upper]) for lower, upper in zip(_LOWER, _UPPER, strict=True) if upper in rules}
+
+
+def _fraction(number: float | str | Decimal | Fraction) -> Fraction:
+    """As it is written: 0.1 is a tenth, not the float next to it."""
+    return Fraction(str(number))
 
 
 def _without(rules: Mapping[str, Any], keyword: str) -> dict[str, Any]:

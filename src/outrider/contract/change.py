@@ -19,13 +19,13 @@ class ChangeKind(StrEnum):
     NEW_REQUIRED = "new_required"
     NEW_OPTIONAL = "new_optional"
     NOW_REQUIRED = "now_required"
-    NOW_OPTIONAL = "now_optional"
+    NOW_ABSENT = "now_absent"
     KEY = "key"
     PRODUCER = "producer"
     DEPRECATION = "deprecation"
 
 
-_COMPATIBLE = {ChangeKind.NEW_OPTIONAL, ChangeKind.NOW_OPTIONAL, ChangeKind.PRODUCER, ChangeKind.DEPRECATION}
+_COMPATIBLE = {ChangeKind.NEW_OPTIONAL, ChangeKind.PRODUCER, ChangeKind.DEPRECATION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Change:
                 return f"{self.path}: is new and optional, {self.now}"
             case ChangeKind.NOW_REQUIRED:
                 return f"{self.path}: was optional, is required"
-            case ChangeKind.NOW_OPTIONAL:
-                return f"{self.path}: was required, is optional"
+            case ChangeKind.NOW_ABSENT:
+                return f"{self.path}: was in every event, may be left out"
             case _:
                 return f"{self.path}: was {self.was or 'none'}, is {self.now or 'none'}"
 
@@ -80,9 +80,9 @@ def _compare(was: Shape, now: Shape, path: str, seen: Pairs) -> Iterator[Change]
             for place, (one, other) in enumerate(zip(a.prefix, b.prefix, strict=True)):
                 yield from _compare(one, other, f"{path}[{place}]", seen)
             yield from _compare(a.items, b.items, f"{path}[]", seen)
-        case Union(), Union():
+        case Union(), Union() if a.rules == b.rules:
             yield from _unions(a, b, path, seen)
-        case Values(), Values() if set(a.texts) == set(b.texts):
+        case Values(), Values() if set(a.texts) == set(b.texts) and a.rules == b.rules:
             return
         case Scalar(), Scalar() if a.kind == b.kind and a.rules == b.rules:
             return
@@ -99,8 +99,8 @@ def _objects(was: Object, now: Object, path: str, seen: Pairs) -> Iterator[Chang
             yield Change(ChangeKind.REMOVED, at, was=words(field.shape))
             continue
         yield from _compare(field.shape, other.shape, at, seen)
-        if field.required and not other.required:
-            yield Change(ChangeKind.NOW_OPTIONAL, at)
+        if field.required and other.absent:
+            yield Change(ChangeKind.NOW_ABSENT, at)
         elif other.required and not field.required:
             yield Change(ChangeKind.NOW_REQUIRED, at)
     for name, field in now.fields.items():
@@ -115,24 +115,30 @@ def _objects(was: Object, now: Object, path: str, seen: Pairs) -> Iterator[Chang
 
 
 def _unions(was: Union, now: Union, path: str, seen: Pairs) -> Iterator[Change]:
-    """The options that are the same are passed over; of the others, those that clearly belong together are compared."""
-    left, right = list(options(was)), list(options(now))
-    for one in list(left):
-        same = next((other for other in right if _same(one, other, seen)), None)
-        if same is not None:
-            left.remove(one)
-            right.remove(same)
-    tag = was.tag if was.tag == now.tag else None
-    pairs = [
-        (one, other) for one in left for other in right if _belong_together(one, other, tag, len(left), len(right))
-    ]
-    if len(pairs) != max(len(left), len(right)) or was.tag != now.tag:
-        if left or right or was.tag != now.tag:
-            yield Change(ChangeKind.RETYPED, path or "the event", words(was), words(now))
+    pairs = paired(was, now, seen)
+    if pairs is None:
+        yield Change(ChangeKind.RETYPED, path or "the event", words(was), words(now))
         return
     for one, other in pairs:
-        label = None if tag is None else tagged(one, tag)
-        yield from _compare(one, other, path if label is None else f"{path}({tag} {label})", seen)
+        label = None if was.tag is None else tagged(one, was.tag)
+        yield from _compare(one, other, path if label is None else f"{path}({was.tag} {label})", seen)
+
+
+def paired(was: Union, now: Union, seen: Pairs = frozenset()) -> list[tuple[Shape, Shape]] | None:
+    """The options that are the same, then those of the others that clearly belong together; None when some have no other."""
+    left, right = list(options(was)), list(options(now))
+    same = []
+    for one in list(left):
+        other = next((other for other in right if _same(one, other, seen)), None)
+        if other is not None:
+            left.remove(one)
+            right.remove(other)
+            same.append((one, other))
+    tag = was.tag if was.tag == now.tag else None
+    changed = [
+        (one, other) for one in left for other in right if _belong_together(one, other, tag, len(left), len(right))
+    ]
+    return None if was.tag != now.tag or len(changed) != max(len(left), len(right)) else same + changed
 
 
 def _belong_together(one: Shape, other: Shape, tag: str | None, left: int, right: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from outrider.contract.bounds import narrows, takes
 from outrider.contract.change import step, tagged
 from outrider.contract.document import Contract, root
-from outrider.contract.shape import Anything, Array, Field, Object, Scalar, Shape, Union, Values, opened, options
+from outrider.contract.shape import Anything, Array, Object, Scalar, Shape, Union, Values, opened, options
 from outrider.contract.words import words
 
 Pairs = frozenset[tuple[int, int]]
@@ -40,7 +40,7 @@ class Misfit:
             case MisfitKind.MISSING:
                 return f"{self.path}: is read as {self.reads}, and there is no such field"
             case MisfitKind.OPTIONAL:
-                return f"{self.path}: is required, but may be left out: events from before it was added lack it"
+                return f"{self.path}: is required, but may be left out, if only by events from before it was added"
             case MisfitKind.TYPED:
                 return f"{self.path}: is read as {self.reads}, but published as {self.writes}"
 
@@ -127,28 +127,36 @@ def _objects(written: Object, read: Object, path: str, seen: Pairs, tag: str | N
             yield from _accept(written.others, read.others, step(path, "*"), seen)
 
 
-def _at(written: Object, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
-    """What the producer writes there, and whether always; None when there is nothing."""
-    here: Shape = written
-    always = True
-    for part in place:
-        inside = opened(here)
-        if isinstance(inside, Object) and isinstance(part, str):
-            field: Field | None = inside.fields.get(part)
+def _at(written: Shape, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
+    """What the producer writes there, and whether always; None when there can be nothing."""
+    if not place:
+        return written, True
+    match opened(written), place[0]:
+        case Union() as inside, _:
+            found = [_at(option, place) for option in options(inside)]
+            held = [each for each in found if each is not None]
+            if not held:
+                return None
+            return Union(tuple(shape for shape, _ in held), None), len(held) == len(found) and all(a for _, a in held)
+        case Object() as inside, str(name):
+            field = inside.fields.get(name)
             if field is not None:
-                here, always = field.shape, always and field.required
-                continue
-            if inside.others is None:
-                return None
-            here, always = inside.others, False
-        elif isinstance(inside, Array) and isinstance(part, int) and part >= 0:
-            found = _item(inside, part)
-            if found is None:
-                return None
-            here, always = found, always and inside.least > part
-        else:
+                return _further(field.shape, field.required, place)
+            return None if inside.others is None else _further(inside.others, False, place)
+        case Array() as inside, int(number):
+            if number < 0:
+                return Anything(), False
+            item = _item(inside, number)
+            return None if item is None else _further(item, inside.least > number, place)
+        case ((Scalar() | Object() | Array()), _):
             return None
-    return here, always
+        case _:
+            return Anything(), False
+
+
+def _further(shape: Shape, always: bool, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
+    found = _at(shape, place[1:])
+    return None if found is None else (found[0], found[1] and always)
 
 
 def _keys_fit(written: Object, read: Object, seen: Pairs) -> bool:

@@ -93,18 +93,28 @@ def _reads(reader: Declared, known: Known) -> list[Finding]:
     found = []
     view = reading(reader.model)
     for version, kept in versions.items():
-        starts = [start for start in spec.upcasters if start >= version]
+        start = next((start for start in spec.upcasters if start >= version), None)
+        misfits: Sequence[Misfit] = []
         if version >= spec.version:
             misfits = fits(view, kept.contract) if newer else []
-        elif not starts:
+        elif start is None:
             misfits = fits(view, kept.contract)
-        elif starts[0] > version and starts[0] in versions:
-            misfits = fits(versions[starts[0]].contract.schema, kept.contract)
-        else:
-            misfits = []
+        elif start > version and start in versions:
+            misfits = fits(versions[start].contract.schema, kept.contract)
+        elif start > version:
+            found.append(_hole(version, start))
         if misfits:
-            found.append(_misfit(reader, version, kept, misfits, starts[0] if starts else None))
+            found.append(_misfit(reader, version, kept, misfits, start))
     return found
+
+
+def _hole(version: int, start: int) -> Finding:
+    return Finding(
+        FindingKind.HOLE,
+        f"brings version {version} up as if it were version {start}, of which there is no snapshot",
+        f"add an upcaster from {version}: upcasters={{{version}: ...}};\n"
+        f"or bring the snapshot of version {start} back, if version {version} fits it",
+    )
 
 
 def _misfit(reader: Declared, version: int, kept: Kept, misfits: Sequence[Misfit], start: int | None) -> Finding:
@@ -165,7 +175,7 @@ def _ending(what: str, end: date, today: date, fix: str) -> Finding:
 
 
 def _files(known: Known) -> Iterator[Block]:
-    """The snapshots themselves: those that cannot be read, those whose class is gone, copies that are out of date."""
+    """The snapshots themselves: those that cannot be read, that lost their class, that nobody needs, old copies."""
     for each in known.unreadable:
         fix = "bring it back from version control" if each.ours else "mend it where it comes from"
         if each.ours:
@@ -179,6 +189,8 @@ def _files(known: Known) -> Iterator[Block]:
             continue
         if contract.type in known.newest or contract.producer in known.contexts:
             yield Block(*key, kept.where, [_gone(contract)])
+        elif all(view.spec.type != contract.type for view in known.views):
+            yield Block(*key, kept.where, [_stray(contract)])
         elif key in known.lent and compare(kept.contract, known.lent[key].contract):
             yield Block(*key, kept.where, [_old_copy(known.lent[key], kept, known)])
 
@@ -196,6 +208,16 @@ def _gone(contract: Contract) -> Finding:
         f"has no class any more: {contract.producer or 'somebody'} promised it, and no app that was loaded declares it",
         "bring the class back if it was renamed or removed by mistake, or name the app that has it with --app too;\n"
         f"to retire the event, delete the file when nobody reads {contract.type} any more and no log holds it",
+    )
+
+
+def _stray(contract: Contract) -> Finding:
+    producer = contract.producer or "its producer"
+    return Finding(
+        FindingKind.STRAY,
+        "nobody here publishes or reads it",
+        f"if it is a promise of yours, name the app of {producer} with --app too, or bring its class back;\n"
+        "if it is a copy that no view needs any more, delete it",
     )
 
 

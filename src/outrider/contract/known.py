@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from outrider.contract.document import Contract
+from outrider.contract.promise import promised
 from outrider.event import Event, spec_of
 from outrider.registry import EventSpec
 
@@ -82,8 +83,11 @@ class Known:
 
     @cached_property
     def current(self) -> dict[Key, Contract]:
-        """The contracts of the owned classes, as they are now."""
-        return {key: Contract.of(each.model, each.context) for key, each in self.owned.items()}
+        """The contracts of the owned classes, as they are now, with what their snapshots have promised beyond that."""
+        made = {key: Contract.of(each.model, each.context) for key, each in self.owned.items()}
+        return {
+            key: promised(self.kept[key].contract, each) if key in self.kept else each for key, each in made.items()
+        }
 
     @cached_property
     def newest(self) -> dict[str, int]:
@@ -102,8 +106,15 @@ class Known:
         return any(declared.model in consumer.models for consumer in self.consumers)
 
     def readers(self, event_type: str, version: int) -> list[str]:
-        """Who is known to read this very version: views, and subscriptions to the class itself."""
-        owner = self.owned.get((event_type, version))
-        views = [each.name for each in self.views if (each.spec.type, each.spec.version) == (event_type, version)]
-        direct = [each.name for each in self.consumers if owner is not None and owner.model in each.models]
+        """Who is known to read this very version: views and subscriptions, also those that bring it up to a newer one."""
+
+        def reads(spec: EventSpec) -> bool:
+            return spec.type == event_type and (spec.version == version or version in spec.upcasters)
+
+        views = [each.name for each in self.views if reads(each.spec)]
+        direct = [
+            each.name
+            for each in self.consumers
+            if any(reads(spec) for spec in map(spec_of, each.models) if not spec.foreign)
+        ]
         return sorted(views) + sorted(direct)

@@ -22,9 +22,11 @@ class FindingKind(StrEnum):
     DEPRECATED = "deprecated"
     EXPIRED = "expired"
     OLD_COPY = "old_copy"
+    HOLE = "hole"
+    STRAY = "stray"
 
 
-_WARNINGS = {FindingKind.DEPRECATED, FindingKind.OLD_COPY}
+_WARNINGS = {FindingKind.DEPRECATED, FindingKind.OLD_COPY, FindingKind.STRAY}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """The JSON Schema of an event, made so that it says what is on the wire and does not change with pydantic's version.
 
-What pydantic leaves out but refuses when reading (bounds of decimals and times, kinds of URL, keys of dicts) is there,
-in keywords that other tools ignore.
+What pydantic leaves out but refuses when reading (bounds of decimals and times, kinds of URL, keys of dicts), and the
+settings that change what is written (units of times, encodings of bytes), are there, in keywords that other tools ignore.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Literal
@@ -14,13 +14,14 @@ from typing import Any, Literal
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
+from outrider.contract.fields import Schema, may_be_absent, say_absent, say_names
 from outrider.errors import DeclarationError
 from outrider.event import Event
 
-Schema = dict[str, Any]
-NAMES = "x-names"
-"""In the schema of a reader: the places where a field is looked for, each a path; its own name is not repeated."""
+SERIALIZER = "x-serializer"
+"""A function without a return annotation writes the value, so nobody knows what is on the wire."""
 
+_BYTES = {"utf8": "binary", "base64": "base64url", "hex": "hex"}
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
@@ -37,6 +38,22 @@ def schema_of(model: type[Event], mode: Literal["serialization", "validation"]) 
 
 
 class _Generator(GenerateJsonSchema):
+    @property
+    def mode(self) -> Literal["serialization", "validation"]:
+        """As asked for: what is on the wire is no matter of `json_schema_mode_override`."""
+        return self._mode
+
+    def generate_inner(self, schema: Any) -> Schema:
+        made = super().generate_inner(schema)
+        return made | self._serializer(schema)
+
+    def _serializer(self, schema: Any) -> Schema:
+        written = schema.get("serialization", {}) if self.mode == "serialization" else {}
+        if written.get("type") not in ("function-plain", "function-wrap") or "return_schema" in written:
+            return {}
+        ours = str(getattr(written["function"], "__module__", "")).partition(".")[0] in ("pydantic", "pydantic_core")
+        return {} if ours else {SERIALIZER: "unknown"}
+
     def decimal_schema(self, schema: Any) -> Schema:
         given = {
             **_bounds(schema),
@@ -47,30 +64,57 @@ class _Generator(GenerateJsonSchema):
         return {"type": "string", "format": "decimal"} | _given(given)
 
     def date_schema(self, schema: Any) -> Schema:
-        return self._temporal(super().date_schema(schema), "date", schema)
+        return self._temporal("date", schema)
 
     def time_schema(self, schema: Any) -> Schema:
-        return self._temporal(super().time_schema(schema), "time", schema)
+        return self._temporal("time", schema)
 
     def datetime_schema(self, schema: Any) -> Schema:
-        return self._temporal(super().datetime_schema(schema), "date-time", schema)
+        return self._temporal("date-time", schema)
 
     def timedelta_schema(self, schema: Any) -> Schema:
-        return self._temporal(super().timedelta_schema(schema), "duration", schema)
+        return self._temporal("duration", schema)
 
-    def _temporal(self, made: Schema, name: str, schema: Any) -> Schema:
+    def _temporal(self, name: str, schema: Any) -> Schema:
         bounds = {f"x-{keyword}": _text(schema.get(key)) for key, keyword in _BOUNDS.items()}
-        zone = schema.get("tz_constraint")
+        zone, unit = schema.get("tz_constraint"), self._unit(name)
         # A datetime without a time zone cannot be published, so it makes no difference to insist on one.
-        given = {**bounds, "x-when": schema.get("now_op"), "x-zone": None if zone == "aware" else _text(zone)}
-        return made | {"format": name} | _given(given)
+        given = {
+            **bounds,
+            "x-when": schema.get("now_op"),
+            "x-zone": None if zone == "aware" else _text(zone),
+            "x-unit": unit,
+        }
+        kind = "number" if unit is not None and self.mode == "serialization" else "string"
+        return {"type": kind, "format": name} | _given(given)
+
+    def _unit(self, name: str) -> str | None:
+        """Of a number that is written instead of a text; or the only one that a reader takes numbers for."""
+        unit = None
+        if self.mode == "validation":
+            unit = self._setting("val_temporal_unit") if name in ("date", "date-time") else None
+        elif (unit := self._setting("ser_json_temporal")) is None and name == "duration":
+            unit = "seconds" if self._setting("ser_json_timedelta") == "float" else None
+        return None if unit in ("infer", "iso8601") else unit
+
+    def _setting(self, name: str) -> str | None:
+        """Of the `model_config` that applies where the schema is made."""
+        given: Mapping[str, Any] = self._config.config_dict
+        return given.get(name)
+
+    def bytes_schema(self, schema: Any) -> Schema:
+        """Its length is that of the bytes, not of the text."""
+        setting = "ser_json_bytes" if self.mode == "serialization" else "val_json_bytes"
+        form = _BYTES[self._setting(setting) or "utf8"]
+        lengths = {"x-min-bytes": schema.get("min_length"), "x-max-bytes": schema.get("max_length")}
+        return {"type": "string", "format": form} | _given(lengths)
 
     def str_schema(self, schema: Any) -> Schema:
         made = super().str_schema(schema)
         changed = [name for name in ("strip_whitespace", "to_lower", "to_upper") if schema.get(name)]
         if self.mode == "validation" and changed and made.keys() & {"minLength", "maxLength", "pattern"}:
             made["x-after"] = changed
-        return made
+        return made | _given({"x-ascii": schema.get("ascii_only") or None})
 
     def url_schema(self, schema: Any) -> Schema:
         return _url(super().url_schema(schema), schema)
@@ -105,62 +149,42 @@ class _Generator(GenerateJsonSchema):
         return _untitled(super().enum_schema(schema))
 
     def model_schema(self, schema: Any) -> Schema:
-        made = self._class(super().model_schema(schema))
-        if self.mode == "validation":
-            _say_names(made, schema)
-        return made
+        return self._class(super().model_schema(schema), schema, schema["cls"].model_config)
 
     def dataclass_schema(self, schema: Any) -> Schema:
-        return self._class(super().dataclass_schema(schema))
+        return self._class(
+            super().dataclass_schema(schema), schema, getattr(schema["cls"], "__pydantic_config__", None)
+        )
 
     def typed_dict_schema(self, schema: Any) -> Schema:
-        return self._class(super().typed_dict_schema(schema))
+        config = getattr(schema.get("cls"), "__pydantic_config__", None)
+        return self._class(super().typed_dict_schema(schema), schema, config)
 
-    def _class(self, made: Schema) -> Schema:
+    def _class(self, made: Schema, schema: Any, config: Any) -> Schema:
         """Events are read with extra="ignore", at every level; and a version may grow by optional fields."""
+        if self.mode == "validation":
+            say_names(made, schema, self._config.config_dict if config is None else config)
+        else:
+            say_absent(made, schema)
         if self.mode == "validation" or made.get("additionalProperties") is False:
             made.pop("additionalProperties", None)
-        return _untitled(made)
+        return _untitled(made) | self._serializer(schema)
+
+    def field_is_present(self, field: Any) -> bool:
+        """An `InitVar` of a dataclass is read, and never written."""
+        return super().field_is_present(field) and not (self.mode == "serialization" and field.get("init_only", False))
 
     def field_is_required(self, field: Any, total: bool) -> bool:
         """A field with a default is always written today; an event from before it was added lacks it."""
-        required = field.get("required", total) if field["type"] == "typed-dict-field" else _no_default(field)
-        return required and not (self.mode == "serialization" and field.get("serialization_exclude_if") is not None)
+        if self.mode == "serialization" and may_be_absent(field, total):
+            return False
+        return bool(field.get("required", total)) if field["type"] == "typed-dict-field" else _no_default(field)
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False
 
     def emit_warning(self, kind: Any, detail: str) -> None:
         """A default that cannot be written as JSON is left out: it is no part of the shape."""
-
-
-def _say_names(made: Schema, schema: Any) -> None:
-    config, inner = schema["cls"].model_config, schema["schema"]
-    while inner["type"] != "model-fields":
-        if "schema" not in inner:
-            return
-        inner = inner["schema"]
-    by_name = config.get("validate_by_name") or config.get("populate_by_name")
-    by_alias = config.get("validate_by_alias", True)
-    for name, field in inner["fields"].items():
-        alias = field.get("validation_alias")
-        if alias is None:
-            continue
-        paths = _paths(alias) if by_alias else []
-        shown = next((path[0] for path in _paths(alias) if len(path) == 1), name)
-        if by_name or not by_alias:
-            paths.append([name])
-        if shown in made["properties"]:
-            made["properties"][shown] = made["properties"][shown] | {NAMES: paths}
-
-
-def _paths(alias: Any) -> list[list[str | int]]:
-    """`"a"`, a path `["a", 0]` or several paths, as the core schema has them."""
-    if isinstance(alias, str):
-        return [[alias]]
-    if all(isinstance(part, list) for part in alias):
-        return [list(path) for path in alias]
-    return [list(alias)]
 
 
 def _no_default(field: Any) -> bool:
@@ -186,15 +210,16 @@ def _given(keywords: Schema) -> Schema:
     return {key: value for key, value in keywords.items() if value is not None}
 
 
-def _number(value: Decimal | float | None) -> float | int | None:
-    if value is None:
-        return None
-    return int(value) if value == int(value) else float(value)
+def _number(value: Decimal | float | None) -> float | int | str | None:
+    """As text where a JSON number, which most tools read as a float, would be another one."""
+    if value is None or value == int(value):
+        return None if value is None else int(value)
+    return float(value) if Decimal(str(float(value))) == Decimal(str(value)) else str(value)
 
 
 def _text(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():g} s"
+        return f"{str(value.total_seconds()).removesuffix('.0')} s"
     return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)

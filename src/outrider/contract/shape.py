@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from outrider.contract.schema import NAMES
+from outrider.contract.fields import ABSENT, NAMES
+from outrider.contract.schema import SERIALIZER
 
 Rules: TypeAlias = Mapping[str, Any]
 """The keywords that narrow a shape further: format, bounds, lengths; also those that we do not know."""
@@ -41,6 +42,7 @@ class Values:
     """One of these, each as JSON text: so 1, 1.0, true and "1" are four values."""
 
     texts: tuple[str, ...]
+    rules: Rules = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,9 @@ class Array:
 class Field:
     shape: Shape
     required: bool
+    """Every event has it."""
+    absent: bool
+    """The class leaves it out of some events, whether it has a default or not."""
     places: tuple[tuple[str | int, ...], ...]
     """Where a reader looks for it, first to last."""
     default: str | None
@@ -79,6 +84,8 @@ class Object:
     keys: Shape | None
     """What those are called; None = anything."""
     rules: Rules
+    source: dict[str, Any]
+    """Where it was read from."""
 
     @property
     def is_map(self) -> bool:
@@ -90,6 +97,7 @@ class Union:
     options: tuple[Shape, ...]
     tag: str | None
     """The field that tells its options apart."""
+    rules: Rules = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +115,7 @@ class Document:
 
     def __init__(self, schema: Mapping[str, Any], name: str | None = None) -> None:
         self._definitions: Mapping[str, Any] = schema.get("$defs", {})
+        self._copying: set[str] = set()
         self._read = {key: self._parse(each, key) for key, each in self._definitions.items()}
         self.shape = opened(self._parse(schema, name))
 
@@ -126,21 +135,22 @@ class Document:
         if len(rules.get("allOf", ())) == 1:
             [only] = rules.pop("allOf")
             return self._parse({**only, **rules}, name)
+        marks = {key: value for key, value in rules.items() if key == SERIALIZER}
         if "const" in rules:
-            return Values((_json(rules["const"]),))
+            return Values((_json(rules["const"]),), marks)
         if "enum" in rules:
-            return Values(tuple(dict.fromkeys(map(_json, rules["enum"]))))
+            return Values(tuple(dict.fromkeys(map(_json, rules["enum"]))), marks)
         for several in ("anyOf", "oneOf"):
             if several in rules:
-                return self._union(rules[several], schema.get("discriminator"))
+                return self._union(rules[several], schema.get("discriminator"), marks)
         kind = rules.pop("type", "object" if "properties" in rules else None)
         if isinstance(kind, list):
-            return self._union([{**rules, "type": each} for each in kind], None)
+            return self._union([{**rules, "type": each} for each in kind], None, marks)
         if kind == "array":
             items = self._parse(rules.pop("items", True))
             return Array(tuple(map(self._parse, rules.pop("prefixItems", ()))), items, rules)
         if kind == "object":
-            return self._object(rules, name)
+            return self._object(rules, name, schema)
         if kind is not None and kind not in _KINDS:
             raise ValueError(f"{kind!r:.60} is no type")
         return Anything(rules) if kind is None else Scalar(kind, rules)
@@ -149,18 +159,28 @@ class Document:
         name = ref.removeprefix("#/$defs/")
         if name not in self._definitions:
             raise ValueError(f"it refers to {name!r}, which it does not define")
-        return self._parse({**self._definitions[name], **beside}, name) if beside else Ref(name, self)
+        if not beside or name in self._copying:
+            return Ref(name, self)
+        self._copying.add(name)
+        copy = self._parse({**self._definitions[name], **beside}, name)
+        self._copying.remove(name)
+        return copy
 
-    def _union(self, options: list[Any], discriminator: Any) -> Shape:
+    def _union(self, options: list[Any], discriminator: Any, marks: Rules) -> Shape:
         read: list[Shape] = []
         for option in map(self._parse, options):
-            read += option.options if isinstance(option, Union) and option.tag is None else (option,)
+            read += (
+                option.options if isinstance(option, Union) and option.tag is None and not option.rules else (option,)
+            )
         tag = discriminator.get("propertyName") if isinstance(discriminator, dict) else None
-        return read[0] if len(read) == 1 else Union(tuple(read), tag)
+        return read[0] if len(read) == 1 and not marks else Union(tuple(read), tag, marks)
 
-    def _object(self, rules: dict[str, Any], name: str | None) -> Object:
-        required = set(rules.pop("required", ()))
-        fields = {key: self._field(key, each, key in required) for key, each in rules.pop("properties", {}).items()}
+    def _object(self, rules: dict[str, Any], name: str | None, source: dict[str, Any]) -> Object:
+        required, absent = set(rules.pop("required", ())), set(rules.pop(ABSENT, ()))
+        fields = {
+            key: self._field(key, each, key in required, key in absent)
+            for key, each in rules.pop("properties", {}).items()
+        }
         others, keys = rules.pop("additionalProperties", False), rules.pop("propertyNames", None)
         return Object(
             name,
@@ -168,13 +188,14 @@ class Document:
             None if others is False else self._parse(others),
             None if keys is None else self._parse(keys if "$ref" in keys else {"type": "string", **keys}),
             rules,
+            source,
         )
 
-    def _field(self, name: str, schema: Any, required: bool) -> Field:
+    def _field(self, name: str, schema: Any, required: bool, absent: bool) -> Field:
         said = schema if isinstance(schema, dict) else {}
         places = tuple(tuple(place) for place in said.get(NAMES, [[name]]))
         default = _json(said["default"]) if "default" in said else None
-        return Field(self._parse(schema), required, places, default, said.get("description"))
+        return Field(self._parse(schema), required, absent, places, default, said.get("description"))
 
 
 def opened(shape: Shape) -> Opened:

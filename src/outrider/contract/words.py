@@ -44,6 +44,10 @@ _RULES = {
     "x-max-digits": "at most {} digits",
     "x-decimal-places": "at most {} decimal places",
     "x-when": "in the {}",
+    "x-unit": "in {}",
+    "x-min-bytes": "at least {} bytes",
+    "x-max-bytes": "at most {} bytes",
+    "x-ascii": "in ASCII",
 }
 
 
@@ -60,13 +64,14 @@ def words(shape: Shape, within: frozenset[str] = frozenset()) -> str:
         case Scalar():
             return _scalar(inside)
         case Values():
-            return _values(inside)
+            return _ruled(_values(inside), inside.rules)
         case Array():
             return _array(inside, within)
         case Object():
             return _object(inside, name, within)
         case Union():
-            return " or ".join(dict.fromkeys(words(option, within) for option in inside.options))
+            said = " or ".join(dict.fromkeys(words(option, within) for option in inside.options))
+            return _ruled(said, inside.rules)
 
 
 def _scalar(scalar: Scalar) -> str:
