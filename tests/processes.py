@@ -19,7 +19,7 @@ class Begin(Protocol):
 
 def clean() -> dict[str, str]:
     """The environment without what would point a program at something of ours."""
-    ours = ("OUTRIDER_", "PG", "DJANGO_")
+    ours = ("OUTRIDER_", "PG", "DJANGO_", "PYTEST_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
