@@ -104,7 +104,7 @@ class Envelope:
         return text
 
     def __str__(self) -> str:
-        return f"{self.event_type} version {self.event_version}" + ("" if self.seq is None else f", number {self.seq},")
+        return f"{self.event_type} version {self.event_version}" + ("" if self.seq is None else f" (number {self.seq})")
 
 
 def _called(step: Upcaster) -> str:

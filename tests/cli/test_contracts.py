@@ -110,6 +110,21 @@ def test_the_app_and_the_folder_of_pyproject(outrider: Run, project: Path) -> No
     assert outrider("contracts", "check", "--app", "billing:app").returncode == 1
 
 
+def test_two_folders_that_promise_different_things(outrider: Run, project: Path) -> None:
+    """Which of them counts must not depend on the order of the options."""
+    outrider("contracts", "snapshot", "--app", "shop:app", "--dir", "there")
+    (project / "copy").mkdir()
+    snapshot = (project / "there" / "orders.placed.v1.json").read_text()
+    command = ["contracts", "check", "--app", "billing:app", "--dir", "here", "--against", "there", "--against", "copy"]
+    (project / "copy" / "orders.placed.v1.json").write_text(snapshot)
+    assert "promise different things" not in outrider(*command).stderr
+    (project / "copy" / "orders.placed.v1.json").write_text(snapshot.replace('"shop"', '"another"'))
+    assert (
+        "there/orders.placed.v1.json and copy/orders.placed.v1.json promise different things"
+        in outrider(*command).stderr
+    )
+
+
 def test_a_view_against_the_folder_of_another_repository(outrider: Run, project: Path) -> None:
     outrider("contracts", "snapshot", "--app", "shop:app", "--dir", "there")
     outrider("contracts", "snapshot", "--app", "billing:app", "--dir", "here")

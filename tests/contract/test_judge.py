@@ -152,6 +152,16 @@ def test_a_snapshot_that_nobody_here_publishes_or_reads(view: Callable[..., type
     assert kinds(judge(known(other, view(a=int), kept=kept(other) | copies), TODAY)) == []
 
 
+def test_a_field_of_a_view_that_nobody_publishes(view: Callable[..., type[Event]]) -> None:
+    """With a default it does not fail; it is misspelt, or the producer has renamed it."""
+    snapshots = kept(event(customer=str), producer="elsewhere")
+    report = judge(known(view(custmer=(str, "")), kept=snapshots), TODAY)
+    assert kinds(report) == [(1, FindingKind.UNHEARD)]
+    assert not report.fails
+    assert "warning: custmer: is in no version that is published, so it always has its default" in str(report)
+    assert kinds(judge(known(view(customer=(str, "")), kept=snapshots), TODAY)) == []
+
+
 def test_a_required_field_that_got_a_default_is_still_promised(view: Callable[..., type[Event]]) -> None:
     was, now = event(customer=str), event(customer=(str, "anonymous"))
     found = known(now, view(customer=str), kept=kept(was))

@@ -49,10 +49,16 @@ def read_all(folder: Path, *, ours: bool) -> Found:
 
 
 def read_others(folders: Iterable[Path]) -> Found:
-    """Those of other producers; where two folders have the same one, the first counts."""
+    """Those of other producers. Two folders may have the same one, but not two different ones."""
     found = Found()
     for folder in folders:
         one = read_all(folder, ours=False)
+        for key in one.kept.keys() & found.kept.keys():
+            if one.kept[key].contract.text != found.kept[key].contract.text:
+                raise ConfigError(
+                    f"{found.kept[key].where} and {one.kept[key].where} promise different things under the same name: "
+                    "name the folder of its producer alone with --against"
+                )
         found.kept = one.kept | found.kept
         found.unreadable += one.unreadable
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 
 from outrider.contract.change import compare
@@ -63,11 +63,26 @@ def breaking_fix(current: Contract) -> str:
 def _viewed(known: Known, today: date) -> Iterator[Block]:
     for view in known.views:
         spec, versions = view.spec, known.versions(view.spec.type)
-        findings = _reads(view, known) if versions else [_unknown(view, known)]
+        findings = [*_reads(view, known), *_unheard(view, versions.values())] if versions else [_unknown(view, known)]
         producer = versions.get(spec.version)
         if producer is not None and producer.contract.deprecated_after is not None:
             findings.append(_ending_view(producer.contract, producer.contract.deprecated_after, max(versions), today))
         yield Block(spec.type, spec.version, f"the view {view.name}", findings)
+
+
+def _unheard(view: Declared, versions: Collection[Kept]) -> Iterator[Finding]:
+    """Fields with a default that no version has: misspelt, or renamed by the producer. Upcasters may make anything."""
+    if view.spec.upcasters:
+        return
+    published = {name for each in versions for name in each.contract.schema.get("properties", {})}
+    for name, field in view.model.model_fields.items():
+        alias = field.validation_alias or name
+        if not field.is_required() and isinstance(alias, str) and published.isdisjoint({name, alias}):
+            yield Finding(
+                FindingKind.UNHEARD,
+                f"{alias}: is in no version that is published, so it always has its default",
+                "correct the name, or do without the field",
+            )
 
 
 def _unknown(view: Declared, known: Known) -> Finding:
@@ -140,7 +155,7 @@ def _ways(spec: EventSpec, version: int, kinds: set[MisfitKind], producer: str) 
         ask = f", or ask {producer} for a version that has it" if spec.foreign else ""
         ways.append(f"do without the field, or give it a default{ask}")
     if MisfitKind.OPTIONAL in kinds:
-        ways.append("give it a default, as in `note: str | None = None`")
+        ways.append("give it a default")
     if MisfitKind.TYPED in kinds:
         ways.append("read it as it is published")
     if version < spec.version:

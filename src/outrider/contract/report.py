@@ -24,9 +24,10 @@ class FindingKind(StrEnum):
     OLD_COPY = "old_copy"
     HOLE = "hole"
     STRAY = "stray"
+    UNHEARD = "unheard"
 
 
-_WARNINGS = {FindingKind.DEPRECATED, FindingKind.OLD_COPY, FindingKind.STRAY}
+_WARNINGS = {FindingKind.DEPRECATED, FindingKind.OLD_COPY, FindingKind.STRAY, FindingKind.UNHEARD}
 
 
 @dataclass(frozen=True, slots=True)
