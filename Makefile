@@ -5,13 +5,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-WORKERS ?= 4
+WORKERS ?= 6
 # What depends on the server's version: the schema, publish, the cursor, dispatch, and some of the faults.
-VERSIONED := tests/postgres tests/test_publish.py tests/dispatch tests/integrations \
-	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py \
-	tests/faults/test_infrastructure.py tests/faults/test_unknown_commit.py \
-	tests/faults/test_restore.py::test_restored_events_do_not_come_back \
-	tests/faults/test_restore.py::test_back_into_the_first_cluster
+VERSIONED := tests/postgres --ignore tests/postgres/embedded tests/test_publish.py tests/dispatch \
+	tests/integrations/test_asyncpg.py tests/integrations/test_sqlalchemy.py tests/integrations/test_sessions.py \
+	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-15 test-16 check bench faults format lock snapshot clean

@@ -178,7 +178,7 @@ async def test_a_session_pokes_after_its_commit(async_engine: AsyncEngine, datab
         assert app._poker.sent == 0, "the poke came before the commit"
         await session.commit()
         assert await heard() == "outbox_default exercise.placed"
-    assert app._poker.sent == 1
+    assert 1 <= app._poker.sent <= 2, "two publishes, of which the thread may have seen one first"
 
 
 async def test_no_poke_after_a_rollback(async_engine: AsyncEngine, database: str) -> None:

@@ -120,7 +120,7 @@ async def test_in_the_open_transaction(conn: Conn, database: str) -> None:
         await conn.execute("""select outrider.publish('kit.placed', '{"order_id": "3"}', key => '3')""")
         async with conn.transaction(force_rollback=True):
             await APP.publish(conn, order(4))
-        async with await AsyncConnection.connect(database, autocommit=True) as other:
+        async with await AsyncConnection.connect(database) as other:
             await APP.publish(other, order(5))
         assert await assert_published_in(conn, OrderPlaced, times=2) == [order(2), order(3)]
         assert await assert_published_in(conn, OrderPlaced, key="3") == [order(3)]
