@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-WORKERS ?= 6
+WORKERS ?= 4
 # What depends on the server's version: the schema, publish, the cursor, dispatch, and some of the faults.
 VERSIONED := tests/postgres --ignore tests/postgres/embedded tests/test_publish.py tests/dispatch \
 	tests/integrations/test_asyncpg.py tests/integrations/test_sqlalchemy.py tests/integrations/test_sessions.py \

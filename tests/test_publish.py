@@ -115,10 +115,17 @@ class Painted(Event, type="tests.painted", key="paint"):
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-@pytest.mark.parametrize("check", exercise.CHECKS.values(), ids=exercise.CHECKS)
-async def test_exercise(check: Any, kind: str, database: str) -> None:
+async def test_exercise(kind: str, database: str) -> None:
     async with open_harness(kind, database) as harness:
-        await check(harness)
+        await exercise.run(harness)
+
+
+async def test_an_error_in_the_exercise_says_where(database: str) -> None:
+    async with open_harness("async", database) as harness:
+        harness.answer = harness.begin  # type: ignore[method-assign]
+        with pytest.raises(AssertionError, match="no longer usable") as wrong:
+            await exercise.run(harness)
+    assert "in the check writes_none_of_many_when_one_is_refused of the publish exercise" in wrong.value.__notes__
 
 
 @pytest.fixture

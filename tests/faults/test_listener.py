@@ -22,7 +22,13 @@ TERMINATE = """select count(pg_terminate_backend(pid)) from pg_stat_activity
                where datname = current_database() and application_name = 'ear'"""
 LATENCY = """select coalesce(percentile_disc(%s) within group (order by extract(epoch from e.made_at - o.occurred_at)), 0)
              from effect as e join outrider.outbox as o using (seq)"""
-SLACK = 0.5
+
+
+def slack(long: bool) -> float:
+    """How late is too late: a measurement on a machine of its own (make faults); otherwise only that it comes at all."""
+    return 0.5 if long else 30
+
+
 """What a busy machine may add."""
 
 
@@ -113,7 +119,7 @@ async def test_the_listener_is_terminated_again_and_again(database: str, tmp_pat
         assert len(ear.all(ListenerDown)) >= 3
         assert not ear.all(Troubled)
     check(database, oracle, blameless=True, unsuspected=True)
-    assert await latency(database, 0.99) <= POLL + 0.3 + SLACK
+    assert await latency(database, 0.99) <= POLL + 0.3 + slack(long)
 
 
 async def test_a_deaf_listener_is_noticed(database: str, tmp_path: Path, long: bool) -> None:
@@ -130,13 +136,13 @@ async def test_a_deaf_listener_is_noticed(database: str, tmp_path: Path, long: b
                     begun = asyncio.get_running_loop().time()
                     await producer.burst(5)
                     await ear.until(lambda: len(ear.all(ListenerDown)) >= time)  # noqa: B023
-                    assert asyncio.get_running_loop().time() - begun <= HEARTBEAT * 1.5 + SLACK
+                    assert asyncio.get_running_loop().time() - begun <= HEARTBEAT * 1.5 + slack(long)
                     await producer.burst(5)
                     await subject.all_handled(database, oracle)
                     proxy.heal()
                 await ear.until(lambda: len(ear.all(ListenerUp)) >= time + 1)
     check(database, oracle, blameless=True, unsuspected=True)
-    assert await latency(database, 0.99) <= POLL + 0.2 + SLACK
+    assert await latency(database, 0.99) <= POLL + 0.2 + slack(long)
 
 
 async def test_polling_finds_what_nobody_was_told(database: str, tmp_path: Path, long: bool) -> None:
@@ -153,7 +159,7 @@ async def test_polling_finds_what_nobody_was_told(database: str, tmp_path: Path,
                 await subject.all_handled(database, oracle)
         assert "poke" not in [woken.reason for woken in ear.all(Woken)]
     check(database, oracle, blameless=True, unsuspected=True)
-    assert await latency(database, 0.99) <= POLL + 0.2 + SLACK
+    assert await latency(database, 0.99) <= POLL + 0.2 + slack(long)
 
 
 async def listen_race(dsn: str, folder: Path, connects: int) -> None:

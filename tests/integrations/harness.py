@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from outrider import Envelope, Event, Outrider, Reader
 from outrider.publish import PublishOptions
-from outrider.testing.exercise import CONTEXT, PublishHarness, read
+from outrider.testing.exercise import CONTEXT, PublishHarness
 
 
 class Common:
@@ -192,13 +192,11 @@ KINDS: dict[str, Callable[[str], AbstractAsyncContextManager[Any]]] = {
 
 @asynccontextmanager
 async def open_harness(kind: str, dsn: str) -> AsyncIterator[PublishHarness]:
-    """In a database that many checks share: what the one before has left is read first."""
     app = Outrider(context=CONTEXT, dsn=dsn)
     reader = app.reader(name="exercise.everything")
     async with app, KINDS[kind](dsn) as harness:
         await app.migrate()
         harness.app, harness.reader = app, reader
-        await read(harness)
         yield harness
 
 

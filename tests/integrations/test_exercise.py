@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.integrations.harness import KINDS, open_harness
 
@@ -11,7 +9,6 @@ from outrider.testing import exercise
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("check", exercise.CHECKS.values(), ids=exercise.CHECKS)
-async def test_exercise(check: Any, kind: str, shared_database: str) -> None:
-    async with open_harness(kind, shared_database) as harness:
-        await check(harness)
+async def test_exercise(kind: str, database: str) -> None:
+    async with open_harness(kind, database) as harness:
+        await exercise.run(harness)

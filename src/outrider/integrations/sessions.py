@@ -43,8 +43,6 @@ class RolledBack(OutriderError):
 class _Lent:
     """The connection belongs to the worker: nothing here ends its transaction or closes it."""
 
-    lent_to_handler = True
-
     def do_rollback(self, conn: Any) -> None:
         """By the connection, since any task or thread may call it. SQLAlchemy passes it bare or wrapped, or twice so."""
         tx = getattr(conn, "driver_connection", None) or getattr(conn, "_connection", conn)

@@ -4,8 +4,8 @@
     async def test_publishing(check, harness):
         await check(harness)
 
-Every check starts outside a transaction and leaves none open. Imports no driver: what was published is read back
-through the app's own reader.
+or, on one connection, `await exercise.run(harness)`. Every check starts outside a transaction and leaves none open.
+Imports no driver: what was published is read back through the app's own reader.
 """
 
 from __future__ import annotations
@@ -214,3 +214,13 @@ CHECKS: dict[str, Callable[[PublishHarness], Awaitable[None]]] = {
     **{f"brings_back_{name}": partial(brings_back, event) for name, event in SURVIVORS},
     **{f"refuses_{case.name}": partial(refuses, case) for case in REFUSED},
 }
+
+
+async def run(harness: PublishHarness) -> None:
+    """All checks, one after the other, on one connection; an error says in which of them."""
+    for name, check in CHECKS.items():
+        try:
+            await check(harness)
+        except BaseException as error:
+            error.add_note(f"in the check {name} of the publish exercise")
+            raise
