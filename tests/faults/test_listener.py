@@ -29,9 +29,6 @@ def slack(long: bool) -> float:
     return 0.5 if long else 30
 
 
-"""What a busy machine may add."""
-
-
 async def latency(dsn: str, share: float) -> float:
     async with await AsyncConnection.connect(dsn) as conn:
         row = await (await conn.execute(LATENCY, [share])).fetchone()
