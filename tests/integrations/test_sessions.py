@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from psycopg import AsyncConnection
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Identity, create_engine, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -184,9 +185,11 @@ async def leaves_a_task_behind(event: Placed, session: AsyncSession) -> None:
     session.add(effect(event))
     await session.flush()
     if event.n == 2:
+        lent: Any = (await (await session.connection()).get_raw_connection()).driver_connection
         running = asyncio.create_task(session.execute(text("select pg_sleep(60)")))
         running.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await asyncio.sleep(0.1)
+        while lent.info.transaction_status != TransactionStatus.ACTIVE:  # noqa: ASYNC110 (libpq tells nobody)
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
