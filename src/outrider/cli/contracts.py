@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from outrider.cli import snapshots
 from outrider.cli.declared import load
+from outrider.cli.find import in_pyproject
 from outrider.cli.place import JsonOption
 from outrider.contract import Change, Contract, Kept, catalogue, compare, judge
 from outrider.contract.catalogue import HEAD
@@ -221,19 +221,4 @@ def _text_outcome(file: Path, text: str) -> str:
 
 
 def _folder(asked: Path | None) -> Path:
-    if asked is not None:
-        return asked
-    file = Path("pyproject.toml")
-    if not file.is_file():
-        return Path(FOLDER)
-    try:
-        found: object = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file.resolve()} is not valid TOML: {error}") from None
-    for key in ("tool", "outrider", "contracts"):
-        found = found.get(key) if isinstance(found, dict) else None
-    if found is not None and not isinstance(found, str):
-        raise ConfigError(
-            f'[tool.outrider] contracts in {file.resolve()} is not a text: write it like contracts = "contracts"'
-        )
-    return Path(found or FOLDER)
+    return asked or Path(in_pyproject("contracts", FOLDER) or FOLDER)

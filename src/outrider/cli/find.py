@@ -20,24 +20,28 @@ def find_app(asked: str | None) -> Outrider | None:
     for name, named_by in (
         (asked, "--app"),
         (os.environ.get(VARIABLE), VARIABLE),
-        (_in_pyproject(Path("pyproject.toml")), "[tool.outrider] app in pyproject.toml"),
+        (in_pyproject("app", "shop:app"), "[tool.outrider] app in pyproject.toml"),
     ):
         if name:
             return _load(name, named_by)
     return None
 
 
-def _in_pyproject(file: Path) -> str | None:
+def in_pyproject(setting: str, example: str) -> str | None:
+    """A text under [tool.outrider] in the pyproject.toml of the current folder."""
+    file = Path("pyproject.toml")
     if not file.is_file():
         return None
     try:
         found: object = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file.resolve()} is not valid TOML: {error}") from None
-    for step in ("tool", "outrider", "app"):
+    for step in ("tool", "outrider", setting):
         found = found.get(step) if isinstance(found, dict) else None
     if found is not None and not isinstance(found, str):
-        raise ConfigError(f'[tool.outrider] app in {file.resolve()} is not a text: write it like app = "shop:app"')
+        raise ConfigError(
+            f'[tool.outrider] {setting} in {file.resolve()} is not a text: write it like {setting} = "{example}"'
+        )
     return found
 
 
