@@ -12,13 +12,16 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
+from tests.cli import inprocess
 from tests.cli.conftest import Run
-from tests.cli.test_migrate import APP, NEWEST, dump, psql, query, schemas
+from tests.cli.test_migrate import APP, NEWEST, OLD_WORKER, dump, next_release, psql, query, schemas
 
 from outrider.cli.alembic_project import find_project
 from outrider.errors import ConfigError
 from outrider.postgres import statement
 from outrider.postgres.migrate import known
+
+__all__ = ["next_release"]
 
 MINE = '''
 """mine"""
@@ -217,6 +220,29 @@ def test_where_outrider_migrate_has_been_before(outrider: Run, project: Project)
     before = ledger(project.dsn)
     project.run("upgrade", "head")
     assert ledger(project.dsn) == before
+
+
+@pytest.mark.timeout(300)
+def test_an_upgrade_in_two_phases(outrider: Run, project: Project, request: pytest.FixtureRequest) -> None:
+    """Each phase is a revision of its own, and a live worker holds up the second one."""
+    outrider("migrate", "--alembic")
+    project.run("upgrade", "head")
+    psql(project.dsn, OLD_WORKER)
+    request.getfixturevalue("next_release")
+    assert inprocess.run(project.folder, "migrate", "--alembic", "--phase", "pre").returncode == 0
+    again = inprocess.run(project.folder, "migrate", "--alembic", "--phase", "pre").stdout
+    assert again == 'nothing to write: the revisions have the pre phase of the schema "outrider" already\n'
+    assert inprocess.run(project.folder, "migrate", "--alembic").returncode == 0
+    assert project.written() == [f"outrider_{NEWEST + n:04}.py" for n in range(3)]
+
+    project.run("upgrade", "+1")
+    refused = project.fail("upgrade", "head")
+    assert f"migration {NEWEST + 2} breaks code that does not know it" in refused
+    assert "db-7:41 (outrider 0.0.9)" in refused
+    assert ledger(project.dsn)[-1][0] == NEWEST + 1
+    psql(project.dsn, "delete from outrider.worker")
+    project.run("upgrade", "head")
+    assert ledger(project.dsn)[-1][0] == NEWEST + 2
 
 
 @pytest.mark.timeout(300)

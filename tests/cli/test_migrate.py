@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
+from tests.cli import inprocess
 from tests.cli.conftest import Run, Start
 
 from outrider.postgres.embedded import Embedded
-from outrider.postgres.migrate import known
+from outrider.postgres.migrate import Migration, known
 
 NEWEST = known()[-1].version
 APP = """
@@ -134,7 +136,106 @@ def test_the_owner_of_a_database_needs_no_superuser(outrider: Run, owned_databas
 
 
 def test_usage_errors_exit_with_2(outrider: Run) -> None:
-    for wrong in (["--after", "1"], ["--sql", "--dry-run"], ["--dsn", "x", "--embedded"], ["--bogus"]):
+    for wrong in (
+        ["--after", "1"],
+        ["--sql", "--dry-run"],
+        ["--dsn", "x", "--embedded"],
+        ["--bogus"],
+        ["--sql", "--force"],
+        ["--alembic", "--force"],
+        ["--phase", "later"],
+    ):
         done = outrider("migrate", *wrong)
         assert (done.returncode, done.stdout) == (2, ""), wrong
         assert "Traceback" not in done.stderr
+
+
+# Two phases
+
+
+@pytest.fixture
+def next_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands in this process are those of a release with two more migrations."""
+    steps = (
+        *known(),
+        Migration(NEWEST + 1, "add", False, "-", "create table /*schema*/added ();"),
+        Migration(NEWEST + 2, "break", True, "-", "create table /*schema*/broken ();"),
+    )
+    for module in ("cli.alembic", "cli.migrate", "postgres.migrate"):
+        monkeypatch.setattr(f"outrider.{module}.known", lambda: steps)
+
+
+OLD_WORKER = f"""
+insert into outrider.worker (id, host, pid, version, generation, subscriptions, schema_version, seen_at)
+values ('00000000-0000-0000-0000-000000000001', 'db-7', 41, 'outrider 0.0.9', 0, '{{}}', {NEWEST}, now() + interval '1 h')
+"""
+
+
+@pytest.fixture
+def old_worker(database: str) -> None:
+    psql(database, OLD_WORKER)
+
+
+def ledger(dsn: str) -> int:
+    [(newest,)] = query(dsn, "select max(version) from outrider.migration")
+    return int(newest)
+
+
+@pytest.mark.usefixtures("next_release", "old_worker")
+def test_an_upgrade_beside_an_old_worker(database: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return inprocess.run(tmp_path, "migrate", *arguments, "--dsn", database)
+
+    refused = run()
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+    assert "db-7:41 (outrider 0.0.9, which knows version" in refused.stderr
+    assert "run `outrider migrate --phase pre` now" in refused.stderr
+    assert ledger(database) == NEWEST
+
+    planned = run("--dry-run")
+    assert planned.returncode == 0
+    assert f"{NEWEST + 2:04} break: would be applied (breaking" in planned.stdout
+    assert f"would be refused: migration {NEWEST + 2:04} break has to wait" in planned.stdout
+    assert "would be refused" not in run("--dry-run", "--force").stdout
+    assert "would be refused" not in run("--dry-run", "--phase", "pre").stdout
+    before = run("status").stdout
+    assert "held up by db-7:41" in " ".join(before.replace("│", " ").split())
+    assert before.splitlines()[-1].startswith("next: outrider migrate; beside workers of the release before: ")
+    assert ledger(database) == NEWEST
+
+    pre = run("--phase", "pre", "--app", "shop:app")
+    assert f"{NEWEST + 1:04} add: applied" in pre.stdout
+    assert f"{NEWEST + 2:04} break: left; outrider migrate, when no older code runs" in pre.stdout
+    assert "shop.audit: created" in pre.stdout
+    again = json.loads(run("--phase", "pre", "--json").stdout)
+    assert (again["applied"], [(each["name"], each["phase"]) for each in again["left"]]) == ([], [("break", "post")])
+    assert "up to date" not in run("--phase", "pre").stdout
+    rows = json.loads(run("status", "--json").stdout)["migrations"]
+    assert [row["phase"] for row in rows[-2:]] == ["pre", "post"]
+    held = {"place": "db-7:41", "code": "outrider 0.0.9", "knows": NEWEST}
+    assert [row["held_up_by"] for row in rows[-3:]] == [[], [], [held]]
+    assert run("status").stdout.splitlines()[-1] == "next: when those workers have ended, outrider migrate"
+
+    psql(database, "delete from outrider.worker")
+    assert run("status").stdout.splitlines()[-1] == "next: outrider migrate"
+    assert f"{NEWEST + 2:04} break: applied" in run().stdout
+    assert f"up to date: version {NEWEST + 2}" in run("--phase", "pre").stdout
+    assert "next:" not in run("status").stdout
+
+
+@pytest.mark.usefixtures("next_release", "old_worker")
+def test_force_breaks_an_old_worker(database: str, tmp_path: Path) -> None:
+    done = inprocess.run(tmp_path, "migrate", "--force", "--dsn", database)
+    assert (done.returncode, ledger(database)) == (0, NEWEST + 2)
+
+
+@pytest.mark.usefixtures("next_release")
+def test_the_script_of_a_phase(database: str, tmp_path: Path) -> None:
+    pre = inprocess.run(tmp_path, "migrate", "--sql", "--after", str(NEWEST), "--phase", "pre").stdout
+    psql(database, pre)
+    assert ledger(database) == NEWEST + 1
+    post = inprocess.run(tmp_path, "migrate", "--sql", "--after", str(NEWEST + 1)).stdout
+    psql(database, post)
+    assert ledger(database) == NEWEST + 2

@@ -38,20 +38,215 @@ declare
 begin
     update "outrider".delivery as d
     set status = 'failed', head = false, suspect = false, last_error_code = p_code, last_error = p_message,
-        first_failed_at = coalesce(d.first_failed_at, now()),
+        buried_at = now(), first_failed_at = coalesce(d.first_failed_at, now()),
         failure_history = d.failure_history || "outrider".failure(d.cycle, d.attempts, p_code, p_message, p_worker)
     where d.id = p_delivery and d.status = 'pending'
     returning d.* into buried;
-    perform "outrider".promote(buried.subscription, array[buried.ordering_key]);
+    perform "outrider".promote(buried.subscription, buried.generation, array[buried.ordering_key]);
 end
 $$;
 
-CREATE FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text) RETURNS jsonb
+CREATE FUNCTION outrider.error_fingerprint(p_code text, p_message text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select left(md5(coalesce(p_code, '') || ' ' || regexp_replace(regexp_replace(regexp_replace(
+        left(coalesce(p_message, ''), 500),
+        '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+', '#', 'g'),
+        '''[^'']*''|"[^"]*"', '?', 'g'),
+        '[0-9]+', '#', 'g')), 12)
+$$;
+
+CREATE TABLE outrider.delivery (
+    id bigint NOT NULL,
+    subscription text NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    partition integer NOT NULL,
+    seq bigint NOT NULL,
+    event_id uuid NOT NULL,
+    event_type text NOT NULL,
+    ordering_key text,
+    status text NOT NULL,
+    head boolean NOT NULL,
+    reached boolean NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    suspect boolean DEFAULT false NOT NULL,
+    crashes integer DEFAULT 0 NOT NULL,
+    last_error_code text,
+    last_error text,
+    first_failed_at timestamp with time zone,
+    cycle integer DEFAULT 1 NOT NULL,
+    failure_history jsonb DEFAULT '[]'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    payload jsonb,
+    buried_at timestamp with time zone,
+    fingerprint text GENERATED ALWAYS AS (
+CASE
+    WHEN (last_error_code IS NOT NULL) THEN outrider.error_fingerprint(last_error_code, last_error)
+    ELSE NULL::text
+END) STORED,
+    CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
+    CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])))),
+    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text])))
+);
+
+COMMENT ON COLUMN outrider.delivery.generation IS 'the generation of the cursor that it belongs to';
+
+COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting; null = nothing';
+
+COMMENT ON COLUMN outrider.delivery.head IS 'the first of its key: the only one that is retried';
+
+COMMENT ON COLUMN outrider.delivery.reached IS 'the cursor has come past it, so that everything before it has been read';
+
+COMMENT ON COLUMN outrider.delivery.suspect IS 'was in a batch whose worker died again and again: runs alone, counted before it runs';
+
+COMMENT ON COLUMN outrider.delivery.payload IS 'what its handler gets instead of the event''s own: it was edited for a replay';
+
+COMMENT ON COLUMN outrider.delivery.fingerprint IS 'errors with the same one have the same cause, as far as their texts say';
+
+CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.delivery
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    AS $$
+begin
+    return query
+    select d.* from "outrider".subscription as s
+    cross join lateral (
+        select d.* from "outrider".delivery as d
+        where d.subscription = s.name and d.status = 'failed' and d.id > p_after
+          and (p_event_type is null or d.event_type = p_event_type)
+          and (p_error_code is null or d.last_error_code = p_error_code)
+          and (p_fingerprint is null or d.fingerprint = p_fingerprint)
+          and (p_since is null or d.buried_at >= p_since)
+          and (p_until is null or d.buried_at < p_until)
+          and (p_generation is null or d.generation = p_generation)
+          and (p_workspace_id is null or p_workspace_id = (
+              select o.workspace_id from "outrider".outbox as o where o.seq = d.seq))
+        order by d.id limit p_limit) as d
+    where p_subscription is null or s.name = p_subscription
+    order by d.id limit p_limit;
+end
+$$;
+
+CREATE FUNCTION outrider.discard(p_deliveries bigint[], p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    discarded integer;
+begin
+    with gone as (
+        update "outrider".delivery as d
+        set status = 'discarded',
+            failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
+                'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', coalesce(p_by, session_user), 'reason', p_reason))
+        where d.id = any (p_deliveries) and d.status = 'failed'
+        returning d.subscription, d.event_id, d.last_error_code, d.last_error
+    )
+    insert into "outrider".audit (by, action, subscription, event_id, details)
+    select coalesce(p_by, session_user), 'discard', gone.subscription, gone.event_id,
+           jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'code', gone.last_error_code, 'error', gone.last_error))
+    from gone;
+    get diagnostics discarded = row_count;
+    return discarded;
+end
+$$;
+
+CREATE FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select jsonb_build_object('cycle', p_cycle, 'attempt', p_attempt, 'at', clock_timestamp(), 'code', p_code,
-                              'message', p_message, 'worker', p_worker)
+    select jsonb_strip_nulls(jsonb_build_object(
+        'cycle', p_cycle, 'attempt', p_attempt, 'at', clock_timestamp(), 'code', p_code, 'message', p_message,
+        'worker', p_worker, 'batch', p_batch))
+$$;
+
+CREATE FUNCTION outrider.fold_generation(p_subscription text, p_generation bigint) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '2s'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+    sub       "outrider".subscription;
+    lowest    bigint;
+    strangers bigint;
+    unread    boolean;
+    lines     text[];
+begin
+    if current_setting('transaction_isolation') <> 'read committed'
+       or pg_current_xact_id_if_assigned() is not null then
+        raise 'fold_generation must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';
+    end if;
+    lowest := (select min(c.seq) from "outrider".cursor as c
+               where c.subscription = p_subscription and c.generation in (0, p_generation));
+    if p_generation = 0 or lowest < pg_sequence_last_value('"outrider".outbox_seq'::regclass) - 100000 then
+        return false;
+    end if;
+    -- Whoever holds it sees to it that there are no more and no fewer cursors: register, open_generation.
+    select s.* into sub from "outrider".subscription as s where s.name = p_subscription for no key update skip locked;
+    if (select count(*) from (select from "outrider".cursor as c
+                              where c.subscription = p_subscription and c.generation in (0, p_generation)
+                              order by c.generation, c.partition for update skip locked) as held)
+       is distinct from 2 * sub.partitions then
+        return false;
+    end if;
+
+    select "outrider".foreign_floor(pg_current_snapshot()),
+           -- The limit: as a plain join the planner might go through the log once for each cursor.
+           exists (select from "outrider".outbox as o cross join lateral (
+                       select from "outrider".cursor as c
+                       where c.subscription = p_subscription and c.generation in (0, p_generation) and o.seq > c.seq
+                         and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1)
+                       limit 1) as not_passed
+                   where o.seq > lowest and o.generation = p_generation
+                     and (sub.event_types is null or o.event_type = any (sub.event_types))
+                     and (o.target is null or o.target = sub.context))
+           or exists (select from "outrider".cursor as c
+                      cross join "outrider".late_transactions(
+                          c.inflight, c.horizon, pg_current_snapshot(), c.floor, c.seq) as late (tx)
+                      cross join lateral (
+                          select o.* from "outrider".outbox as o
+                          where (o.tx, o.seq) > (late.tx, c.floor) and (o.tx, o.seq) <= (late.tx, c.seq)
+                            and o.seq > c.floor and o.seq <= c.seq
+                          order by o.tx, o.seq) as o
+                      where c.subscription = p_subscription and c.generation in (0, p_generation)
+                        and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1)
+                        and o.generation = p_generation
+                        and (sub.event_types is null or o.event_type = any (sub.event_types))
+                        and (o.target is null or o.target = sub.context))
+    into strangers, unread;
+    if unread or exists (
+        select from "outrider".cursor as c
+        where c.subscription = p_subscription and c.generation in (0, p_generation)
+          -- Pages of late events, a breaker; a restore that takes have not come to terms with.
+          and (c.owing is not null or c.open_until > now() or strangers > c.seq
+               or c.cluster <> (select system_identifier from pg_control_system())
+               or c.horizon >= pg_snapshot_xmax(pg_current_snapshot()))) then
+        return false;
+    end if;
+
+    -- Read by the other cursor, and not to be found again as a late one: see take.
+    update "outrider".cursor as c set floor = strangers
+    where c.subscription = p_subscription and c.generation = 0 and c.floor < strangers;
+    with moved as (
+        update "outrider".delivery as d set generation = 0, head = d.ordering_key is null and d.head
+        where d.subscription = p_subscription and d.generation = p_generation
+        returning d.ordering_key
+    )
+    select array_agg(distinct moved.ordering_key) filter (where moved.ordering_key is not null) into lines from moved;
+    perform "outrider".promote(p_subscription, 0, lines);
+    delete from "outrider".cursor as c where c.subscription = p_subscription and c.generation = p_generation;
+    return true;
+end
 $$;
 
 CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
@@ -121,75 +316,144 @@ begin
 end
 $_$;
 
-CREATE FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint DEFAULT NULL::bigint, p_replayed_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
+CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+    if p_to < 0 then
+        raise 'there is no generation %', p_to using errcode = 'OR006';
+    end if;
+    perform from "outrider".cursor as c
+    where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)
+    order by c.subscription, c.generation, c.partition for update;
+    return query
+    with moved as (
+        update "outrider".cursor as c set served_by = nullif(p_to, p_from)
+        where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)
+        returning c.subscription
+    ),
+    told as (
+        insert into "outrider".audit (by, action, subscription, details)
+        select coalesce(p_by, session_user), 'move_generation', moved.subscription,
+               jsonb_build_object('from', p_from, 'to', p_to)
+        from (select distinct subscription from moved) as moved
+    )
+    select distinct moved.subscription from moved order by 1;
+end
+$$;
+
+CREATE FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+    lines text[];
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'open_generation needs a READ COMMITTED transaction' using errcode = 'OR001';
+    end if;
+    if p_generation <= 0 or exists (select from "outrider".cursor as c
+                                    where c.subscription = p_subscription and c.generation = p_generation) then
+        return false;
+    end if;
+    perform from "outrider".subscription as s where s.name = p_subscription and s.kind = 'handler' for no key update;
+    if not found then
+        return false;
+    end if;
+    perform from "outrider".cursor as c where c.subscription = p_subscription and c.generation = 0
+    order by c.partition for update;
+    insert into "outrider".cursor (
+        subscription, generation, partition,
+        seq, floor, inflight, horizon, owing, owed_after, mark_seq, mark_xid, cluster)
+    select c.subscription, p_generation, c.partition,
+           c.seq, c.floor, c.inflight, c.horizon, c.owing, c.owed_after, c.mark_seq, c.mark_xid, c.cluster
+    from "outrider".cursor as c where c.subscription = p_subscription and c.generation = 0
+    on conflict do nothing;
+    if not found then
+        return false;
+    end if;
+    with moved as (
+        update "outrider".delivery as d set generation = p_generation, head = d.ordering_key is null and d.head
+        from "outrider".outbox as o
+        where d.subscription = p_subscription and d.generation = 0 and o.seq = d.seq and o.generation = p_generation
+        returning d.ordering_key
+    )
+    select array_agg(distinct moved.ordering_key) filter (where moved.ordering_key is not null) into lines from moved;
+    perform "outrider".promote(p_subscription, 0, lines);
+    perform "outrider".promote(p_subscription, p_generation, lines);
+    return true;
+end
+$$;
+
+CREATE FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint DEFAULT NULL::bigint, p_replayed_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
+    SET lock_timeout TO '10s'
     AS $$
 #variable_conflict use_column
 declare
-    dead  "outrider".delivery;
-    found boolean := false;
-    told  text[] := '{}';
+    names    text[];
+    outcomes text[];
 begin
-    for dead in
-        select d.* from "outrider".delivery as d
-        where d.event_id = p_event_id and d.status = 'failed' and d.subscription = coalesce(p_subscription, d.subscription)
-        order by d.subscription, d.seq
-    loop
-        if p_new_generation <> dead.generation then
-            raise 'event % is of generation %, and cannot be replayed in generation %',
-                p_event_id, dead.generation, p_new_generation
-                using errcode = 'OR006', hint = 'Leave out p_new_generation.';
-        end if;
-        perform from "outrider".cursor as c
-        where c.subscription = dead.subscription and c.generation = dead.generation and c.partition = dead.partition
-        for update;
-        -- Again under the lock: somebody else may have replayed it meanwhile.
-        select d.* into dead from "outrider".delivery as d where d.id = dead.id and d.status = 'failed';
-        continue when dead.id is null;
-        found := true;
-        subscription := dead.subscription;
-        told := told || dead.subscription;
-        if exists (select from "outrider".outbox as o join "outrider".event_handled as h
-                       on h.handler_name = dead.subscription
-                      and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
-                   where o.seq = dead.seq) then
-            outcome := 'skipped_handled';
-            return next;
-            continue;
-        end if;
-        update "outrider".delivery as d
-        set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false,
-            cycle = d.cycle + 1, run_at = now(),
-            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
-                                    else d.failure_history end) || jsonb_build_object(
-                'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', coalesce(p_replayed_by, session_user))
-        where d.id = dead.id;
-        perform "outrider".promote(dead.subscription, array[dead.ordering_key]);
-        perform pg_notify(
-            case dead.generation when 0 then 'outbox_default' else 'outbox_gen_' || dead.generation end, dead.event_type);
-        outcome := 'replayed';
-        return next;
-    end loop;
-    for subscription in
-        select s.name from "outrider".subscription as s
+    if p_force and p_subscription is null then
+        raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
+    end if;
+    if p_force then
+        perform from "outrider".cursor as c where c.subscription = p_subscription
+        order by c.generation, c.partition for update;
+        insert into "outrider".delivery (
+            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
+            failure_history)
+        select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
+               case s.ordering when 'total' then '' when 'key' then o.aggregate_id end, 'discarded', false, true, now(),
+               coalesce(h.failure_history, '[]')
+        from "outrider".outbox as o
+        join "outrider".subscription as s on s.name = p_subscription and s.kind = 'handler'
+        join "outrider".event_handled as h
+            on h.handler_name = s.name
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+        cross join lateral (
+            select c.generation, c.partition from "outrider".cursor as c
+            where c.subscription = s.name and c.generation in (0, o.generation)
+              and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (s.partitions - 1)
+            order by c.generation desc limit 1) as place
+        where o.id = p_event_id
+        on conflict (subscription, seq) do nothing;
+    end if;
+    -- What is gone when its line is ours at last has been handled meanwhile, and is found there.
+    select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes
+    from "outrider".replay(
+        array(select d.id from "outrider".delivery as d
+              where d.event_id = p_event_id and d.subscription = coalesce(p_subscription, d.subscription)
+                and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+              order by d.subscription, d.seq),
+        p_replayed_by, p_new_generation, p_force, p_payload) as replayed
+    where replayed.subscription is not null;
+    return query
+    with found as materialized (
+        select told.subscription, told.outcome from unnest(names, outcomes) as told (subscription, outcome)
+    ),
+    handled as materialized (
+        select distinct s.name as subscription, 'skipped_handled' as outcome
+        from "outrider".subscription as s
         join "outrider".outbox as o on o.id = p_event_id
         join "outrider".event_handled as h
             on h.handler_name = s.name
            and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
-        where s.name = coalesce(p_subscription, s.name) and not s.name = any (told)
-        order by s.name
-    loop
-        found := true;
-        outcome := 'skipped_handled';
-        return next;
-    end loop;
-    if not found then
-        subscription := p_subscription;
-        outcome := 'not_found';
-        return next;
-    end if;
+        where s.name = coalesce(p_subscription, s.name)
+          and not exists (select from found where found.subscription = s.name)
+    )
+    select found.subscription, found.outcome from found
+    union all
+    select handled.subscription, handled.outcome from handled
+    union all
+    select p_subscription, 'not_found' where not exists (select from found) and not exists (select from handled)
+    order by 1;
 end
 $$;
 
@@ -204,6 +468,7 @@ CREATE FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jso
 declare
     cur   "outrider".cursor;
     sub   "outrider".subscription;
+    place record;
     lines text[];
     told  bigint[];
 begin
@@ -211,18 +476,32 @@ begin
         update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
     end if;
-    if p_cursor is not null then
-        perform nextval(format('"outrider".excused_%s', p_cursor)::regclass);
-    end if;
     if p_failed is null then
+        perform nextval(to_regclass(format('"outrider".excused_%s', p_cursor)));
         return '{}';
     end if;
-    select c.* into strict cur from "outrider".cursor as c where c.id = p_cursor for update;
-    select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
+    -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
+    loop
+        select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
+        select coalesce(d.generation, own.generation, 0) as generation,
+               coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1) as partition
+        into strict place
+        from "outrider".outbox as o
+        left join "outrider".delivery as d on d.subscription = p_subscription and d.seq = o.seq
+        left join lateral (select c.generation from "outrider".cursor as c
+                           where c.subscription = p_subscription and c.generation = o.generation limit 1) as own on true
+        where o.seq = (p_failed -> 0 ->> 'seq')::bigint;
+        exit when (cur.generation, cur.partition) = (place.generation, place.partition);
+        select c.* into cur from "outrider".cursor as c
+        where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
+        for update;
+    end loop;
+    perform nextval(to_regclass(format('"outrider".excused_%s', p_cursor)));
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (
-            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean)
+            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean,
+            batch text)
     ),
     again as (
         update "outrider".delivery as d
@@ -232,26 +511,30 @@ begin
             head            = d.head and not f.dead,
             suspect         = false,
             crashes         = 0,
+            buried_at       = case when f.dead then now() end,
             last_error_code = f.code,
             last_error      = f.message,
             first_failed_at = coalesce(d.first_failed_at, now()),
             -- The newest say most.
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
                                     else d.failure_history end)
-                              || "outrider".failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker)
+                              || "outrider".failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker, f.batch)
         from failed as f
         where d.subscription = p_subscription and d.seq = f.seq and d.status = 'pending' and d.attempts = f.attempt - 1
+          and (f.batch is null or not d.failure_history @> jsonb_build_array(
+                   jsonb_build_object('batch', f.batch, 'worker', p_worker)))
         returning d.seq, d.ordering_key
     ),
     fresh as (
         insert into "outrider".delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            attempts, last_error_code, last_error, first_failed_at, failure_history)
+            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history)
         select p_subscription, cur.generation,
                coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1), o.seq, o.id, o.event_type,
                lined.line, case when f.dead then 'failed' else 'pending' end, not f.dead and lined.line is null, false,
-               now() + f.delay * interval '1 second', f.counted::integer, f.code, f.message, now(),
-               jsonb_build_array("outrider".failure(1, f.counted::integer, f.code, f.message, p_worker))
+               now() + f.delay * interval '1 second', f.counted::integer,
+               case when f.dead then now() end, f.code, f.message, now(),
+               jsonb_build_array("outrider".failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch))
         from failed as f
         cross join lateral (select o.* from "outrider".outbox as o where o.seq = f.seq limit 1) as o
         cross join lateral (
@@ -261,6 +544,9 @@ begin
               select from "outrider".event_handled as h
               where h.handler_name = p_subscription
                 and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text))
+          -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
+          and not exists (select from "outrider".withdrawal as w where w.seq = f.seq)
+          and (sub.event_types is null or o.event_type = any (sub.event_types))
         on conflict (subscription, seq) do nothing
         returning seq, ordering_key
     ),
@@ -270,7 +556,19 @@ begin
     select coalesce(array_agg(parked.seq), '{}'),
            array_agg(distinct parked.ordering_key) filter (where parked.ordering_key is not null)
     into told, lines from parked;
-    perform "outrider".promote(p_subscription, lines);
+    perform "outrider".promote(p_subscription, cur.generation, lines);
+    with broken as (
+        update "outrider".cursor as c
+        set failures   = c.failures + 1,
+            open_until = case when c.failures + 1 >= f.trip then
+                now() + interval '1 second' * least(f.probe * 2 ^ least(c.failures + 1 - f.trip, 30), f.longest) end
+        from jsonb_to_recordset(p_failed) as f (
+            seq bigint, trip integer, probe double precision, longest double precision, spared boolean)
+        where c.id = cur.id and f.trip is not null and f.seq = any (told)
+        returning f.seq, f.spared, c.open_until + interval '1 second' * f.probe as later
+    )
+    update "outrider".delivery as d set run_at = broken.later
+    from broken where broken.spared and d.subscription = p_subscription and d.seq = broken.seq;
     return told;
 end
 $$;
@@ -289,7 +587,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.promote(p_subscription text, p_lines text[]) RETURNS void
+CREATE FUNCTION outrider.promote(p_subscription text, p_generation bigint, p_lines text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -299,10 +597,11 @@ declare
 begin
     foreach line in array coalesce(p_lines, '{}') loop
         first := (select min(d.seq) from "outrider".delivery as d
-                  where d.subscription = p_subscription and d.ordering_key = line and d.status = 'pending');
+                  where d.subscription = p_subscription and d.generation = p_generation and d.ordering_key = line
+                    and d.status = 'pending');
         update "outrider".delivery as d set head = false
-        where d.subscription = p_subscription and d.ordering_key = line and d.status = 'pending' and d.head
-          and d.seq <> first;
+        where d.subscription = p_subscription and d.generation = p_generation and d.ordering_key = line
+          and d.status = 'pending' and d.head and d.seq <> first;
         update "outrider".delivery as d set head = true
         where d.subscription = p_subscription and d.seq = first and not d.head;
     end loop;
@@ -440,9 +739,10 @@ begin
         while partitions < p_partitions loop
             insert into "outrider".cursor (
                 subscription, generation, partition,
-                seq, floor, inflight, horizon, owing, owed_after, mark_seq, mark_xid, cluster)
+                seq, floor, inflight, horizon, owing, owed_after, mark_seq, mark_xid, cluster, served_by)
             select c.subscription, c.generation, c.partition + register.partitions,
-                   c.seq, c.floor, c.inflight, c.horizon, c.owing, c.owed_after, c.mark_seq, c.mark_xid, c.cluster
+                   c.seq, c.floor, c.inflight, c.horizon, c.owing, c.owed_after, c.mark_seq, c.mark_xid, c.cluster,
+                   c.served_by
             from "outrider".cursor as c where c.subscription = p_name;
             partitions := partitions * 2;
         end loop;
@@ -452,6 +752,112 @@ begin
         from "outrider".outbox as o where d.subscription = p_name and o.seq = d.seq;
         outcome := 'extended';
     end if;
+end
+$$;
+
+CREATE FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text DEFAULT NULL::text, p_new_generation bigint DEFAULT NULL::bigint, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb) RETURNS TABLE(delivery bigint, event_id uuid, subscription text, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '10s'
+    AS $$
+#variable_conflict use_column
+declare
+    replayer  text := coalesce(p_replayed_by, session_user);
+    allowed   bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
+    wrong     record;
+    places    bigint[];
+    held      bigint[] := '{}';
+    handled   bigint[];
+    revived   bigint[];
+begin
+    if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
+        raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
+    end if;
+    -- Looked up again after the wait: partitions may have been doubled, a generation opened or folded.
+    loop
+        places := array(
+            select distinct c.id from "outrider".delivery as d join "outrider".cursor as c
+                on c.subscription = d.subscription and c.partition = d.partition
+               and c.generation in (d.generation, coalesce(p_new_generation, d.generation))
+            where d.id = any (p_deliveries));
+        exit when places <@ held;
+        held := array(select locked.id from (
+            select c.id from "outrider".cursor as c where c.id = any (places)
+            order by c.subscription, c.generation, c.partition for update) as locked);
+    end loop;
+    -- Under the lock, so that the generation stays.
+    select d.subscription into wrong from "outrider".delivery as d
+    where d.id = any (p_deliveries) and p_new_generation is not null
+      and not exists (select from "outrider".cursor as c
+                      where c.subscription = d.subscription and c.generation = p_new_generation);
+    if found then
+        raise 'no worker of generation % has come up for "%"', p_new_generation, wrong.subscription
+            using errcode = 'OR006', hint = format('Its generations are %s. Start its workers first, or leave it out.', (
+                select string_agg(distinct c.generation::text, ', ') from "outrider".cursor as c
+                where c.subscription = wrong.subscription));
+    end if;
+
+    handled := array(
+        select d.id from "outrider".delivery as d join "outrider".outbox as o on o.seq = d.seq
+        join "outrider".event_handled as h
+            on h.handler_name = d.subscription
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+        where d.id = any (p_deliveries) and d.status in ('failed', 'discarded'));
+    if p_force then
+        with gone as (
+            delete from "outrider".event_handled as h using "outrider".delivery as d, "outrider".outbox as o
+            where d.id = any (handled) and o.seq = d.seq and h.handler_name = d.subscription
+              and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+            returning d.id, to_jsonb(h) as receipt
+        )
+        insert into "outrider".audit (by, action, subscription, event_id, details)
+        select replayer, 'force_replay', d.subscription, d.event_id, jsonb_strip_nulls(jsonb_build_object(
+            'receipt', gone.receipt, 'discarded', nullif(gone.receipt is null and d.status = 'discarded', false)))
+        from "outrider".delivery as d left join gone on gone.id = d.id
+        where d.id = any (p_deliveries) and d.status in ('failed', 'discarded');
+        handled := '{}';
+    end if;
+
+    with back as (
+        update "outrider".delivery as d
+        set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false,
+            cycle = d.cycle + 1, run_at = now(), buried_at = null, payload = coalesce(p_payload, d.payload),
+            generation = coalesce(p_new_generation, d.generation),
+            -- What its cursor will not read any more need not wait for it.
+            reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
+                select from "outrider".subscription as s where s.name = d.subscription
+                   and (s.event_types is null or d.event_type = any (s.event_types))),
+            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                    else d.failure_history end) || jsonb_strip_nulls(jsonb_build_object(
+                'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', replayer,
+                'forced', nullif(p_force, false), 'edited', nullif(p_payload is not null, false),
+                'generation', p_new_generation))
+        where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+          and d.id <> all (handled)
+        returning d.id
+    )
+    select array_agg(back.id) into revived from back;
+    if p_payload is not null then  -- a statement of its own: who only replays needs no right to the audit
+        insert into "outrider".audit (by, action, subscription, event_id, details)
+        select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload)
+        from "outrider".delivery as d where d.id = any (revived);
+    end if;
+    perform "outrider".promote(line.subscription, line.generation, line.keys)
+    from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from "outrider".delivery as d
+          where d.id = any (revived) and d.ordering_key is not null
+          group by d.subscription, d.generation) as line;
+    perform pg_notify(poke.channel, poke.event_type)
+    from (select distinct d.event_type, case d.generation when 0 then 'outbox_default'
+                                                          else 'outbox_gen_' || d.generation end as channel
+          from "outrider".delivery as d where d.id = any (revived)) as poke;
+    return query
+    select asked.id, d.event_id, d.subscription,
+           case when asked.id = any (revived) then 'replayed'
+                when asked.id = any (handled) then 'skipped_handled' else 'not_found' end
+    from unnest(p_deliveries) with ordinality as asked (id, place)
+    left join "outrider".delivery as d on d.id = asked.id
+    order by asked.place;
 end
 $$;
 
@@ -489,6 +895,9 @@ declare
     deaths     bigint;
     first_seq  bigint;
     settles    boolean;
+    others     bigint[];
+    filtered   boolean;
+    withdrawn  boolean;
     suspicious boolean := false;
     diverting  boolean := false;
 begin
@@ -518,6 +927,10 @@ begin
             raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, q
                 using errcode = 'OR003',
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
+        end if;
+        if cur.open_until > now() and p_armed is null then
+            head.outcome := coalesce(nullif(head.outcome, 'idle'), 'open');
+            continue;
         end if;
         if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
            and cur.seq >= q and cur.owing is null and p_armed is null
@@ -550,15 +963,22 @@ begin
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
-        if sub.paused_at is not null then
+        if sub.paused_at is not null
+           or exists (select from "outrider".setting as s where s.name = 'paused' and s.value <> 0) then
             head.outcome := 'paused';
         elsif not sub.event_types <@ p_knows then
             head.outcome := 'unknown';
+        elsif cur.open_until > now() and p_armed is null then
+            head.outcome := 'open';
         elsif sub.ordering = 'total' then
             -- Its first parked event, up to which the log may be read; beyond it the cursor waits.
             first_seq := (select min(d.seq) from "outrider".delivery as d
-                          where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = '');
+                          where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
+                            and d.ordering_key = '');
             if first_seq <= cur.seq and p_armed is null and not exists (
+                -- Late, and not read again since it failed: read on.
+                select from "outrider".delivery as d
+                where d.subscription = p_subscription and d.seq = first_seq and not d.reached) and not exists (
                 select from "outrider".delivery as d
                 where d.subscription = p_subscription and d.generation = p_generation and d.partition = cur.partition
                   and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
@@ -568,7 +988,7 @@ begin
     end if;
     if head.outcome <> 'taken' then
         head.due_in := (
-            select extract(epoch from min(next.run_at) - now())
+            select extract(epoch from min(greatest(next.run_at, case when c.open_until > now() then c.open_until end)) - now())
             from "outrider".cursor as c cross join lateral (
                 select min(d.run_at) as run_at from "outrider".delivery as d
                 where d.subscription = p_subscription and d.generation = p_generation and d.partition = c.partition
@@ -580,6 +1000,15 @@ begin
     r := pg_current_xact_id();
     q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
     settles := sub.kind = 'handler';
+    -- After the lock: who opens a generation copies this cursor under it.
+    others := case p_generation when 0 then array(
+        select distinct c.generation from "outrider".cursor as c
+        where c.subscription = p_subscription and c.generation <> 0) else '{}' end;
+    filtered := p_generation <> 0 or others <> '{}';
+    withdrawn := exists (select from "outrider".withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
+    if cur.open_until is not null then
+        p_limit := 1;
+    end if;
 
     if settles then
         this_take := nextval(format('"outrider".takes_%s', cur.id)::regclass);
@@ -602,7 +1031,7 @@ begin
         -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
         diverting := suspicious or exists (
             select from "outrider".delivery as d
-            where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor));
+            where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after));
         if exists (select from "outrider".delivery as d
                    where d.subscription = p_subscription and d.generation = p_generation
                      and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
@@ -658,6 +1087,9 @@ begin
               and (step.target is null or step.target = sub.context)
               and (sub.partitions = 1
                    or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
+              and (not filtered or case p_generation when 0 then step.generation <> all (others)
+                                                     else step.generation = p_generation end)
+              and (not withdrawn or not exists (select from "outrider".withdrawal as w where w.seq = step.seq))
             limit p_limit
         ) as o
     ),
@@ -694,6 +1126,9 @@ begin
           and (step.target is null or step.target = sub.context)
           and (sub.partitions = 1
                or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
+          and (not filtered or case p_generation when 0 then step.generation <> all (others)
+                                                 else step.generation = p_generation end)
+          and (not withdrawn or not exists (select from "outrider".withdrawal as w where w.seq = step.seq))
         limit (select case when cur.owing is null and late_end.seq is null then p_limit - late_end.events else 0 end
                from late_end)
     ),
@@ -707,29 +1142,6 @@ begin
         end as seq
         from late_end left join fresh on true
         group by late_end.seq, late_end.events
-    ),
-    advance as (
-        update "outrider".cursor as c
-        set seq        = fresh_end.seq,
-            owing      = case when late_end.seq is null then null else
-                             coalesce(cur.owing, (select array_agg(late_tx.tx) from late_tx)) end,
-            owed_after = late_end.seq,
-            inflight   = case when cur.owing is null then snapshot.now else cur.inflight end,
-            horizon    = case when cur.owing is null and late_end.seq is null then r else cur.horizon end,
-            -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
-            floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
-                                  (select max(fresh.seq) from fresh
-                                   where not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
-            mark_seq   = case when moved.mark then q else cur.mark_seq end,
-            mark_xid   = case when moved.mark then r else cur.mark_xid end,
-            cluster    = cur.cluster,
-            takes      = coalesce(this_take, c.takes),
-            excused    = coalesce(new_excused, c.excused)
-        from snapshot, late_end, fresh_end,
-             lateral (select cur.owing is null and late_end.seq is null
-                             and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
-        where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
-        returning case when c.seq = q and c.owing is null and cur.owing is null then 'done' else 'more' end as outcome
     ),
     batch as materialized (
         select 1 as part, late.seq, late.id, late.event_type, late.event_version, late.occurred_at, late.source,
@@ -754,7 +1166,7 @@ begin
                            where d.subscription = p_subscription and d.seq = batch.seq) as known) as seen
         where diverting and (suspicious or seen.known
               or exists (select from "outrider".delivery as d
-                         where d.subscription = p_subscription and d.status = 'pending'
+                         where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
                            and d.ordering_key = lined.line and d.seq < batch.seq))
     ),
     passed as (
@@ -796,6 +1208,34 @@ begin
     ),
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
+    ),
+    advance as (
+        update "outrider".cursor as c
+        set seq        = fresh_end.seq,
+            owing      = case when late_end.seq is null then null else
+                             coalesce(cur.owing, (select array_agg(late_tx.tx) from late_tx)) end,
+            owed_after = late_end.seq,
+            inflight   = case when cur.owing is null then snapshot.now else cur.inflight end,
+            horizon    = case when cur.owing is null and late_end.seq is null then r else cur.horizon end,
+            -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
+            floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
+                                  (select max(fresh.seq) from fresh
+                                   where not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
+            mark_seq   = case when moved.mark then q else cur.mark_seq end,
+            mark_xid   = case when moved.mark then r else cur.mark_xid end,
+            cluster    = cur.cluster,
+            takes      = coalesce(this_take, c.takes),
+            excused    = coalesce(new_excused, c.excused),
+            failures   = case when receipts_there.yes then 0 else c.failures end,
+            open_until = case when not receipts_there.yes then c.open_until end
+        from snapshot, late_end, fresh_end,
+             lateral (select cur.owing is null and late_end.seq is null
+                             and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved,
+             lateral (select (cur.failures > 0 or cur.open_until is not null) and exists (select from receipts) as yes
+                     ) as receipts_there
+        where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
+        returning case when cur.open_until is not null and exists (select from batch) then 'probe'
+                       when c.seq = q and c.owing is null and cur.owing is null then 'done' else 'more' end as outcome
     )
     select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded,
            e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
@@ -825,9 +1265,9 @@ begin
     order by e.part, e.seq;
 
     if suspicious then
-        perform "outrider".promote(p_subscription, array(
+        perform "outrider".promote(p_subscription, p_generation, array(
             select distinct d.ordering_key from "outrider".delivery as d
-            where d.subscription = p_subscription and d.status = 'pending' and d.suspect and d.ordering_key is not null));
+            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.suspect and d.ordering_key is not null));
     end if;
 end
 $$;
@@ -848,11 +1288,16 @@ CREATE TABLE outrider.cursor (
     id bigint NOT NULL,
     takes bigint DEFAULT 0 NOT NULL,
     excused bigint DEFAULT 0 NOT NULL,
+    served_by bigint,
+    failures integer DEFAULT 0 NOT NULL,
+    open_until timestamp with time zone,
     CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
     CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
     CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
 )
 WITH (fillfactor='50');
+
+COMMENT ON COLUMN outrider.cursor.generation IS '0 = whatever has no cursor of its own generation: without generations, everything';
 
 COMMENT ON COLUMN outrider.cursor.seq IS 'every committed event up to here is read, except those of inflight and owing';
 
@@ -871,6 +1316,12 @@ COMMENT ON COLUMN outrider.cursor.cluster IS 'the system identifier of the clust
 COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
 
 COMMENT ON COLUMN outrider.cursor.excused IS 'the sequence excused_<id> at the last commit: rollbacks in good order';
+
+COMMENT ON COLUMN outrider.cursor.served_by IS 'the generation whose workers serve it; null = its own';
+
+COMMENT ON COLUMN outrider.cursor.failures IS 'in a row, where the handler has a breaker';
+
+COMMENT ON COLUMN outrider.cursor.open_until IS 'the breaker is open: nothing is taken before; after it one event at a time, until one succeeds';
 
 CREATE FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
@@ -895,14 +1346,15 @@ begin
               where h.subscription = p_subscription and h.generation = p_cursor.generation
                 and h.partition = p_cursor.partition and h.status = 'pending' and h.head and h.reached
                 and h.run_at <= now()) as due
-        where d.subscription = p_subscription and d.status = 'pending'
+        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.status = 'pending'
           and (d.id = due.id or d.ordering_key = due.ordering_key);
         return;
     end if;
 
     if p_armed is not null then
         select d.* into first from "outrider".delivery as d
-        where d.id = p_armed and d.subscription = p_subscription and d.status = 'pending' and d.head;
+        where d.id = p_armed and d.subscription = p_subscription and d.status = 'pending' and d.head
+          and d.generation = p_cursor.generation and d.partition = p_cursor.partition;
     else
         select d.* into first from "outrider".delivery as d
         where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
@@ -947,8 +1399,8 @@ begin
                  from (select f.id, f.seq,
                               bool_or(f.suspect or not f.reached or f.run_at > now()) over (order by f.seq) as stopped
                        from (select f.* from "outrider".delivery as f
-                             where f.subscription = p_subscription and f.ordering_key = h.ordering_key
-                               and f.status = 'pending' and not f.head
+                             where f.subscription = p_subscription and f.generation = p_cursor.generation
+                               and f.ordering_key = h.ordering_key and f.status = 'pending' and not f.head
                              order by f.seq limit p_limit) as f) as f
                  where not f.stopped)
             ) as one
@@ -957,20 +1409,27 @@ begin
 
     lines := array(select distinct d.ordering_key from "outrider".delivery as d
                    where d.id = any (chosen) and d.ordering_key is not null);
-    update "outrider".cursor as c set takes = head.batch, excused = p_excused where c.id = p_cursor.id;
+    if p_cursor.open_until is not null then
+        head.outcome := 'probe';
+    end if;
+    update "outrider".cursor as c set takes = head.batch, excused = p_excused, failures = 0, open_until = null
+    where c.id = p_cursor.id;
 
     return query
     with gone as (
         delete from "outrider".delivery as d where d.id = any (chosen)
-        returning d.id, d.seq, d.attempts, d.ordering_key
+        returning d.id, d.seq, d.attempts, d.ordering_key, d.payload, nullif(d.failure_history, '[]') as failure_history
     ),
     batch as materialized (
-        select array_position(chosen, gone.id) as place, gone.attempts + 1 as attempt, o.*
+        select array_position(chosen, gone.id) as place, gone.attempts + 1 as attempt, gone.payload as edited,
+               gone.failure_history, o.*
         from gone cross join lateral (select o.* from "outrider".outbox as o where o.seq = gone.seq limit 1) as o
     ),
     receipts as (
-        insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
-        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
+        insert into "outrider".event_handled (
+            handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history)
+        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
+               winner.failure_history
         from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
               from batch) as winner
         order by winner.key, winner.place
@@ -986,12 +1445,12 @@ begin
     (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
             b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
-            b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+            coalesce(b.edited, b.payload)::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
      from batch as b
      where b.seq in (select receipts.seq from receipts)
      order by b.place);
 
-    perform "outrider".promote(p_subscription, lines);
+    perform "outrider".promote(p_subscription, p_cursor.generation, lines);
 end
 $$;
 
@@ -999,6 +1458,79 @@ CREATE FUNCTION outrider.uuid7() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$select uuidv7()$$;
+
+CREATE FUNCTION outrider.withdraw(p_event_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    seqs      bigint[] := array(select o.seq from "outrider".outbox as o where o.id = p_event_id);
+    concerned text[];
+    held      text[] := '{}';
+    outcomes  jsonb;
+    gone      "outrider".delivery;
+    owed      jsonb := '[]';
+begin
+    if seqs = '{}' then
+        outcome := 'not_found';
+        return next;
+        return;
+    end if;
+    loop
+        concerned := array(select distinct e.subscription from "outrider".event_status as e where e.event_id = p_event_id);
+        exit when concerned <@ held;
+        held := held || concerned;
+        perform from "outrider".subscription as s where s.name = any (concerned) order by s.name for no key update;
+        perform from "outrider".cursor as c where c.subscription = any (concerned)
+        order by c.subscription, c.generation, c.partition for update;
+    end loop;
+    outcomes := coalesce((
+        select jsonb_object_agg(each.subscription, each.outcome)
+        from (select e.subscription, max(case e.status when 'delivered' then 'delivered' else 'withdrawn' end) as outcome
+              from "outrider".event_status as e
+              where e.event_id = p_event_id and e.subscription = any (concerned)
+              group by e.subscription) as each), '{}');
+
+    insert into "outrider".withdrawal (seq, event_id, withdrawn_by, reason)
+    select each.seq, p_event_id, coalesce(p_by, session_user), p_reason from unnest(seqs) as each (seq)
+    on conflict do nothing;
+    for gone in
+        delete from "outrider".delivery as d where d.subscription = any (concerned) and d.seq = any (seqs) returning d.*
+    loop
+        owed := owed || to_jsonb(gone);
+        perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
+        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+                          gone.event_type);
+    end loop;
+    insert into "outrider".audit (by, action, event_id, details)
+    values (coalesce(p_by, session_user), 'withdraw', p_event_id, jsonb_strip_nulls(jsonb_build_object(
+        'reason', p_reason, 'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
+    return query select told.key, told.value from jsonb_each_text(outcomes) as told order by told.key;
+end
+$$;
+
+CREATE TABLE outrider.audit (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    role text DEFAULT SESSION_USER NOT NULL,
+    by text NOT NULL,
+    action text NOT NULL,
+    subscription text,
+    event_id uuid,
+    details jsonb DEFAULT '{}'::jsonb NOT NULL
+);
+
+ALTER TABLE outrider.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME outrider.audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 ALTER TABLE outrider.cursor ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME outrider.cursor_id_seq
@@ -1008,41 +1540,6 @@ ALTER TABLE outrider.cursor ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE TABLE outrider.delivery (
-    id bigint NOT NULL,
-    subscription text NOT NULL,
-    generation bigint DEFAULT 0 NOT NULL,
-    partition integer NOT NULL,
-    seq bigint NOT NULL,
-    event_id uuid NOT NULL,
-    event_type text NOT NULL,
-    ordering_key text,
-    status text NOT NULL,
-    head boolean NOT NULL,
-    reached boolean NOT NULL,
-    run_at timestamp with time zone NOT NULL,
-    attempts integer DEFAULT 0 NOT NULL,
-    suspect boolean DEFAULT false NOT NULL,
-    crashes integer DEFAULT 0 NOT NULL,
-    last_error_code text,
-    last_error text,
-    first_failed_at timestamp with time zone,
-    cycle integer DEFAULT 1 NOT NULL,
-    failure_history jsonb DEFAULT '[]'::jsonb NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
-    CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = 'failed'::text))),
-    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text])))
-);
-
-COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting; null = nothing';
-
-COMMENT ON COLUMN outrider.delivery.head IS 'the first of its key: the only one that is retried';
-
-COMMENT ON COLUMN outrider.delivery.reached IS 'the cursor has come past it, so that everything before it has been read';
-
-COMMENT ON COLUMN outrider.delivery.suspect IS 'was in a batch whose worker died again and again: runs alone, counted before it runs';
 
 ALTER TABLE outrider.delivery ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME outrider.delivery_id_seq
@@ -1061,20 +1558,15 @@ CREATE TABLE outrider.event_handled (
     handled_at timestamp with time zone DEFAULT now() NOT NULL,
     generation bigint NOT NULL,
     content_class text NOT NULL,
-    result jsonb
+    result jsonb,
+    failure_history jsonb
 );
 
 COMMENT ON COLUMN outrider.event_handled.handler_name IS 'the subscription';
 
 COMMENT ON COLUMN outrider.event_handled.idempotency_key IS 'event type:key as the producer gave it, or the event''s id';
 
-CREATE TABLE outrider.migration (
-    version integer NOT NULL,
-    name text NOT NULL,
-    breaking boolean NOT NULL,
-    applied_at timestamp with time zone DEFAULT now() NOT NULL,
-    applied_by text NOT NULL
-);
+COMMENT ON COLUMN outrider.event_handled.failure_history IS 'of an event that was handled only after it had failed';
 
 CREATE TABLE outrider.outbox (
     tx xid8 DEFAULT pg_current_xact_id() NOT NULL,
@@ -1119,6 +1611,131 @@ COMMENT ON COLUMN outrider.outbox.aggregate_id IS 'the ordering key; null = no o
 COMMENT ON COLUMN outrider.outbox.idempotency_key IS 'null = the event''s id';
 
 COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; null = born here';
+
+CREATE TABLE outrider.subscription (
+    name text NOT NULL,
+    kind text NOT NULL,
+    context text NOT NULL,
+    event_types text[],
+    partitions integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    ordering text DEFAULT 'key'::text NOT NULL,
+    paused_at timestamp with time zone,
+    CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
+    CONSTRAINT subscription_event_types_check CHECK ((cardinality(event_types) > 0)),
+    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text]))),
+    CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
+    CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
+    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
+    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1)))
+);
+
+COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type';
+
+COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
+
+CREATE TABLE outrider.withdrawal (
+    seq bigint NOT NULL,
+    event_id uuid NOT NULL,
+    withdrawn_at timestamp with time zone DEFAULT now() NOT NULL,
+    withdrawn_by text NOT NULL,
+    reason text
+);
+
+CREATE VIEW outrider.event_status AS
+ SELECT o.id AS event_id,
+    o.seq,
+    o.event_type,
+    o.occurred_at,
+    o.workspace_id,
+    o.generation,
+    s.name AS subscription,
+        CASE
+            WHEN (h.event_id = o.id) THEN 'delivered'::text
+            WHEN (w.seq IS NOT NULL) THEN COALESCE(told.outcome, 'withdrawn'::text)
+            WHEN (d.status = ANY (ARRAY['failed'::text, 'discarded'::text])) THEN d.status
+            WHEN (h.handler_name IS NOT NULL) THEN 'delivered'::text
+            WHEN (d.id IS NOT NULL) THEN d.status
+            WHEN place.passed THEN 'delivered'::text
+            ELSE 'pending'::text
+        END AS status,
+    d.attempts,
+    d.run_at,
+    h.handled_at,
+    NULLIF(h.event_id, o.id) AS handled_as,
+    d.last_error_code,
+    d.last_error,
+    COALESCE(d.failure_history,
+        CASE
+            WHEN (h.event_id = o.id) THEN h.failure_history
+            ELSE NULL::jsonb
+        END) AS failure_history
+   FROM (((((((outrider.outbox o
+     CROSS JOIN outrider.subscription s)
+     CROSS JOIN LATERAL ( SELECT ((o.target IS NULL) OR (o.target = s.context)) AS addressed,
+            ((s.event_types IS NULL) OR (o.event_type = ANY (s.event_types))) AS wanted) fits)
+     CROSS JOIN LATERAL ( SELECT ((o.seq <= c.seq) AND (NOT COALESCE(((o.tx = ANY (c.owing)) AND (o.seq > c.owed_after)), false)) AND (NOT ((o.seq > c.floor) AND (o.tx < c.horizon) AND (NOT pg_visible_in_snapshot(o.tx, c.inflight))))) AS passed
+           FROM outrider.cursor c
+          WHERE ((c.subscription = s.name) AND (c.generation = ANY (ARRAY[(0)::bigint, o.generation])) AND (c.partition = (COALESCE(hashtextextended(o.aggregate_id, (0)::bigint), o.seq) & ((s.partitions - 1))::bigint)))
+          ORDER BY c.generation DESC
+         LIMIT 1) place)
+     LEFT JOIN LATERAL ( SELECT h_1.handler_name,
+            h_1.idempotency_key,
+            h_1.event_id,
+            h_1.seq,
+            h_1.handled_at,
+            h_1.generation,
+            h_1.content_class,
+            h_1.result,
+            h_1.failure_history
+           FROM outrider.event_handled h_1
+          WHERE ((h_1.handler_name = s.name) AND (h_1.idempotency_key = COALESCE(((o.event_type || ':'::text) || o.idempotency_key), (o.id)::text)) AND ((h_1.event_id = o.id) OR fits.addressed))
+         LIMIT 1) h ON (true))
+     LEFT JOIN LATERAL ( SELECT d_1.id,
+            d_1.subscription,
+            d_1.generation,
+            d_1.partition,
+            d_1.seq,
+            d_1.event_id,
+            d_1.event_type,
+            d_1.ordering_key,
+            d_1.status,
+            d_1.head,
+            d_1.reached,
+            d_1.run_at,
+            d_1.attempts,
+            d_1.suspect,
+            d_1.crashes,
+            d_1.last_error_code,
+            d_1.last_error,
+            d_1.first_failed_at,
+            d_1.cycle,
+            d_1.failure_history,
+            d_1.created_at,
+            d_1.payload,
+            d_1.buried_at,
+            d_1.fingerprint
+           FROM outrider.delivery d_1
+          WHERE ((d_1.subscription = s.name) AND (d_1.seq = o.seq))
+         LIMIT 1) d ON (true))
+     LEFT JOIN LATERAL ( SELECT w_1.seq
+           FROM outrider.withdrawal w_1
+          WHERE (w_1.seq = o.seq)
+         LIMIT 1) w ON (true))
+     LEFT JOIN LATERAL ( SELECT ((a.details -> 'outcomes'::text) ->> s.name) AS outcome
+           FROM outrider.audit a
+          WHERE ((w.seq IS NOT NULL) AND (a.event_id = o.id) AND (a.action = 'withdraw'::text) AND (((a.details -> 'outcomes'::text) ->> s.name) IS NOT NULL))
+          ORDER BY a.id
+         LIMIT 1) told ON (true))
+  WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = 'reader'::text) AND (o.occurred_at >= s.created_at)))));
+
+CREATE TABLE outrider.migration (
+    version integer NOT NULL,
+    name text NOT NULL,
+    breaking boolean NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL,
+    applied_by text NOT NULL
+);
 
 CREATE TABLE outrider.outbox_s0 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -1733,28 +2350,6 @@ CREATE TABLE outrider.setting (
     CONSTRAINT setting_check CHECK (((value >= "least") AND (value <= "greatest")))
 );
 
-CREATE TABLE outrider.subscription (
-    name text NOT NULL,
-    kind text NOT NULL,
-    context text NOT NULL,
-    event_types text[],
-    partitions integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    ordering text DEFAULT 'key'::text NOT NULL,
-    paused_at timestamp with time zone,
-    CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
-    CONSTRAINT subscription_event_types_check CHECK ((cardinality(event_types) > 0)),
-    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text]))),
-    CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
-    CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
-    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
-    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1)))
-);
-
-COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type';
-
-COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
-
 CREATE TABLE outrider.worker (
     id uuid NOT NULL,
     host text NOT NULL,
@@ -1765,8 +2360,14 @@ CREATE TABLE outrider.worker (
     listening boolean DEFAULT false NOT NULL,
     stopping boolean DEFAULT false NOT NULL,
     started_at timestamp with time zone DEFAULT now() NOT NULL,
-    seen_at timestamp with time zone DEFAULT now() NOT NULL
+    seen_at timestamp with time zone DEFAULT now() NOT NULL,
+    unable text[] DEFAULT '{}'::text[] NOT NULL,
+    schema_version integer
 );
+
+COMMENT ON COLUMN outrider.worker.unable IS 'subscriptions that want event types which its code does not know';
+
+COMMENT ON COLUMN outrider.worker.schema_version IS 'the newest migration that its code knows; null = code from before 0004';
 
 ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s0 FOR VALUES FROM (MINVALUE) TO ('1000000');
 
@@ -1801,6 +2402,9 @@ ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s8 FOR VALUES 
 ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s9 FOR VALUES FROM ('9000000') TO ('10000000');
 
 ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_tail FOR VALUES FROM ('16000000') TO (MAXVALUE);
+
+ALTER TABLE ONLY outrider.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_pkey PRIMARY KEY (subscription, generation, partition);
@@ -1874,8 +2478,13 @@ ALTER TABLE ONLY outrider.setting
 ALTER TABLE ONLY outrider.subscription
     ADD CONSTRAINT subscription_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY outrider.withdrawal
+    ADD CONSTRAINT withdrawal_pkey PRIMARY KEY (seq);
+
 ALTER TABLE ONLY outrider.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (id);
+
+CREATE INDEX audit_of_event ON outrider.audit USING btree (event_id) WHERE (event_id IS NOT NULL);
 
 CREATE UNIQUE INDEX cursor_id ON outrider.cursor USING btree (id);
 
@@ -1885,9 +2494,11 @@ CREATE UNIQUE INDEX delivery_event ON outrider.delivery USING btree (subscriptio
 
 CREATE INDEX delivery_failed ON outrider.delivery USING btree (subscription, id) WHERE (status = 'failed'::text);
 
-CREATE UNIQUE INDEX delivery_head ON outrider.delivery USING btree (subscription, ordering_key) WHERE ((status = 'pending'::text) AND head AND (ordering_key IS NOT NULL));
+CREATE INDEX delivery_fingerprint ON outrider.delivery USING btree (subscription, fingerprint) WHERE (status = 'failed'::text);
 
-CREATE INDEX delivery_line ON outrider.delivery USING btree (subscription, ordering_key, seq) WHERE ((status = 'pending'::text) AND (ordering_key IS NOT NULL));
+CREATE UNIQUE INDEX delivery_head ON outrider.delivery USING btree (subscription, generation, ordering_key) WHERE ((status = 'pending'::text) AND head AND (ordering_key IS NOT NULL));
+
+CREATE INDEX delivery_line ON outrider.delivery USING btree (subscription, generation, ordering_key, seq) WHERE ((status = 'pending'::text) AND (ordering_key IS NOT NULL));
 
 CREATE INDEX delivery_of_event ON outrider.delivery USING btree (event_id);
 
@@ -2079,7 +2690,15 @@ ALTER TABLE ONLY outrider.delivery
 
 REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.dead_letters(p_subscription text, p_event_type text, p_error_code text, p_fingerprint text, p_since timestamp with time zone, p_until timestamp with time zone, p_workspace_id text, p_generation bigint, p_after bigint, p_limit bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.discard(p_deliveries bigint[], p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.fold_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
 
@@ -2087,19 +2706,25 @@ REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_hori
 
 REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text, p_subscription text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text, p_force boolean, p_payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.poke() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_lines text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_generation bigint, p_lines text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.publish(event_type text, payload jsonb, key text, idempotency_key text, event_version integer, source text, target text, content_class text, channel_class text, workspace_id text, aggregate_kind text, entity_version bigint, occurred_at timestamp with time zone, trace_context jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_ordering text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
@@ -2108,3 +2733,5 @@ REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p
 REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.withdraw(p_event_id uuid, p_by text, p_reason text) FROM PUBLIC;

@@ -14,7 +14,8 @@ from outrider.cli.alembic_project import Project, find_project
 from outrider.cli.templates import fill
 from outrider.errors import ConfigError
 from outrider.postgres import registration, uninstall
-from outrider.postgres.migrate import APPLIED_BY, known, script
+from outrider.postgres.migrate import APPLIED_BY, Migration, known, script
+from outrider.postgres.phases import Phase, through
 from outrider.subscription import Subscription
 
 
@@ -23,6 +24,7 @@ def write(
     subscriptions: Iterable[Subscription],
     *,
     after: int | None = None,
+    phase: Phase = Phase.post,
     versions: Path | None = None,
     head: str | None = None,
 ) -> list[Path]:
@@ -32,8 +34,8 @@ def write(
     folder = versions or project.folder(head_now)
     after = project.version(schema) if after is None else after
     parts: list[tuple[str, str, dict[str, str]]] = []
-    if known()[-1].version > after:
-        parts.append((f"outrider_{known()[-1].version:04}", "alembic_schema.py", _schema(schema, after)))
+    if steps := through(phase, [step for step in known() if step.version > after]):
+        parts.append((f"outrider_{steps[-1].version:04}", "alembic_schema.py", _schema(schema, after, steps, phase)))
     if new := _unwritten(subscriptions, schema, project):
         parts.append(("outrider_subscriptions", "alembic_subscriptions.py", {"subscriptions": "\n".join(new)}))
     written, down = [], head_now.id if head_now else None
@@ -46,23 +48,26 @@ def write(
     return written
 
 
-def tell(written: Sequence[Path], schema: str, *, as_json: bool) -> None:
+def tell(written: Sequence[Path], schema: str, phase: Phase, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"schema": schema, "written": [str(file) for file in written]}, indent=2))
         return
     for file in written:
         typer.echo(f"wrote {os.path.relpath(file)}")
-    typer.echo(
-        "next: alembic upgrade head"
-        if written
-        else f'nothing to write: the revisions bring the schema "{schema}" to version {known()[-1].version} already'
-    )
+    if written:
+        typer.echo("next: alembic upgrade head")
+    elif phase is Phase.pre:
+        typer.echo(f'nothing to write: the revisions have the pre phase of the schema "{schema}" already')
+    else:
+        typer.echo(
+            f'nothing to write: the revisions bring the schema "{schema}" to version {known()[-1].version} already'
+        )
 
 
-def _schema(schema: str, after: int) -> dict[str, str]:
-    steps = [step.version for step in known() if step.version > after]
-    plain = script(schema, f"{APPLIED_BY} by Alembic", after).removeprefix("begin;\n").removesuffix("commit;\n")
-    upgrade = fill("alembic_upgrade.sql", schema=schema, after=str(after), last=str(steps[-1]), script=plain.strip())
+def _schema(schema: str, after: int, steps: Sequence[Migration], phase: Phase) -> dict[str, str]:
+    first, last = str(steps[0].version), str(steps[-1].version)
+    plain = script(schema, f"{APPLIED_BY} by Alembic", after, phase).removeprefix("begin;\n").removesuffix("commit;\n")
+    upgrade = fill("alembic_upgrade.sql", schema=schema, after=str(after), last=last, script=plain.strip())
     undo = fill("alembic_forward_only.sql", schema=schema, after=str(after)) if after else uninstall.script(schema)
     comment = (
         "# Forward only."
@@ -70,7 +75,7 @@ def _schema(schema: str, after: int) -> dict[str, str]:
         else "# Refuses while anything is unread, parked, dead or in use; else drops the schema.\n# Without a --force."
     )
     return {
-        "first": str(steps[0]), "last": str(steps[-1]), "upgrade": _raw(f"\n{upgrade}"),
+        "first": first, "last": last, "upgrade": _raw(f"\n{upgrade}"),
         "downgrade": _raw(f"\n{undo.strip()}\n"), "downgrade_comment": comment,
     }  # fmt: skip
 

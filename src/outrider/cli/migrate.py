@@ -16,8 +16,20 @@ from rich.table import Table
 from outrider.cli import alembic as revisions
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.postgres import registration
-from outrider.postgres.migrate import Applied, Migration, applied, known, migrate, pending, refuse_newer, script
+from outrider.postgres.generations import open_all
+from outrider.postgres.migrate import (
+    Applied,
+    Migration,
+    applied,
+    known,
+    live_workers,
+    migrate,
+    pending,
+    refuse_newer,
+    script,
+)
 from outrider.postgres.orphans import refuse_renamed
+from outrider.postgres.phases import LiveWorker, MigrationRefused, Phase, held_up, refuse_unaware
 from outrider.postgres.registration import Registered, register
 from outrider.postgres.session import AsyncSession
 from outrider.subscription import Subscription
@@ -31,7 +43,11 @@ class Report:
     database: str
     applied: Sequence[Migration]
     registered: Sequence[Registered]
+    left: Sequence[Migration]
+    """What the pre phase leaves to the post phase."""
     dry_run: bool = False
+    refused: str | None = None
+    """In a dry run: why it would be refused."""
 
 
 @commands.callback()
@@ -61,6 +77,16 @@ def run(
         str | None,
         typer.Option("--head", metavar="REV", help="With --alembic: the head to follow, if there are several."),
     ] = None,
+    phase: Annotated[
+        Phase,
+        typer.Option(
+            "--phase", help="pre: only what the release before can live with, to be run beside its workers. post: all."
+        ),
+    ] = Phase.post,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Although workers run that do not know a breaking migration: they will fail."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be done, and change nothing.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,6 +95,10 @@ def run(
     Safe at every deploy, and from several machines at once.
     Without an app only the schema is migrated.
 
+    An upgrade beside running workers has two phases: --phase pre first, then
+    the new code, then this without an option. A migration that breaks older
+    code is refused while workers run that do not know it.
+
     Needs: Postgres 15 or newer, and a role that owns the database or the schema.
     No superuser, no extension.
 
@@ -76,6 +106,7 @@ def run(
 
       [bold]outrider migrate --dsn postgresql://localhost/shop[/]
       [bold]outrider migrate --app shop:app --dry-run[/]
+      [bold]outrider migrate --app shop:app --phase pre[/]
       [bold]outrider migrate --sql | psql -v ON_ERROR_STOP=1 shop[/]
       [bold]outrider migrate --app shop:app --alembic && alembic upgrade head[/]
       [bold]outrider migrate status[/]
@@ -90,17 +121,21 @@ def run(
         raise typer.BadParameter("--sql prints a script: it goes with neither --dry-run nor --json")
     if alembic and (sql or dry_run):
         raise typer.BadParameter("--alembic writes revisions: it goes with neither --sql nor --dry-run")
+    if force and (sql or alembic):
+        raise typer.BadParameter("--force goes with neither --sql nor --alembic: what they write cannot be forced")
     if (versions or head) and not alembic:
         raise typer.BadParameter("--versions and --head go with --alembic")
     place = find_place(asked)
     if alembic:
-        written = revisions.write(place.schema, place.subscriptions or (), after=after, versions=versions, head=head)
-        revisions.tell(written, place.schema, as_json=as_json)
+        written = revisions.write(
+            place.schema, place.subscriptions or (), after=after, phase=phase, versions=versions, head=head
+        )
+        revisions.tell(written, place.schema, phase, as_json=as_json)
         return
     if sql:
-        typer.echo(_script(place, after or 0), nl=False)
+        typer.echo(_script(place, after or 0, phase), nl=False)
         return
-    report = asyncio.run(_plan(place) if dry_run else _migrate(place))
+    report = asyncio.run(_plan(place, phase, force=force) if dry_run else _migrate(place, phase, force=force))
     if as_json:
         typer.echo(_as_json(report))
     else:
@@ -116,46 +151,71 @@ def status(
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every migration: applied when and by whom, or pending.
+    """Show every migration: its phase, applied when and by whom, or pending.
+
+    A pending migration of the post phase is held up by workers whose code does
+    not know it; they are named.
 
     Needs: a role that may read the schema. Changes nothing.
 
     Example: [bold]outrider migrate status --dsn postgresql://localhost/shop[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema).over(ctx.obj))
-    have = asyncio.run(_applied(place))
-    todo = pending(have)
+    have, workers = asyncio.run(_look(place))
+    waiting = {step: held_up(step, workers) for step in pending(have)}
     if as_json:
-        rows = [asdict(row) for row in have] + [_fields(row) | {"applied_at": None, "applied_by": None} for row in todo]
+        rows = [asdict(row) | {"phase": row.phase, "held_up_by": []} for row in have]
+        rows += [
+            _fields(step) | {"applied_at": None, "applied_by": None, "held_up_by": [asdict(worker) for worker in held]}
+            for step, held in waiting.items()
+        ]
         typer.echo(json.dumps({"schema": place.schema, "migrations": rows}, default=str, indent=2))
         return
-    table = Table("version", "name", "breaking", "applied at", "applied by", title=f"schema {place.schema}")
+    table = Table("version", "name", "phase", "applied at", "applied by", title=f"schema {place.schema}")
     for row in have:
         at = row.applied_at.astimezone().isoformat(" ", "seconds")
-        table.add_row(str(row.version), row.name, _yes(row.breaking), at, row.applied_by)
-    for step in todo:
-        table.add_row(str(step.version), step.name, _yes(step.breaking), "pending", "", style="yellow")
+        table.add_row(str(row.version), row.name, row.phase, at, row.applied_by)
+    for step, held in waiting.items():
+        by = "\n".join(f"held up by {worker}" for worker in held)
+        table.add_row(str(step.version), step.name, step.phase, "pending", by, style="yellow")
     Console().print(table)
+    if waiting:
+        typer.echo(_next(have, held=any(waiting.values())))
 
 
-async def _migrate(place: Place) -> Report:
-    async with place.connect() as conn:
-        done = await migrate(conn, place.schema)
+def _next(have: Sequence[Applied], *, held: bool) -> str:
+    if pending(have, Phase.pre):
+        beside = "; beside workers of the release before: outrider migrate --phase pre" if have else ""
+        return f"next: outrider migrate{beside}"
+    return "next: when those workers have ended, outrider migrate" if held else "next: outrider migrate"
+
+
+async def _migrate(place: Place, phase: Phase, *, force: bool) -> Report:
+    async with place.connect(migrated=False) as conn:
+        done = await migrate(conn, place.schema, phase=phase, force=force)
         await _refuse_renamed(conn, place)
         registered = [await register(conn, each, place.schema) for each in place.subscriptions or ()]
-        return Report(place.schema, conn.info.dbname, done, registered)
+        await open_all(conn, place.subscriptions or (), place.settings.generation, place.schema)
+        left = pending(await applied(conn, place.schema))
+        return Report(place.schema, conn.info.dbname, done, registered, left)
 
 
-async def _plan(place: Place) -> Report:
-    async with place.connect() as conn:
+async def _plan(place: Place, phase: Phase, *, force: bool) -> Report:
+    async with place.connect(migrated=False) as conn:
         have = await applied(conn, place.schema)
         refuse_newer(have, place.schema)
-        todo = pending(have)
+        todo = pending(have, phase)
+        refused = None
+        try:
+            refuse_unaware(todo, [] if force else await live_workers(conn, place.schema))
+        except MigrationRefused as error:
+            refused = str(error)
         registered = [_unknown(each, new=not have) for each in place.subscriptions or ()]
         if not todo:
             await _refuse_renamed(conn, place)
             registered = [await _try_register(conn, each, place.schema) for each in place.subscriptions or ()]
-        return Report(place.schema, conn.info.dbname, todo, registered, dry_run=True)
+        left = [step for step in pending(have) if step not in todo]
+        return Report(place.schema, conn.info.dbname, todo, registered, left, dry_run=True, refused=refused)
 
 
 async def _refuse_renamed(conn: AsyncSession, place: Place) -> None:
@@ -173,13 +233,15 @@ def _unknown(subscription: Subscription, *, new: bool) -> Registered:
     return Registered(subscription.name, "created" if new else "after the migrations", subscription.partitions)
 
 
-async def _applied(place: Place) -> list[Applied]:
-    async with place.connect() as conn:
-        return await applied(conn, place.schema)
+async def _look(place: Place) -> tuple[list[Applied], list[LiveWorker]]:
+    async with place.connect(migrated=False) as conn:
+        have = await applied(conn, place.schema)
+        breaking = any(step.breaking for step in pending(have))
+        return have, await live_workers(conn, place.schema) if breaking else []
 
 
-def _script(place: Place, after: int) -> str:
-    parts = [script(place.schema, after=after)]
+def _script(place: Place, after: int, phase: Phase) -> str:
+    parts = [script(place.schema, after=after, phase=phase)]
     parts += [registration.script(each, place.schema) for each in place.subscriptions or ()]
     return "\n".join(parts)
 
@@ -199,8 +261,12 @@ def _show(report: Report) -> None:
                 f"                it also wants {types}, which this code does not declare, so its workers take nothing "
                 f"from it; when no older code needs them: outrider subscription narrow {each.name} {types}"
             )
-    if not report.applied:
+    for step in report.left:
+        typer.echo(f"  migration     {step.version:04} {step.name}: left; outrider migrate, when no older code runs")
+    if not report.applied and not report.left:
         typer.echo(f"  up to date: version {known()[-1].version}")
+    if report.refused:
+        typer.echo(f"  would be refused: {report.refused}")
     if report.dry_run:
         typer.echo("  nothing was changed (dry run)")
 
@@ -211,14 +277,12 @@ def _as_json(report: Report) -> str:
         "database": report.database,
         "dry_run": report.dry_run,
         "applied": [_fields(step) for step in report.applied],
+        "left": [_fields(step) for step in report.left],
+        "refused": report.refused,
         "registered": [asdict(each) for each in report.registered],
     }
     return json.dumps(answer, indent=2)
 
 
 def _fields(step: Migration) -> dict[str, object]:
-    return {"version": step.version, "name": step.name, "breaking": step.breaking}
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+    return {"version": step.version, "name": step.name, "breaking": step.breaking, "phase": step.phase}

@@ -13,6 +13,7 @@ from outrider.app import Outrider
 from outrider.cli.find import find_app
 from outrider.config import Settings
 from outrider.errors import ConfigError
+from outrider.postgres.migrate import check_needed
 from outrider.postgres.session import AsyncSession
 from outrider.subscription import Subscription
 
@@ -74,8 +75,8 @@ class Place:
         return self.settings.schema
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[AsyncSession]:
-        """A session in which every statement is its own transaction."""
+    async def connect(self, *, migrated: bool = True) -> AsyncIterator[AsyncSession]:
+        """A session in which every statement is its own transaction. `migrated`: the schema has what this code needs."""
         if self.settings.dsn is None and not self.settings.embedded:
             raise ConfigError(
                 "no database: give --dsn or set OUTRIDER_DSN, or name an app that has one with --app; "
@@ -84,6 +85,8 @@ class Place:
         there = Outrider(dsn=self.settings.dsn, embedded=self.settings.embedded, schema=self.schema)
         async with there, there.connect() as conn:
             await conn.set_autocommit(True)
+            if migrated:
+                await check_needed(conn, self.schema)
             yield conn
 
 

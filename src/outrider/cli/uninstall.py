@@ -54,7 +54,7 @@ def uninstall(
 
 
 async def _run(place: Place, *, force: bool, yes: bool, whole: bool, dry_run: bool, as_json: bool) -> None:
-    async with place.connect() as conn:
+    async with place.connect(migrated=False) as conn:
         answer: dict[str, Any] = {"schema": place.schema, "database": conn.info.dbname, "dry_run": dry_run}
         show = _Answer(answer, as_json=as_json)
         found = await survey(conn, place.schema, whole=whole)

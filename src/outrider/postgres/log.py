@@ -108,6 +108,12 @@ def missing_schema(schema: str) -> SchemaMismatch:
     return SchemaMismatch(f'the schema "{schema}" is not installed here: run outrider migrate, or await app.migrate()')
 
 
+def older_schema(schema: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f'the schema "{schema}" lacks what this Outrider needs: run outrider migrate, or await app.migrate()'
+    )
+
+
 def forbidden(schema: str, why: str | None) -> SchemaMismatch:
     return SchemaMismatch(
         f'this user may not use the schema "{schema}" ({why}): let its owner grant the rights '
@@ -151,9 +157,11 @@ def _trace(text: str) -> dict[str, str] | None:
 
 
 def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
-    """Our own SQLSTATEs, and a schema that is not there, as errors of ours; None for everything else."""
-    if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName):
+    """Our own SQLSTATEs, and a schema that is not there or too old, as errors of ours; None for everything else."""
+    if isinstance(error, psycopg.errors.InvalidSchemaName):
         return missing_schema(schema)
+    if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn):
+        return older_schema(schema)
     if isinstance(error, psycopg.errors.InsufficientPrivilege) and "row-level" not in str(error):
         return forbidden(schema, error.diag.message_primary)
     if error.sqlstate is not None and error.sqlstate.startswith("OR"):

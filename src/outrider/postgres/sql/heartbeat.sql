@@ -2,7 +2,10 @@
 with gone as (
     delete from /*schema*/worker where seen_at < now() - interval '1 day' and id <> %(id)s
 )
-insert into /*schema*/worker (id, host, pid, version, generation, subscriptions, listening, stopping)
-values (%(id)s, %(host)s, %(pid)s, %(version)s, %(generation)s, %(subscriptions)s, %(listening)s, %(stopping)s)
+insert into /*schema*/worker (
+    id, host, pid, version, generation, subscriptions, listening, stopping, unable, schema_version)
+values (%(id)s, %(host)s, %(pid)s, %(version)s, %(generation)s, %(subscriptions)s, %(listening)s, %(stopping)s,
+        %(unable)s::text[], %(schema_version)s)
 on conflict (id) do update
-set seen_at = now(), listening = excluded.listening, stopping = excluded.stopping, subscriptions = excluded.subscriptions
+set seen_at = now(), listening = excluded.listening, stopping = excluded.stopping, subscriptions = excluded.subscriptions,
+    unable = excluded.unable

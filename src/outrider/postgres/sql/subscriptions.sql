@@ -3,7 +3,7 @@
 select s.name, s.kind, s.context, s.event_types, s.partitions, s.ordering, s.paused_at,
        greatest(drawn.seq - position.seq, 0) as lag,
        (select count(*) from (select from /*schema*/delivery as d
-                              where d.subscription = s.name and d.status <> 'failed' limit %(most)s) as d) as parked,
+                              where d.subscription = s.name and d.status in ('pending', 'in_flight') limit %(most)s) as d) as parked,
        (select count(*) from (select from /*schema*/delivery as d
                               where d.subscription = s.name and d.status = 'failed' limit %(most)s) as d) as dead,
        (select count(*) from /*schema*/worker as w

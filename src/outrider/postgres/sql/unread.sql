@@ -12,35 +12,35 @@ place as (
     from /*schema*/cursor as c where c.subscription = %(name)s
 ),
 fresh as materialized (
-    select o.seq, o.event_type, o.target, o.aggregate_id from /*schema*/outbox as o
+    select o.seq, o.event_type, o.target, o.aggregate_id, o.generation from /*schema*/outbox as o
     where o.seq > (select min(place.seq) from place) order by o.seq limit %(scan)s
 ),
 -- Both: while owing is read in pages, transactions of inflight may finish.
 late_tx as materialized (
-    select place.partition, place.seq as until, owing.tx, place.owed_after as after
+    select place.partition, place.generation, place.seq as until, owing.tx, place.owed_after as after
     from place cross join unnest(place.owing) as owing (tx)
     union all
-    select place.partition, place.seq, found.tx, place.floor
+    select place.partition, place.generation, place.seq, found.tx, place.floor
     from place cross join /*schema*/late_transactions(
         place.inflight, place.horizon, place.finished, place.floor, place.seq) as found (tx)
 ),
 late as (
-    select o.*, late_tx.partition
+    select o.*, late_tx.partition, late_tx.generation as read_by
     from late_tx cross join lateral (
-        select o.seq, o.event_type, o.target, o.aggregate_id from /*schema*/outbox as o
+        select o.seq, o.event_type, o.target, o.aggregate_id, o.generation from /*schema*/outbox as o
         where o.tx = late_tx.tx and o.seq > late_tx.after and o.seq <= late_tx.until
         order by o.seq limit %(scan)s) as o
 ),
 unread as (
-    select fresh.* from fresh join place
-        on place.partition = coalesce(hashtextextended(fresh.aggregate_id, 0), fresh.seq)
-                             & ((select s.partitions from sub as s) - 1)
-           and fresh.seq > place.seq
+    select fresh.*, place.partition, place.generation as read_by from fresh join place on fresh.seq > place.seq
     union
-    select late.seq, late.event_type, late.target, late.aggregate_id from sub, late
-    where late.partition = coalesce(hashtextextended(late.aggregate_id, 0), late.seq) & (sub.partitions - 1)
+    select late.* from late
 )
 select count(*), (select count(*) = %(scan)s from fresh)
 from unread, sub
 where (sub.event_types is null or unread.event_type = any (sub.event_types))
   and (unread.target is null or unread.target = sub.context)
+  and unread.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (sub.partitions - 1)
+  -- As in take: a generation has cursors of its own, or those of 0 read it.
+  and unread.read_by = coalesce((select max(place.generation) from place where place.generation = unread.generation), 0)
+  and not exists (select from /*schema*/withdrawal as w where w.seq = unread.seq)

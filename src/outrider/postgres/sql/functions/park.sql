@@ -1,8 +1,10 @@
 -- park: events that failed wait for their retry, or are buried; their batch has been rolled back. A transaction of its own,
 -- so that the attempt counts at once, whoever takes the partition next.
 --
--- p_failed: [{seq, attempt, delay, code, message, counted, dead}]. What another session has handled, or counted as this very
--- attempt, in the meantime is left alone: the same call may come twice. Returns the numbers of those that were not.
+-- p_failed: [{seq, attempt, delay, code, message, counted, dead, batch, trip, probe, longest, spared}]. What another
+-- session has handled, or counted as this very attempt, in the meantime is left alone: the same call may come twice. Returns
+-- the numbers of those that were not. trip: the handler has a breaker, which opens after so many failures in a row, for
+-- `probe` seconds, then twice as long each time, up to `longest`. spared: it was the probe; others shall be tried before it.
 -- p_cursor: the cursor of their partition; its rollback is excused, which means that it was no death of a worker.
 -- p_armed: a suspect that had been counted before it ran, and that did not kill its worker, or did not run at all.
 -- Locks:  the cursor row, waiting: until then another session may be handling the very same events.
@@ -19,6 +21,7 @@ as $$
 declare
     cur   /*schema*/cursor;
     sub   /*schema*/subscription;
+    place record;
     lines text[];
     told  bigint[];
 begin
@@ -26,18 +29,32 @@ begin
         update /*schema*/delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
     end if;
-    if p_cursor is not null then
-        perform nextval(format('/*schema*/excused_%s', p_cursor)::regclass);
-    end if;
     if p_failed is null then
+        perform nextval(to_regclass(format('/*schema*/excused_%s', p_cursor)));
         return '{}';
     end if;
-    select c.* into strict cur from /*schema*/cursor as c where c.id = p_cursor for update;
-    select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
+    -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
+    loop
+        select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
+        select coalesce(d.generation, own.generation, 0) as generation,
+               coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1) as partition
+        into strict place
+        from /*schema*/outbox as o
+        left join /*schema*/delivery as d on d.subscription = p_subscription and d.seq = o.seq
+        left join lateral (select c.generation from /*schema*/cursor as c
+                           where c.subscription = p_subscription and c.generation = o.generation limit 1) as own on true
+        where o.seq = (p_failed -> 0 ->> 'seq')::bigint;
+        exit when (cur.generation, cur.partition) = (place.generation, place.partition);
+        select c.* into cur from /*schema*/cursor as c
+        where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
+        for update;
+    end loop;
+    perform nextval(to_regclass(format('/*schema*/excused_%s', p_cursor)));
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (
-            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean)
+            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean,
+            batch text)
     ),
     again as (
         update /*schema*/delivery as d
@@ -47,26 +64,30 @@ begin
             head            = d.head and not f.dead,
             suspect         = false,
             crashes         = 0,
+            buried_at       = case when f.dead then now() end,
             last_error_code = f.code,
             last_error      = f.message,
             first_failed_at = coalesce(d.first_failed_at, now()),
             -- The newest say most.
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
                                     else d.failure_history end)
-                              || /*schema*/failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker)
+                              || /*schema*/failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker, f.batch)
         from failed as f
         where d.subscription = p_subscription and d.seq = f.seq and d.status = 'pending' and d.attempts = f.attempt - 1
+          and (f.batch is null or not d.failure_history @> jsonb_build_array(
+                   jsonb_build_object('batch', f.batch, 'worker', p_worker)))
         returning d.seq, d.ordering_key
     ),
     fresh as (
         insert into /*schema*/delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            attempts, last_error_code, last_error, first_failed_at, failure_history)
+            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history)
         select p_subscription, cur.generation,
                coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1), o.seq, o.id, o.event_type,
                lined.line, case when f.dead then 'failed' else 'pending' end, not f.dead and lined.line is null, false,
-               now() + f.delay * interval '1 second', f.counted::integer, f.code, f.message, now(),
-               jsonb_build_array(/*schema*/failure(1, f.counted::integer, f.code, f.message, p_worker))
+               now() + f.delay * interval '1 second', f.counted::integer,
+               case when f.dead then now() end, f.code, f.message, now(),
+               jsonb_build_array(/*schema*/failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch))
         from failed as f
         cross join lateral (select o.* from /*schema*/outbox as o where o.seq = f.seq limit 1) as o
         cross join lateral (
@@ -76,6 +97,9 @@ begin
               select from /*schema*/event_handled as h
               where h.handler_name = p_subscription
                 and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text))
+          -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
+          and not exists (select from /*schema*/withdrawal as w where w.seq = f.seq)
+          and (sub.event_types is null or o.event_type = any (sub.event_types))
         on conflict (subscription, seq) do nothing
         returning seq, ordering_key
     ),
@@ -85,7 +109,19 @@ begin
     select coalesce(array_agg(parked.seq), '{}'),
            array_agg(distinct parked.ordering_key) filter (where parked.ordering_key is not null)
     into told, lines from parked;
-    perform /*schema*/promote(p_subscription, lines);
+    perform /*schema*/promote(p_subscription, cur.generation, lines);
+    with broken as (
+        update /*schema*/cursor as c
+        set failures   = c.failures + 1,
+            open_until = case when c.failures + 1 >= f.trip then
+                now() + interval '1 second' * least(f.probe * 2 ^ least(c.failures + 1 - f.trip, 30), f.longest) end
+        from jsonb_to_recordset(p_failed) as f (
+            seq bigint, trip integer, probe double precision, longest double precision, spared boolean)
+        where c.id = cur.id and f.trip is not null and f.seq = any (told)
+        returning f.seq, f.spared, c.open_until + interval '1 second' * f.probe as later
+    )
+    update /*schema*/delivery as d set run_at = broken.later
+    from broken where broken.spared and d.subscription = p_subscription and d.seq = broken.seq;
     return told;
 end
 $$;

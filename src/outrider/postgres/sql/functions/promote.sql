@@ -1,6 +1,6 @@
 -- promote: the first pending event of a line is its head, and nobody else is. The caller holds the cursor's lock.
 -- Reads:  delivery by line: a look-up or two per line, however long it is.
-create or replace function /*schema*/promote(p_subscription text, p_lines text[]) returns void
+create or replace function /*schema*/promote(p_subscription text, p_generation bigint, p_lines text[]) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $$
@@ -10,10 +10,11 @@ declare
 begin
     foreach line in array coalesce(p_lines, '{}') loop
         first := (select min(d.seq) from /*schema*/delivery as d
-                  where d.subscription = p_subscription and d.ordering_key = line and d.status = 'pending');
+                  where d.subscription = p_subscription and d.generation = p_generation and d.ordering_key = line
+                    and d.status = 'pending');
         update /*schema*/delivery as d set head = false
-        where d.subscription = p_subscription and d.ordering_key = line and d.status = 'pending' and d.head
-          and d.seq <> first;
+        where d.subscription = p_subscription and d.generation = p_generation and d.ordering_key = line
+          and d.status = 'pending' and d.head and d.seq <> first;
         update /*schema*/delivery as d set head = true
         where d.subscription = p_subscription and d.seq = first and not d.head;
     end loop;

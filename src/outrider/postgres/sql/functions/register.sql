@@ -87,9 +87,10 @@ begin
         while partitions < p_partitions loop
             insert into /*schema*/cursor (
                 subscription, generation, partition,
-                seq, floor, inflight, horizon, owing, owed_after, mark_seq, mark_xid, cluster)
+                seq, floor, inflight, horizon, owing, owed_after, mark_seq, mark_xid, cluster, served_by)
             select c.subscription, c.generation, c.partition + register.partitions,
-                   c.seq, c.floor, c.inflight, c.horizon, c.owing, c.owed_after, c.mark_seq, c.mark_xid, c.cluster
+                   c.seq, c.floor, c.inflight, c.horizon, c.owing, c.owed_after, c.mark_seq, c.mark_xid, c.cluster,
+                   c.served_by
             from /*schema*/cursor as c where c.subscription = p_name;
             partitions := partitions * 2;
         end loop;

@@ -14,6 +14,8 @@
 -- rolled back without an excuse are deaths; after three of them the batch is parked as suspect. p_armed: the suspect that
 -- the caller has counted and may run now. p_alone: nothing else runs in the caller's process. p_careful: see own_receipts.
 --
+-- p_generation: 0 reads whatever has no cursor of its own generation, another number the events of that generation.
+--
 -- Returns a first row without an event, then the events. Its `outcome`:
 --   idle     nothing to read: no transaction id used, nothing written; due_in = seconds until the next parked event
 --   busy     other sessions hold what there is to read
@@ -22,6 +24,8 @@
 --   suspect  a suspect is due: commit, then take again with p_alone
 --   armed    a suspect was counted: commit, then take again with p_armed = delivery
 --   waiting  order = total, and its parked event is not due
+--   probe    the breaker was open: at most one event, and all is well again when it commits
+--   open     the breaker is open; due_in says for how long at most
 --   paused, unknown   nothing was read: an operator said so; the subscription wants types that are not in p_knows
 --
 -- Why it is exact. A number says nothing about when its transaction commits, so a plain "seq > position" skips what
@@ -59,6 +63,9 @@ declare
     deaths     bigint;
     first_seq  bigint;
     settles    boolean;
+    others     bigint[];
+    filtered   boolean;
+    withdrawn  boolean;
     suspicious boolean := false;
     diverting  boolean := false;
 begin
@@ -88,6 +95,10 @@ begin
             raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, q
                 using errcode = 'OR003',
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
+        end if;
+        if cur.open_until > now() and p_armed is null then
+            head.outcome := coalesce(nullif(head.outcome, 'idle'), 'open');
+            continue;
         end if;
         if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
            and cur.seq >= q and cur.owing is null and p_armed is null
@@ -120,15 +131,22 @@ begin
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
-        if sub.paused_at is not null then
+        if sub.paused_at is not null
+           or exists (select from /*schema*/setting as s where s.name = 'paused' and s.value <> 0) then
             head.outcome := 'paused';
         elsif not sub.event_types <@ p_knows then
             head.outcome := 'unknown';
+        elsif cur.open_until > now() and p_armed is null then
+            head.outcome := 'open';
         elsif sub.ordering = 'total' then
             -- Its first parked event, up to which the log may be read; beyond it the cursor waits.
             first_seq := (select min(d.seq) from /*schema*/delivery as d
-                          where d.subscription = p_subscription and d.status = 'pending' and d.ordering_key = '');
+                          where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
+                            and d.ordering_key = '');
             if first_seq <= cur.seq and p_armed is null and not exists (
+                -- Late, and not read again since it failed: read on.
+                select from /*schema*/delivery as d
+                where d.subscription = p_subscription and d.seq = first_seq and not d.reached) and not exists (
                 select from /*schema*/delivery as d
                 where d.subscription = p_subscription and d.generation = p_generation and d.partition = cur.partition
                   and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
@@ -138,7 +156,7 @@ begin
     end if;
     if head.outcome <> 'taken' then
         head.due_in := (
-            select extract(epoch from min(next.run_at) - now())
+            select extract(epoch from min(greatest(next.run_at, case when c.open_until > now() then c.open_until end)) - now())
             from /*schema*/cursor as c cross join lateral (
                 select min(d.run_at) as run_at from /*schema*/delivery as d
                 where d.subscription = p_subscription and d.generation = p_generation and d.partition = c.partition
@@ -150,6 +168,15 @@ begin
     r := pg_current_xact_id();
     q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
     settles := sub.kind = 'handler';
+    -- After the lock: who opens a generation copies this cursor under it.
+    others := case p_generation when 0 then array(
+        select distinct c.generation from /*schema*/cursor as c
+        where c.subscription = p_subscription and c.generation <> 0) else '{}' end;
+    filtered := p_generation <> 0 or others <> '{}';
+    withdrawn := exists (select from /*schema*/withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
+    if cur.open_until is not null then
+        p_limit := 1;
+    end if;
 
     if settles then
         this_take := nextval(format('/*schema*/takes_%s', cur.id)::regclass);
@@ -172,7 +199,7 @@ begin
         -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
         diverting := suspicious or exists (
             select from /*schema*/delivery as d
-            where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor));
+            where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after));
         if exists (select from /*schema*/delivery as d
                    where d.subscription = p_subscription and d.generation = p_generation
                      and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
@@ -228,6 +255,9 @@ begin
               and (step.target is null or step.target = sub.context)
               and (sub.partitions = 1
                    or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
+              and (not filtered or case p_generation when 0 then step.generation <> all (others)
+                                                     else step.generation = p_generation end)
+              and (not withdrawn or not exists (select from /*schema*/withdrawal as w where w.seq = step.seq))
             limit p_limit
         ) as o
     ),
@@ -264,6 +294,9 @@ begin
           and (step.target is null or step.target = sub.context)
           and (sub.partitions = 1
                or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
+          and (not filtered or case p_generation when 0 then step.generation <> all (others)
+                                                 else step.generation = p_generation end)
+          and (not withdrawn or not exists (select from /*schema*/withdrawal as w where w.seq = step.seq))
         limit (select case when cur.owing is null and late_end.seq is null then p_limit - late_end.events else 0 end
                from late_end)
     ),
@@ -277,29 +310,6 @@ begin
         end as seq
         from late_end left join fresh on true
         group by late_end.seq, late_end.events
-    ),
-    advance as (
-        update /*schema*/cursor as c
-        set seq        = fresh_end.seq,
-            owing      = case when late_end.seq is null then null else
-                             coalesce(cur.owing, (select array_agg(late_tx.tx) from late_tx)) end,
-            owed_after = late_end.seq,
-            inflight   = case when cur.owing is null then snapshot.now else cur.inflight end,
-            horizon    = case when cur.owing is null and late_end.seq is null then r else cur.horizon end,
-            -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
-            floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
-                                  (select max(fresh.seq) from fresh
-                                   where not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
-            mark_seq   = case when moved.mark then q else cur.mark_seq end,
-            mark_xid   = case when moved.mark then r else cur.mark_xid end,
-            cluster    = cur.cluster,
-            takes      = coalesce(this_take, c.takes),
-            excused    = coalesce(new_excused, c.excused)
-        from snapshot, late_end, fresh_end,
-             lateral (select cur.owing is null and late_end.seq is null
-                             and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
-        where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
-        returning case when c.seq = q and c.owing is null and cur.owing is null then 'done' else 'more' end as outcome
     ),
     batch as materialized (
         select 1 as part, late.seq, late.id, late.event_type, late.event_version, late.occurred_at, late.source,
@@ -324,7 +334,7 @@ begin
                            where d.subscription = p_subscription and d.seq = batch.seq) as known) as seen
         where diverting and (suspicious or seen.known
               or exists (select from /*schema*/delivery as d
-                         where d.subscription = p_subscription and d.status = 'pending'
+                         where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
                            and d.ordering_key = lined.line and d.seq < batch.seq))
     ),
     passed as (
@@ -366,6 +376,34 @@ begin
     ),
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
+    ),
+    advance as (
+        update /*schema*/cursor as c
+        set seq        = fresh_end.seq,
+            owing      = case when late_end.seq is null then null else
+                             coalesce(cur.owing, (select array_agg(late_tx.tx) from late_tx)) end,
+            owed_after = late_end.seq,
+            inflight   = case when cur.owing is null then snapshot.now else cur.inflight end,
+            horizon    = case when cur.owing is null and late_end.seq is null then r else cur.horizon end,
+            -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
+            floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
+                                  (select max(fresh.seq) from fresh
+                                   where not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
+            mark_seq   = case when moved.mark then q else cur.mark_seq end,
+            mark_xid   = case when moved.mark then r else cur.mark_xid end,
+            cluster    = cur.cluster,
+            takes      = coalesce(this_take, c.takes),
+            excused    = coalesce(new_excused, c.excused),
+            failures   = case when receipts_there.yes then 0 else c.failures end,
+            open_until = case when not receipts_there.yes then c.open_until end
+        from snapshot, late_end, fresh_end,
+             lateral (select cur.owing is null and late_end.seq is null
+                             and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved,
+             lateral (select (cur.failures > 0 or cur.open_until is not null) and exists (select from receipts) as yes
+                     ) as receipts_there
+        where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
+        returning case when cur.open_until is not null and exists (select from batch) then 'probe'
+                       when c.seq = q and c.owing is null and cur.owing is null then 'done' else 'more' end as outcome
     )
     select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded,
            e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
@@ -395,9 +433,9 @@ begin
     order by e.part, e.seq;
 
     if suspicious then
-        perform /*schema*/promote(p_subscription, array(
+        perform /*schema*/promote(p_subscription, p_generation, array(
             select distinct d.ordering_key from /*schema*/delivery as d
-            where d.subscription = p_subscription and d.status = 'pending' and d.suspect and d.ordering_key is not null));
+            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.suspect and d.ordering_key is not null));
     end if;
 end
 $$;

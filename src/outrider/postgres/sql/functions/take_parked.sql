@@ -32,14 +32,15 @@ begin
               where h.subscription = p_subscription and h.generation = p_cursor.generation
                 and h.partition = p_cursor.partition and h.status = 'pending' and h.head and h.reached
                 and h.run_at <= now()) as due
-        where d.subscription = p_subscription and d.status = 'pending'
+        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.status = 'pending'
           and (d.id = due.id or d.ordering_key = due.ordering_key);
         return;
     end if;
 
     if p_armed is not null then
         select d.* into first from /*schema*/delivery as d
-        where d.id = p_armed and d.subscription = p_subscription and d.status = 'pending' and d.head;
+        where d.id = p_armed and d.subscription = p_subscription and d.status = 'pending' and d.head
+          and d.generation = p_cursor.generation and d.partition = p_cursor.partition;
     else
         select d.* into first from /*schema*/delivery as d
         where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
@@ -84,8 +85,8 @@ begin
                  from (select f.id, f.seq,
                               bool_or(f.suspect or not f.reached or f.run_at > now()) over (order by f.seq) as stopped
                        from (select f.* from /*schema*/delivery as f
-                             where f.subscription = p_subscription and f.ordering_key = h.ordering_key
-                               and f.status = 'pending' and not f.head
+                             where f.subscription = p_subscription and f.generation = p_cursor.generation
+                               and f.ordering_key = h.ordering_key and f.status = 'pending' and not f.head
                              order by f.seq limit p_limit) as f) as f
                  where not f.stopped)
             ) as one
@@ -94,20 +95,27 @@ begin
 
     lines := array(select distinct d.ordering_key from /*schema*/delivery as d
                    where d.id = any (chosen) and d.ordering_key is not null);
-    update /*schema*/cursor as c set takes = head.batch, excused = p_excused where c.id = p_cursor.id;
+    if p_cursor.open_until is not null then
+        head.outcome := 'probe';
+    end if;
+    update /*schema*/cursor as c set takes = head.batch, excused = p_excused, failures = 0, open_until = null
+    where c.id = p_cursor.id;
 
     return query
     with gone as (
         delete from /*schema*/delivery as d where d.id = any (chosen)
-        returning d.id, d.seq, d.attempts, d.ordering_key
+        returning d.id, d.seq, d.attempts, d.ordering_key, d.payload, nullif(d.failure_history, '[]') as failure_history
     ),
     batch as materialized (
-        select array_position(chosen, gone.id) as place, gone.attempts + 1 as attempt, o.*
+        select array_position(chosen, gone.id) as place, gone.attempts + 1 as attempt, gone.payload as edited,
+               gone.failure_history, o.*
         from gone cross join lateral (select o.* from /*schema*/outbox as o where o.seq = gone.seq limit 1) as o
     ),
     receipts as (
-        insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
-        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
+        insert into /*schema*/event_handled (
+            handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history)
+        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
+               winner.failure_history
         from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
               from batch) as winner
         order by winner.key, winner.place
@@ -123,11 +131,11 @@ begin
     (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
             b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
-            b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+            coalesce(b.edited, b.payload)::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
      from batch as b
      where b.seq in (select receipts.seq from receipts)
      order by b.place);
 
-    perform /*schema*/promote(p_subscription, lines);
+    perform /*schema*/promote(p_subscription, p_cursor.generation, lines);
 end
 $$;

@@ -44,6 +44,6 @@ wanted as (
 select s.name, coalesce(wanted.events, 0) as unread, owed.parked, owed.dead
 from /*schema*/subscription as s left join wanted on wanted.subscription = s.name
 cross join lateral (
-    select count(*) filter (where d.status <> 'failed') as parked, count(*) filter (where d.status = 'failed') as dead
+    select count(*) filter (where d.status in ('pending', 'in_flight')) as parked, count(*) filter (where d.status = 'failed') as dead
     from /*schema*/delivery as d where d.subscription = s.name) as owed
 order by s.name

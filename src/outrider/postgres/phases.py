@@ -1,0 +1,78 @@
+"""The two phases of an upgrade: what may be applied beside the release before, and who holds up the rest. No I/O.
+
+Additive migrations are the pre phase. Breaking ones are the post phase: they wait until all code that runs knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from outrider.errors import OutriderError
+
+
+class Phase(StrEnum):
+    pre = "pre"
+    post = "post"
+
+
+class MigrationRefused(OutriderError):
+    """A step must not be applied now, or others hold what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    version: int
+    name: str
+    breaking: bool
+
+    @property
+    def phase(self) -> Phase:
+        """When it may be applied: beside the release before, or after all of it has ended."""
+        return Phase.post if self.breaking else Phase.pre
+
+
+N = TypeVar("N", bound=Numbered)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """Seen within the last 30 s."""
+
+    place: str
+    code: str
+    knows: int
+    """The newest migration that its code knows."""
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.code}, which knows version {self.knows})"
+
+
+def through(phase: Phase, todo: Sequence[N]) -> list[N]:
+    """The pre phase leaves out the breaking steps at the end; but where nothing is installed there is nobody to break."""
+    last = max((place for place, step in enumerate(todo, 1) if step.phase is Phase.pre), default=0)
+    return list(todo if phase is Phase.post or (todo and todo[0].version == 1) else todo[:last])
+
+
+def held_up(step: Numbered, workers: Sequence[LiveWorker]) -> list[LiveWorker]:
+    """Those that do not know it and would break."""
+    return [worker for worker in workers if step.breaking and worker.knows < step.version]
+
+
+def refuse_unaware(todo: Sequence[Numbered], workers: Sequence[LiveWorker]) -> None:
+    """Before anything is applied: half an upgrade is only made on request."""
+    first = through(Phase.pre, todo)
+    for step in todo:
+        if unaware := held_up(step, workers):
+            instead = (
+                "; or run `outrider migrate --phase pre` now, replace them, and then run `outrider migrate`"
+                if first and step not in first
+                else ""
+            )
+            raise MigrationRefused(
+                f"migration {step.version:04} {step.name} has to wait: it breaks code that does not know it, and such "
+                f"workers were seen within the last 30 s: {'; '.join(map(str, unaware))}: stop them (one that was killed is "
+                f"forgotten after that time){instead}. --force breaks them"
+            )

@@ -1,0 +1,10 @@
+-- count_dead_letters: how many there are, and how many of them have a receipt for their idempotency key, so that a
+-- replay would skip them. Reads the log by number, once for each. Locks nothing.
+select count(*), count(h.handled_at)
+from /*schema*/dead_letters(
+    %(subscription)s::text, %(event_type)s::text, %(code)s::text, %(fingerprint)s::text, %(since)s::timestamptz,
+    %(until)s::timestamptz, %(workspace_id)s::text, %(generation)s::bigint) as d
+left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
+left join /*schema*/event_handled as h
+    on h.handler_name = d.subscription
+   and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)

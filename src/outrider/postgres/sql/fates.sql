@@ -1,0 +1,27 @@
+-- fates: what has become of one event at each subscription that it concerns, and what it waits for there. event_status by
+-- seq, the rest by primary keys and by line; workers are few. Locks nothing.
+select e.subscription, s.kind, e.status, e.attempts, e.run_at, e.handled_at, e.handled_as, e.last_error_code, e.last_error,
+       e.failure_history, d.buried_at, d.suspect, d.reached,
+       (select p.updated_at from /*schema*/setting as p where p.name = 'paused' and p.value <> 0) as all_paused_at,
+       s.paused_at, c.open_until, ahead.event_id, ahead.seq, serving.workers, serving.able
+from /*schema*/event_status as e
+join /*schema*/outbox as o on o.seq = e.seq
+join /*schema*/subscription as s on s.name = e.subscription
+left join /*schema*/delivery as d on d.subscription = e.subscription and d.seq = e.seq
+left join lateral (
+    select c.generation, case when c.open_until > clock_timestamp() then c.open_until end as open_until
+    from /*schema*/cursor as c
+    where c.subscription = s.name and c.generation in (0, coalesce(d.generation, o.generation))
+      and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (s.partitions - 1)
+    order by c.generation desc limit 1) as c on true
+left join lateral (
+    select f.event_id, f.seq from /*schema*/delivery as f
+    where f.subscription = s.name and f.generation = c.generation and f.status = 'pending' and f.seq < o.seq
+      and f.ordering_key = case s.ordering when 'total' then '' when 'key' then o.aggregate_id end
+    order by f.seq limit 1) as ahead on e.status = 'pending'
+cross join lateral (
+    select count(*) as workers, count(*) filter (where s.name <> all (w.unable)) as able from /*schema*/worker as w
+    where s.name = any (w.subscriptions) and not w.stopping and w.seen_at > clock_timestamp() - interval '30 seconds'
+    ) as serving
+where e.seq = %(seq)s
+order by e.subscription

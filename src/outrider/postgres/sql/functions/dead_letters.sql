@@ -1,0 +1,35 @@
+-- dead_letters: the dead letters that fit all of what is given, by id, at most p_limit of them after p_after.
+-- Times are those of the burial. Reads delivery by (subscription, id), at most p_limit that fit of each subscription.
+create or replace function /*schema*/dead_letters(
+    p_subscription text default null, p_event_type text default null, p_error_code text default null,
+    p_fingerprint text default null, p_since timestamptz default null, p_until timestamptz default null,
+    p_workspace_id text default null, p_generation bigint default null,
+    p_after bigint default 0, p_limit bigint default null
+) returns setof /*schema*/delivery
+    language plpgsql stable
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set enable_seqscan = off         -- for the next 500 of 100,000 never a sort of all: 280 ms instead of 75
+    set enable_bitmapscan = off
+    set enable_sort = off
+    set jit = off
+as $$
+begin
+    return query
+    select d.* from /*schema*/subscription as s
+    cross join lateral (
+        select d.* from /*schema*/delivery as d
+        where d.subscription = s.name and d.status = 'failed' and d.id > p_after
+          and (p_event_type is null or d.event_type = p_event_type)
+          and (p_error_code is null or d.last_error_code = p_error_code)
+          and (p_fingerprint is null or d.fingerprint = p_fingerprint)
+          and (p_since is null or d.buried_at >= p_since)
+          and (p_until is null or d.buried_at < p_until)
+          and (p_generation is null or d.generation = p_generation)
+          and (p_workspace_id is null or p_workspace_id = (
+              select o.workspace_id from /*schema*/outbox as o where o.seq = d.seq))
+        order by d.id limit p_limit) as d
+    where p_subscription is null or s.name = p_subscription
+    order by d.id limit p_limit;
+end
+$$;

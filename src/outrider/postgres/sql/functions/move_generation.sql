@@ -1,0 +1,32 @@
+-- move_generation: the events of one generation are handled by the workers of another from now on, whoever else is
+-- alive; into itself: by its own again. One row back per subscription that has cursors of it. Audited.
+-- Locks:  those cursors, waiting for the batches that are being handled.
+create or replace function /*schema*/move_generation(
+    p_from bigint, p_to bigint, p_by text default null, p_subscription text default null
+) returns table (subscription text)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    if p_to < 0 then
+        raise 'there is no generation %', p_to using errcode = 'OR006';
+    end if;
+    perform from /*schema*/cursor as c
+    where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)
+    order by c.subscription, c.generation, c.partition for update;
+    return query
+    with moved as (
+        update /*schema*/cursor as c set served_by = nullif(p_to, p_from)
+        where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)
+        returning c.subscription
+    ),
+    told as (
+        insert into /*schema*/audit (by, action, subscription, details)
+        select coalesce(p_by, session_user), 'move_generation', moved.subscription,
+               jsonb_build_object('from', p_from, 'to', p_to)
+        from (select distinct subscription from moved) as moved
+    )
+    select distinct moved.subscription from moved order by 1;
+end
+$$;

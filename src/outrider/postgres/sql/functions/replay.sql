@@ -1,0 +1,117 @@
+-- replay: dead letters become pending again, due now, with all their attempts before them. One row back for each:
+-- replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be done); not_found (it is no
+-- dead letter, or not any more). The failure history stays and gets a marker; the next attempts are a new cycle. They
+-- come after what was handled of their keys in the meantime.
+--
+-- p_new_generation: the workers of that generation shall handle them; it must have cursors, or be 0.
+-- p_force: also what was handled: its receipt goes, into the audit; and what was discarded. Audited in any case.
+-- p_payload: handlers get this instead of the events' own payload, which stays in the log; audited.
+-- Locks:  the cursor rows of the partitions, waiting: nobody takes the lines while they change.
+create or replace function /*schema*/replay(
+    p_deliveries bigint[], p_replayed_by text default null, p_new_generation bigint default null,
+    p_force boolean default false, p_payload jsonb default null
+) returns table (delivery bigint, event_id uuid, subscription text, outcome text)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set lock_timeout = '10s'         -- it holds the first partitions while it waits for the last
+as $$
+#variable_conflict use_column
+declare
+    replayer  text := coalesce(p_replayed_by, session_user);
+    allowed   bigint := (select s.value from /*schema*/setting as s where s.name = 'payload_max_bytes');
+    wrong     record;
+    places    bigint[];
+    held      bigint[] := '{}';
+    handled   bigint[];
+    revived   bigint[];
+begin
+    if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
+        raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
+    end if;
+    -- Looked up again after the wait: partitions may have been doubled, a generation opened or folded.
+    loop
+        places := array(
+            select distinct c.id from /*schema*/delivery as d join /*schema*/cursor as c
+                on c.subscription = d.subscription and c.partition = d.partition
+               and c.generation in (d.generation, coalesce(p_new_generation, d.generation))
+            where d.id = any (p_deliveries));
+        exit when places <@ held;
+        held := array(select locked.id from (
+            select c.id from /*schema*/cursor as c where c.id = any (places)
+            order by c.subscription, c.generation, c.partition for update) as locked);
+    end loop;
+    -- Under the lock, so that the generation stays.
+    select d.subscription into wrong from /*schema*/delivery as d
+    where d.id = any (p_deliveries) and p_new_generation is not null
+      and not exists (select from /*schema*/cursor as c
+                      where c.subscription = d.subscription and c.generation = p_new_generation);
+    if found then
+        raise 'no worker of generation % has come up for "%"', p_new_generation, wrong.subscription
+            using errcode = 'OR006', hint = format('Its generations are %s. Start its workers first, or leave it out.', (
+                select string_agg(distinct c.generation::text, ', ') from /*schema*/cursor as c
+                where c.subscription = wrong.subscription));
+    end if;
+
+    handled := array(
+        select d.id from /*schema*/delivery as d join /*schema*/outbox as o on o.seq = d.seq
+        join /*schema*/event_handled as h
+            on h.handler_name = d.subscription
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+        where d.id = any (p_deliveries) and d.status in ('failed', 'discarded'));
+    if p_force then
+        with gone as (
+            delete from /*schema*/event_handled as h using /*schema*/delivery as d, /*schema*/outbox as o
+            where d.id = any (handled) and o.seq = d.seq and h.handler_name = d.subscription
+              and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+            returning d.id, to_jsonb(h) as receipt
+        )
+        insert into /*schema*/audit (by, action, subscription, event_id, details)
+        select replayer, 'force_replay', d.subscription, d.event_id, jsonb_strip_nulls(jsonb_build_object(
+            'receipt', gone.receipt, 'discarded', nullif(gone.receipt is null and d.status = 'discarded', false)))
+        from /*schema*/delivery as d left join gone on gone.id = d.id
+        where d.id = any (p_deliveries) and d.status in ('failed', 'discarded');
+        handled := '{}';
+    end if;
+
+    with back as (
+        update /*schema*/delivery as d
+        set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false,
+            cycle = d.cycle + 1, run_at = now(), buried_at = null, payload = coalesce(p_payload, d.payload),
+            generation = coalesce(p_new_generation, d.generation),
+            -- What its cursor will not read any more need not wait for it.
+            reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
+                select from /*schema*/subscription as s where s.name = d.subscription
+                   and (s.event_types is null or d.event_type = any (s.event_types))),
+            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                    else d.failure_history end) || jsonb_strip_nulls(jsonb_build_object(
+                'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', replayer,
+                'forced', nullif(p_force, false), 'edited', nullif(p_payload is not null, false),
+                'generation', p_new_generation))
+        where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+          and d.id <> all (handled)
+        returning d.id
+    )
+    select array_agg(back.id) into revived from back;
+    if p_payload is not null then  -- a statement of its own: who only replays needs no right to the audit
+        insert into /*schema*/audit (by, action, subscription, event_id, details)
+        select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload)
+        from /*schema*/delivery as d where d.id = any (revived);
+    end if;
+    perform /*schema*/promote(line.subscription, line.generation, line.keys)
+    from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from /*schema*/delivery as d
+          where d.id = any (revived) and d.ordering_key is not null
+          group by d.subscription, d.generation) as line;
+    perform pg_notify(poke.channel, poke.event_type)
+    from (select distinct d.event_type, case d.generation when 0 then 'outbox_default'
+                                                          else 'outbox_gen_' || d.generation end as channel
+          from /*schema*/delivery as d where d.id = any (revived)) as poke;
+    return query
+    select asked.id, d.event_id, d.subscription,
+           case when asked.id = any (revived) then 'replayed'
+                when asked.id = any (handled) then 'skipped_handled' else 'not_found' end
+    from unnest(p_deliveries) with ordinality as asked (id, place)
+    left join /*schema*/delivery as d on d.id = asked.id
+    order by asked.place;
+end
+$$;

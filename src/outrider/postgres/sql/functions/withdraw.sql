@@ -1,0 +1,59 @@
+-- withdraw: keep an event from those that have not handled it yet, now and later. What waits for a retry or is a dead
+-- letter of it goes, and what waited behind it goes on. One row back per subscription that it concerns: withdrawn, or
+-- delivered (too late there); without an event, one row not_found. The log is not changed. Audited with these outcomes, which
+-- event_status reads there, and with what was owed.
+-- Locks:  the subscriptions that it concerns, so that they get no new cursors, then all their cursors, waiting for the
+--         batches that are being handled. One that is registered meanwhile is waited for too, or sees the withdrawal.
+create or replace function /*schema*/withdraw(p_event_id uuid, p_by text default null, p_reason text default null)
+    returns table (subscription text, outcome text)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set jit = off
+as $$
+#variable_conflict use_column
+declare
+    seqs      bigint[] := array(select o.seq from /*schema*/outbox as o where o.id = p_event_id);
+    concerned text[];
+    held      text[] := '{}';
+    outcomes  jsonb;
+    gone      /*schema*/delivery;
+    owed      jsonb := '[]';
+begin
+    if seqs = '{}' then
+        outcome := 'not_found';
+        return next;
+        return;
+    end if;
+    loop
+        concerned := array(select distinct e.subscription from /*schema*/event_status as e where e.event_id = p_event_id);
+        exit when concerned <@ held;
+        held := held || concerned;
+        perform from /*schema*/subscription as s where s.name = any (concerned) order by s.name for no key update;
+        perform from /*schema*/cursor as c where c.subscription = any (concerned)
+        order by c.subscription, c.generation, c.partition for update;
+    end loop;
+    outcomes := coalesce((
+        select jsonb_object_agg(each.subscription, each.outcome)
+        from (select e.subscription, max(case e.status when 'delivered' then 'delivered' else 'withdrawn' end) as outcome
+              from /*schema*/event_status as e
+              where e.event_id = p_event_id and e.subscription = any (concerned)
+              group by e.subscription) as each), '{}');
+
+    insert into /*schema*/withdrawal (seq, event_id, withdrawn_by, reason)
+    select each.seq, p_event_id, coalesce(p_by, session_user), p_reason from unnest(seqs) as each (seq)
+    on conflict do nothing;
+    for gone in
+        delete from /*schema*/delivery as d where d.subscription = any (concerned) and d.seq = any (seqs) returning d.*
+    loop
+        owed := owed || to_jsonb(gone);
+        perform /*schema*/promote(gone.subscription, gone.generation, array[gone.ordering_key]);
+        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+                          gone.event_type);
+    end loop;
+    insert into /*schema*/audit (by, action, event_id, details)
+    values (coalesce(p_by, session_user), 'withdraw', p_event_id, jsonb_strip_nulls(jsonb_build_object(
+        'reason', p_reason, 'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
+    return query select told.key, told.value from jsonb_each_text(outcomes) as told order by told.key;
+end
+$$;

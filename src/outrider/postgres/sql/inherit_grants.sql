@@ -1,0 +1,22 @@
+-- inherit_grants: who may call a function may also use what it needs since: a migration shall not lock out the roles of
+-- running workers. After the functions of a migration; grants to those who have none of it change nothing.
+do $inherit$
+declare
+    granted record;
+begin
+    for granted in
+        select distinct a.grantee::regrole as role, needs.objects
+        from (values ('take', 'execute on function /*schema*/promote, /*schema*/failure, /*schema*/error_fingerprint, '
+                              '/*schema*/open_generation, /*schema*/fold_generation'),
+                     ('take', 'select on /*schema*/withdrawal'),
+                     ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
+                     ('outbox_replay', 'select on /*schema*/setting')) as needs (function, objects)
+        join pg_proc as p on p.proname = needs.function
+        cross join aclexplode(p.proacl) as a
+        where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)
+          and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner)
+    loop
+        execute format('grant %s to %s', granted.objects, granted.role);
+    end loop;
+end
+$inherit$;
