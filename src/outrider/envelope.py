@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -18,6 +19,9 @@ from outrider.outcome import describe
 from outrider.registry import EventSpec, Upcaster
 
 E = TypeVar("E", bound=Event)
+
+inherited_workspace: ContextVar[str | None] = ContextVar("outrider_workspace", default=None)
+"""The workspace of the event whose handler is running: what it publishes is of the same one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,6 +82,8 @@ class Dead:
 
     code: str
     message: str
+    terminal: bool = True
+    """Because of what it is; else because its attempts are used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def _by_policy(
         message = sanitise(f"The retry policy failed ({why}), the default one was used. {message}")
         delay = DEFAULT_RETRY_POLICY.delay(max(attempt, 1), 1.0)
     if delay is None:
-        return Dead(code, message)
+        return Dead(code, message, terminal=False)
     return Later(delay if instead is None else instead, code, message, counted=True)
 
 

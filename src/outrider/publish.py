@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from outrider import names
 from outrider.config import Settings
-from outrider.envelope import Envelope
+from outrider.envelope import Envelope, inherited_workspace
 from outrider.errors import PublishRefused
 from outrider.event import Event
 from outrider.ids import uuid7
@@ -35,7 +35,7 @@ class PublishOptions(TypedDict, total=False):
     target: str | None
     """The one context that shall see the event; default: everyone."""
     workspace_id: str | None
-    """The tenant."""
+    """The tenant. Default: that of the event being handled, if one is; None = none."""
     aggregate_kind: str | None
     """What kind of thing the key names."""
     entity_version: int | None
@@ -77,6 +77,7 @@ class Publisher:
         key, idempotency_key = options.get("key"), options.get("idempotency_key")
         target, content_class = options.get("target"), options.get("content_class", "internal")
         entity_version, occurred_at = options.get("entity_version"), options.get("occurred_at")
+        workspace_id = options["workspace_id"] if "workspace_id" in options else inherited_workspace.get()
         if key is None and spec.key is not None:
             value = getattr(event, spec.key)
             value = value.value if isinstance(value, Enum) else value
@@ -84,7 +85,7 @@ class Publisher:
         for field, text, limit in (
             ("key", key, names.KEY_BYTES),
             ("idempotency_key", idempotency_key, names.KEY_BYTES),
-            ("workspace_id", options.get("workspace_id"), names.WORKSPACE_BYTES),
+            ("workspace_id", workspace_id, names.WORKSPACE_BYTES),
             ("aggregate_kind", options.get("aggregate_kind"), names.TYPE_BYTES),
         ):
             if text is not None and (wrong := names.wrong_text(text, limit)):
@@ -109,7 +110,7 @@ class Publisher:
             content_class=content_class,
             channel=self._channel(spec.type, options.get("channel_class")),
             generation=self._settings.generation,
-            workspace_id=options.get("workspace_id"),
+            workspace_id=workspace_id,
             aggregate_kind=options.get("aggregate_kind"),
             key=key,
             entity_version=entity_version,

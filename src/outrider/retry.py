@@ -106,6 +106,31 @@ class Backoff:
         return parse_duration(self.delays[attempt - 1]) if _failed(attempt) <= len(self.delays) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """Stops a handler for a while when everything fails, instead of using up the attempts of one event after the other.
+
+    After `failures` in a row, counted for each partition, nothing is taken for `probe`. Then one event is tried: when it
+    succeeds, all goes on; when it fails, without using an attempt, the next is tried after twice that time, at most after
+    `longest`.
+    """
+
+    failures: int = 10
+    probe: Duration = "10s"
+    longest: Duration = "5m"
+
+    def __post_init__(self) -> None:
+        if type(self.failures) is not int or not 1 <= self.failures <= 1_000_000:
+            raise ConfigError(f"failures: {self.failures!r} is not a whole number between 1 and 1,000,000")
+        probe, longest = _field("probe", self.probe), _field("longest", self.longest)
+        if not probe:
+            raise ConfigError("probe: zero would be no pause at all")
+        if longest < probe:
+            raise ConfigError(f"longest: {longest} is shorter than probe, {probe}")
+        object.__setattr__(self, "probe", probe)
+        object.__setattr__(self, "longest", longest)
+
+
 def _duration(value: object) -> timedelta | None:
     if isinstance(value, timedelta):
         return value

@@ -112,7 +112,7 @@ class Troubled:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A subscription is not read: paused by an operator, or it wants types that this code does not know."""
+    """A subscription is not read: paused by an operator, open (its breaker), or it wants types unknown to this code."""
 
     subscription: str
     reason: str

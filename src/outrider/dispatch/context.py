@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outrider.envelope import Envelope
-from outrider.postgres.handling import Connection, Row
+from outrider.postgres.handling import WORKSPACE, Connection, Row
 from outrider.postgres.lend import LentSession, LentSyncSession, lend, lend_sync, take_back
 from outrider.postgres.log import ATTEMPT, envelope_of
+from outrider.postgres.tenant import Entry, home_of
 
 
 class _Context:
-    __slots__ = ("_conn", "_rows", "_tx", "lent")
+    __slots__ = ("_conn", "_role", "_rows", "_tx", "lent")
 
-    def __init__(self, conn: Connection, rows: Sequence[Row]) -> None:
+    def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None = None) -> None:
         self._conn = conn
         self._rows = rows
+        self._role = role
         self._tx: LentSession | LentSyncSession | None = None
         self.lent = False
         """Whether the handler has asked for its transaction."""
@@ -40,6 +42,16 @@ class _Context:
         failed_with = None if self._tx is None else self._tx.failed_with
         return failed_with is not None and failed_with in (error, error.__cause__, getattr(error, "orig", None))
 
+    @property
+    def shut_out(self) -> bool:
+        """The session did not let the handler into its tenant."""
+        entry = None if self._tx is None else self._tx.entry
+        return entry is not None and entry.refused
+
+    def _entry(self) -> Entry:
+        """All events of one context are of one workspace."""
+        return home_of(self._conn).entry(self._role, self._rows[0][WORKSPACE])
+
     def close(self) -> None:
         if self._tx is not None:
             take_back(self._tx)
@@ -47,7 +59,8 @@ class _Context:
 
 class HandlerContext(_Context):
     """Beside the event: `tx` is a psycopg AsyncConnection inside the handler's transaction. What is written through it
-    commits with the receipt, or not at all. It cannot commit or roll back, and it is dead when the handler returns."""
+    commits with the receipt, or not at all. It cannot commit or roll back, and it is dead when the handler returns.
+    `app.workspace_id` is the event's workspace there."""
 
     __slots__ = ()
 
@@ -55,6 +68,7 @@ class HandlerContext(_Context):
     def tx(self) -> LentSession:
         if not isinstance(self._tx, LentSession):
             self._tx = lend(self._conn)
+            self._tx.entry = self._entry()
             self.lent = True
         return self._tx
 
@@ -68,5 +82,6 @@ class SyncHandlerContext(_Context):
     def tx(self) -> LentSyncSession:
         if not isinstance(self._tx, LentSyncSession):
             self._tx = lend_sync(self._conn)
+            self._tx.entry = self._entry()
             self.lent = True
         return self._tx

@@ -10,10 +10,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from outrider import names
 from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event, spec_of
-from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, parse_duration
+from outrider.retry import DEFAULT_RETRY_POLICY, Breaker, Duration, Policy, parse_duration
 from outrider.subscription import Subscription
 
 TIMEOUT = 30.0
@@ -40,6 +41,10 @@ class Handler:
     """Seconds that handling one batch should take; the batch grows and shrinks towards it."""
     models: dict[str, type[Event]]
     """By event type; empty = it takes envelopes, of every type."""
+    breaker: Breaker | None = None
+    """Stops it for a while when everything fails."""
+    role: str | None = None
+    """Its statements run with this role; None = with that of the worker."""
 
     @property
     def name(self) -> str:
@@ -55,6 +60,8 @@ def declare(
     retry: Policy | None = None,
     timeout: Duration = TIMEOUT,
     limit: int = LIMIT,
+    breaker: Breaker | None = None,
+    role: str | None = None,
 ) -> Handler:
     name = subscription.name
     if not subscription.events:
@@ -67,6 +74,10 @@ def declare(
         raise DeclarationError(
             f"{name}: retry={retry!r} is not a policy: pass RetryPolicy(retries=...) or Backoff.table(...)"
         )
+    if breaker is not None and not isinstance(breaker, Breaker):
+        raise DeclarationError(f"{name}: breaker={breaker!r} is not a Breaker: write breaker=Breaker(failures=10)")
+    if role is not None and (wrong := _wrong_role(role)):
+        raise DeclarationError(f"{name}: role {wrong}")
     models: dict[str, type[Event]] = {}
     for model in subscription.events:
         other = models.setdefault(spec_of(model).type, model)
@@ -90,7 +101,15 @@ def declare(
         limit=limit,
         budget=BUDGET,
         models=models,
+        breaker=breaker,
+        role=role,
     )
+
+
+def _wrong_role(role: object) -> str | None:
+    if role == "none":
+        return "'none' is Postgres' word for the session's own user: leave it out"
+    return names.wrong_text(role, names.IDENTIFIER_BYTES)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -172,6 +191,11 @@ def _takes_batch(function: Callable[..., Any]) -> bool:
         # Annotations may name what cannot be resolved here; their text must do.
         return str(first.annotation).partition("[")[0] in ("list", "Sequence", "collections.abc.Sequence")
     return (typing.get_origin(hint) or hint) in (list, Sequence)
+
+
+def roles_of(handlers: Iterable[Handler]) -> dict[str, str]:
+    """By role: a handler that runs with it."""
+    return {each.role: each.name for each in handlers if each.role is not None}
 
 
 def choose(handlers: Iterable[Handler], wanted: Sequence[str], unwanted: Sequence[str]) -> list[Handler]:

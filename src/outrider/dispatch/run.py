@@ -15,12 +15,13 @@ from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.handler import Handler
 from outrider.dispatch.thread import HandlerThread
+from outrider.envelope import inherited_workspace
 from outrider.errors import Undecodable
 from outrider.event import Event, spec_of
 from outrider.failpoint import hit
 from outrider.outcome import TerminalError, describe
 from outrider.postgres import handling
-from outrider.postgres.handling import Connection, Row
+from outrider.postgres.handling import WORKSPACE, Connection, Row
 from outrider.postgres.lanes import abandon
 from outrider.postgres.log import PAYLOAD, TRACE, TYPE, VERSION, envelope_of
 
@@ -62,16 +63,22 @@ class Runner:
 
     async def run(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
         """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
-        if self.handler.batch:
-            return await self._run_together(conn, rows)
+        nobody = inherited_workspace.set(None)  # whoever started the worker may have been handling an event
+        try:
+            return await (self._run_together if self.handler.batch else self._run_each)(conn, rows)
+        finally:
+            inherited_workspace.reset(nobody)
+
+    async def _run_each(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
         took: list[float] = []
-        call, blocking, decode = self.handler.call, self.handler.blocking, self.decode
+        call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
         context = SyncHandlerContext if blocking else HandlerContext
         with Deadline(self.handler.timeout) as deadline:
             for row in rows:
                 deadline.began = begun = clock()
-                ctx = context(conn, (row,))
+                ctx = context(conn, (row,), role)
                 token = None if row[TRACE] is None else trace.inherited.set(envelope_of(row).trace_context)
+                tenant = None if row[WORKSPACE] is None else inherited_workspace.set(row[WORKSPACE])
                 hit("handle.before")
                 try:
                     event = decode(row)
@@ -84,18 +91,21 @@ class Runner:
                     if ctx.lent and not handling.in_transaction(conn):
                         raise _unusable(conn)
                 except BaseException as error:
-                    raise self._failed((row,), error, deadline, begun, conn, ctx) from error
+                    blamed = rows if ctx.shut_out and took else (row,)  # one of those before it may have seen to that
+                    raise self._failed(blamed, error, deadline, begun, conn, ctx) from error
                 finally:
                     if ctx.lent:
                         ctx.close()
                     if token is not None:
                         trace.inherited.reset(token)
+                    if tenant is not None:
+                        inherited_workspace.reset(tenant)
                 hit("handle.after")
                 took.append(clock() - begun)
         return took
 
     async def _run_together(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
-        """A handler of whole batches. When it fails, only a batch of one says which event it was."""
+        """A handler of whole batches: one call for each workspace. Only a batch of one says which event failed."""
         begun = clock()
         events = []
         for row in rows:
@@ -103,10 +113,25 @@ class Runner:
                 events.append(self.decode(row))
             except Exception as error:
                 raise Failure((row,), error, clock() - begun, ours=False) from error
-        ctx = SyncHandlerContext(conn, rows) if self.handler.blocking else HandlerContext(conn, rows)
+        places: dict[str | None, list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(row[WORKSPACE], []).append(place)
+        took = [0.0] * len(rows)
+        for own in places.values():
+            seconds = await self._run_group(conn, [rows[each] for each in own], [events[each] for each in own], rows)
+            for place in own:
+                took[place] = seconds / len(own)
+        return took
+
+    async def _run_group(
+        self, conn: Connection, rows: Sequence[Row], events: Sequence[Any], batch: Sequence[Row]
+    ) -> float:
+        begun = clock()
+        ctx = (SyncHandlerContext if self.handler.blocking else HandlerContext)(conn, rows, self.handler.role)
         # A batch may come from many traces; what it publishes carries on the first of them.
         traced = next((row for row in rows if row[TRACE] is not None), None)
         token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
+        inherited_workspace.set(rows[0][WORKSPACE])
         hit("handle.before")
         with Deadline(self.handler.timeout) as deadline:
             try:
@@ -119,12 +144,13 @@ class Runner:
                 if not handling.in_transaction(conn):
                     raise _unusable(conn)
             except BaseException as error:
-                raise self._failed(rows, error, deadline, begun, conn, ctx) from error
+                blamed = batch if ctx.shut_out else rows
+                raise self._failed(blamed, error, deadline, begun, conn, ctx) from error
             finally:
                 ctx.close()
                 trace.inherited.reset(token)
         hit("handle.after")
-        return [(clock() - begun) / len(rows)] * len(rows)
+        return clock() - begun
 
     def _failed(
         self,

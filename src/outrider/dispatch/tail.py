@@ -25,6 +25,7 @@ from outrider.postgres.handling import Claim, Connection, Row
 from outrider.postgres.lanes import usable
 from outrider.postgres.log import ATTEMPT, SEQ, Asked, Params, envelope_of
 from outrider.postgres.session import DatabaseError
+from outrider.retry import Breaker, parse_duration
 from outrider.signals import Buried, Failed, Handled, Parked, Settled, Signals, Taken, Troubled
 
 SCAN = 10_000
@@ -56,7 +57,7 @@ class Step:
     @property
     def again(self) -> bool:
         """There may be more at once."""
-        return self.outcome in ("more", "done", "suspect", "armed", "failed")
+        return self.outcome in ("more", "done", "probe", "suspect", "armed", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,19 @@ class _Unsaid:
     """A failure that the database does not know of yet."""
 
     cursor: int | None
+    batch: int | None
     envelope: Envelope
     attempt: int
     verdict: Later | Dead
     error: BaseException
+    breaker: Breaker | None
+    """Where the failure counts for it."""
+    spared: bool
+    """It was tried to see whether all is well again; it waits until others have been tried."""
 
     def as_json(self) -> str:
         later = self.verdict if isinstance(self.verdict, Later) else None
-        failure = {
+        failure: dict[str, object] = {
             "seq": self.envelope.seq,
             "attempt": self.attempt,
             "delay": later.delay.total_seconds() if later else 0,
@@ -79,7 +85,12 @@ class _Unsaid:
             "message": self.verdict.message,
             "counted": later.counted if later else True,
             "dead": later is None,
+            "batch": f"{self.cursor}.{self.batch}",
         }
+        if self.breaker is not None:
+            probe, longest = parse_duration(self.breaker.probe), parse_duration(self.breaker.longest)
+            failure |= {"trip": self.breaker.failures, "spared": self.spared}
+            failure |= {"probe": probe.total_seconds(), "longest": longest.total_seconds()}
         return json.dumps([failure])
 
 
@@ -91,7 +102,7 @@ class Tail:
         self._runner = Runner(handler)
         self._signals = signals
         self._schema = schema
-        self._generation = generation
+        self.generation = generation
         self._worker = worker
         self._size = Size(handler.limit, handler.budget)
         self.alone = True
@@ -159,7 +170,7 @@ class Tail:
             partition=self._partition,
             limit=1 if self._alone else self._size.now,
             scan=SCAN,
-            generation=self._generation,
+            generation=self.generation,
             knows=list(self.handler.models),
             armed=self._armed,
             excused=self._unexcused,
@@ -204,7 +215,14 @@ class Tail:
         envelope, attempt = envelope_of(rows[0]), rows[0][ATTEMPT]
         self._signals.emit(Failed(self.handler.name, envelope, attempt, failure.seconds * 1000, verdict, failure.error))
         self._armed = None
-        self._unsaid = _Unsaid(claim.cursor, envelope, attempt, verdict, failure.error)
+        counts = isinstance(verdict, Dead) or verdict.counted
+        breaker = self.handler.breaker if counts else None
+        spared = (
+            breaker is not None and claim.outcome == "probe" and not (isinstance(verdict, Dead) and verdict.terminal)
+        )
+        if spared:
+            verdict = Later(timedelta(0), verdict.code, verdict.message, counted=False)
+        self._unsaid = _Unsaid(claim.cursor, claim.batch, envelope, attempt, verdict, failure.error, breaker, spared)
         hit("rollback.after")
         return await self._say(conn, self._unsaid) if usable(conn) else Step("failed")
 
@@ -229,6 +247,17 @@ class Tail:
         except DatabaseError:
             handling.end(conn)
         self._unexcused += 1
+
+    @property
+    def unfinished(self) -> bool:
+        """The database must still hear of something before this tail may end."""
+        return self.armed or self._unsaid is not None
+
+    async def finish(self, conn: Connection) -> None:
+        if self._unsaid is not None:
+            await self._say(conn, self._unsaid)
+        if self.armed:
+            await self.disarm(conn)
 
     async def disarm(self, conn: Connection) -> None:
         """It does not run the suspect that was counted: take the count back."""

@@ -15,11 +15,13 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.postgres.lanes import abandon, usable
-from outrider.postgres.log import HEADER, Asked, Params, clear_error
+from outrider.postgres.log import _COLUMNS, HEADER, SEQ, Asked, Params, clear_error
 from outrider.postgres.statement import statement
+from outrider.postgres.tenant import home_of
 
 Row = tuple[Any, ...]
 Connection = AsyncConnection[Any]
+WORKSPACE = SEQ + _COLUMNS.index("workspace_id")
 
 
 class Lost(psycopg.OperationalError):
@@ -62,11 +64,14 @@ async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
 
 
 async def settle(conn: Connection, batch: int, schema: str) -> None:
-    """Every handler has returned: commit, and see that it was a commit."""
-    cursor = await conn.execute(_settling(batch, schema))
-    cursor.nextset()
+    """Every handler has returned: commit, and see that it was a commit. What handlers may have set does not outlive it."""
+    home, settling = home_of(conn), _settling(batch, schema)
+    cursor = await conn.execute(home.back + b";" + settling if home.away else settling)
+    while cursor.nextset():
+        pass
     if cursor.statusmessage != "COMMIT":
         raise Lost(f"the batch was not committed: the server answered {cursor.statusmessage}")
+    home.away = False
 
 
 def _settling(batch: int, schema: str) -> bytes:
@@ -85,11 +90,18 @@ async def roll_back(conn: Connection) -> None:
 async def park(conn: Connection, asked: Params, schema: str) -> list[int]:
     """Roll back the batch and park what failed in it, in one round trip: hardly anybody gets in between."""
     cursor = AsyncCursor(conn, row_factory=tuple_row)
-    unfinished = in_use(conn)
-    async with conn.pipeline():
-        if unfinished:
-            await conn.execute("rollback")
-        await cursor.execute(statement("park", schema), asked)
+    unfinished, home = in_use(conn), home_of(conn)
+    try:
+        async with conn.pipeline():
+            if unfinished:
+                await conn.execute("rollback")
+            if home.away:  # it may have ended our transaction, and have set something between that one and this
+                await conn.execute(home.back)
+            await cursor.execute(statement("park", schema), asked)
+    except psycopg.Error:
+        end(conn)
+        raise
+    home.away = False
     row = await cursor.fetchone()
     return row[0] if row else []
 

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import AsyncConnection, pq
 from psycopg.pq import TransactionStatus
 
-from outrider.postgres import session
+from outrider.postgres import session, tenant
 
 # A worker that is stopped or unreachable in the midst of a batch keeps its partition until the server notices.
 _GUARDS = """
@@ -94,6 +94,7 @@ class Lanes:
         conn = await session.connect(self._dsn, autocommit=True, name="outrider worker")
         if not self._prepares:
             conn.prepare_threshold = None
+        await tenant.capture(conn)
         await conn.execute(_GUARDS, {"idle": self._idle_ms})
         with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
             await conn.execute(_WATCH)

@@ -1,7 +1,8 @@
 """The worker's transaction, lent to one handler: a psycopg connection that cannot end it, and that is dead afterwards.
 
 The lent connection drives the worker's own libpq session. It shares the list of prepared statements, whose names are the
-session's. A handler that keeps it and uses it later gets an error instead of somebody else's transaction.
+session's. A handler that keeps it and uses it later gets an error instead of somebody else's transaction. Whatever way the
+first statement is sent, it goes through `wait`, and the event's tenant is entered before it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any, NoReturn
 from psycopg import AsyncConnection, Connection, Error, InterfaceError, ProgrammingError
 from psycopg.abc import RV, PQGen
 from psycopg.rows import tuple_row
+
+from outrider.postgres.tenant import Entry, LentCursor, LentSyncCursor
 
 REFUSED = "this transaction belongs to the worker, which {verb} it after the handler: return, or raise to roll it back"
 GIVEN_BACK = "ctx.tx was used after its handler had returned: finish what uses it before you return"
@@ -28,10 +31,18 @@ class LentSession(AsyncConnection[Any]):
 
     failed_with: BaseException | None = None
     """The last error that it raised."""
+    entry: Entry | None = None
+    """The way into the tenant of its event; None = none is entered."""
 
     async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        entry = self.entry
         try:
-            return await super().wait(gen, *args, **kwargs)
+            if entry is not None and entry.pending and gen is not entry.rider:
+                await super().wait(entry.enter(self.pgconn))
+            returned = await super().wait(gen, *args, **kwargs)
+            if entry is not None and entry.pending:
+                raise _not_entered()
+            return returned
         except Error as error:
             self.failed_with = error
             raise
@@ -56,10 +67,17 @@ class LentSyncSession(Connection[Any]):
     """`ctx.tx` of a blocking handler, in its thread."""
 
     failed_with: BaseException | None = None
+    entry: Entry | None = None
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        entry = self.entry
         try:
-            return super().wait(gen, *args, **kwargs)
+            if entry is not None and entry.pending and gen is not entry.rider:
+                super().wait(entry.enter(self.pgconn))
+            returned = super().wait(gen, *args, **kwargs)
+            if entry is not None and entry.pending:
+                raise _not_entered()
+            return returned
         except Error as error:
             self.failed_with = error
             raise
@@ -90,12 +108,14 @@ def lend(owner: AsyncConnection[Any] | Connection[Any]) -> LentSession:
     lent = LentSession.__new__(LentSession)
     lent.__dict__.update(owner.__dict__)
     lent._autocommit = False
+    lent.cursor_factory = LentCursor
     return lent
 
 
 def lend_sync(owner: AsyncConnection[Any] | Connection[Any]) -> LentSyncSession:
     lent = LentSyncSession(owner.pgconn, tuple_row)
     lent._prepared = owner._prepared
+    lent.cursor_factory = LentSyncCursor
     return lent
 
 
@@ -103,6 +123,11 @@ def take_back(lent: LentSession | LentSyncSession) -> None:
     lent._notice_handlers.clear()
     lent._notify_handlers.clear()
     lent.pgconn = _GivenBack()  # type: ignore[assignment]
+
+
+def _not_entered() -> InterfaceError:
+    """A psycopg that sends statements in a way that we do not know."""
+    return InterfaceError("a statement ran without the tenant of its event: this psycopg needs another Outrider")
 
 
 def _refused(verb: str) -> ProgrammingError:

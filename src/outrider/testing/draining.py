@@ -27,6 +27,7 @@ from outrider.postgres import handling, uncommitted
 from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import usable
 from outrider.postgres.log import ATTEMPT, SEQ, envelope_of
+from outrider.postgres.tenant import capture, home_of
 
 AT_MOST = 10_000
 LETTING_GO = 5.0
@@ -74,6 +75,7 @@ def drain_sync(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> 
 async def _drain(app: Outrider, conn: Connection, thread: HandlerThread, **options: Unpack[DrainOptions]) -> Drained:
     chosen = app.chosen(options.get("handlers", ()), options.get("exclude", ()))
     at_most, raising = options.get("at_most", AT_MOST), options.get("raise_on_failure", True)
+    await capture(conn, local=True)
     ends = [_End(each, conn, thread, app.settings.schema, raising=raising) for each in chosen]
     total, caused = Drained(), 0
     events = await _go_round(ends, total)
@@ -138,8 +140,12 @@ class _End:
         await self._handle([row for row in rows if row[SEQ] != failed.rows[0][SEQ]], total)
 
     async def _run(self, rows: Sequence[Row]) -> None:
+        home = home_of(self._conn)
         try:
             await self._runner.run(self._conn, rows)
+            if home.away:
+                await self._conn.execute(home.back)
+                home.away = False
         except Failure:
             until = monotonic() + LETTING_GO
             while hasattr(self._conn, "abandoned") and not self._conn.closed and monotonic() < until:  # noqa: ASYNC110 (its thread tells nobody)
