@@ -46,7 +46,8 @@ union all
 select format('%s %s: nothing before it in line %s', d.subscription, d.seq, d.ordering_key) from outrider.delivery as d
 where d.status = 'pending' and not d.head and not exists (
     select from outrider.delivery as h
-    where h.subscription = d.subscription and h.ordering_key = d.ordering_key and h.status = 'pending' and h.head)
+    where h.subscription = d.subscription and h.generation = d.generation and h.ordering_key = d.ordering_key
+      and h.status = 'pending' and h.head)
 union all
 select format('%s %s: in flight, and handlers have no leases', d.subscription, d.seq) from outrider.delivery as d
 where d.status = 'in_flight'

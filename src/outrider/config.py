@@ -30,7 +30,8 @@ class Settings:
     schema: str = "outrider"
     """The schema that holds the tables. OUTRIDER_SCHEMA."""
     generation: int = 0
-    """The deployment generation stamped on events; 0 = generations are not used. OUTRIDER_GENERATION."""
+    """The deployment generation: one number per release, for its publishers and its workers, so that old and new code run
+    side by side and each handles its own (docs/rollout.md); 0 = generations are not used. OUTRIDER_GENERATION."""
     payload_limit: int = DEFAULT_LIMIT
     """The largest payload in bytes, 1 KiB to 64 MiB. OUTRIDER_PAYLOAD_LIMIT."""
     pool_size: int = 4

@@ -57,10 +57,11 @@ class Nursery:
     def _death_of(self, pid: int) -> asyncio.Future[int]:
         return self._died.setdefault(pid, asyncio.get_running_loop().create_future())
 
-    async def start(self, fail: str = "") -> int:
-        """A new worker; its process id."""
+    async def start(self, fail: str = "", subject: str = "") -> int:
+        """A new worker, of another subject where one is named; its process id."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(self._task | {"fail": fail}).encode() + b"\n")
+        task = self._task | {"fail": fail} | ({"subject": subject} if subject else {})
+        self._process.stdin.write(json.dumps(task).encode() + b"\n")
         async with asyncio.timeout(10):
             return await self._born.get()
 

@@ -22,6 +22,7 @@ from tests.oracle import EFFECT, PENDING, SETUP, Oracle, append, stuck
 from tests.oracle import Fact as Numbered
 
 from outrider import Bury, Event, HandlerContext, Outrider, RetryPolicy, SyncHandlerContext
+from outrider.dispatch.generations import FOLD_AFTER
 from outrider.dispatch.worker import Worker
 from outrider.signals import Signal
 
@@ -114,7 +115,7 @@ def make(dsn: str, outside: Path | None = None, **settings: Any) -> Outrider:
     return app
 
 
-def worker_of(app: Outrider, *names: str, heartbeat: float = HEARTBEAT) -> Worker:
+def worker_of(app: Outrider, *names: str, heartbeat: float = HEARTBEAT, fold_after: float = FOLD_AFTER) -> Worker:
     """As app.worker(), with a heartbeat short enough for tests."""
     chosen = app.chosen(names, ())
     assert app._dsn is not None
@@ -126,6 +127,7 @@ def worker_of(app: Outrider, *names: str, heartbeat: float = HEARTBEAT) -> Worke
         signals=app.signals,
         register=lambda: app._register([each.subscription for each in chosen]),
         heartbeat=heartbeat,
+        fold_after=fold_after,
         grace=10,
     )
 

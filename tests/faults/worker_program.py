@@ -1,6 +1,7 @@
 """A program that forks workers on demand: importing once makes a worker that is born and dies in milliseconds.
 
-Reads one JSON line per worker from standard input: {"dsn", "outside", "subject", "fail"}; answers {"born": pid} and, when
+Reads one JSON line per worker from standard input: {"dsn", "outside", "subject", "fail"}, where the subject is a module, or
+a function in one that makes the app ("module:function"); answers {"born": pid} and, when
 it has ended, {"died": pid, "code": exit code, negative for a signal}. At the end of its input it kills all that still
 live.
 """
@@ -24,9 +25,10 @@ from outrider import failpoint
 
 
 async def work(task: dict[str, Any]) -> None:
-    make = importlib.import_module(task["subject"]).make
-    async with make(task["dsn"], Path(task["outside"])) as app:
-        worker = subject.worker_of(app)
+    module, _, name = task["subject"].partition(":")
+    found = importlib.import_module(module)
+    async with getattr(found, name or "make")(task["dsn"], Path(task["outside"])) as app:
+        worker = getattr(found, "worker_of", subject.worker_of)(app)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         await worker.run()
 

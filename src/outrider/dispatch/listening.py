@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider import names
 from outrider.dispatch.handler import BUDGET, LIMIT, TIMEOUT, Handler
-from outrider.dispatch.worker import Worker, channels
+from outrider.dispatch.worker import Worker, channels, counterpart
 from outrider.envelope import Envelope
 from outrider.errors import DeclarationError
 from outrider.protocols import EventHandler
@@ -36,7 +36,8 @@ class Listening:
         name = self._name(channel, handler_name)
 
         async def call(envelope: Envelope, _: Any) -> None:
-            if envelope.channel == channel and inspect.isawaitable(answer := handler(envelope)):
+            meant = counterpart(channel, self._generation, envelope.generation)
+            if envelope.channel == meant and inspect.isawaitable(answer := handler(envelope)):
                 await answer
 
         subscription = Subscription(name, "handler", self._context, ())

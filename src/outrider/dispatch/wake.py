@@ -32,24 +32,39 @@ class _Bell:
 
 
 class Wakes:
-    """Routes wake-ups to the subscriptions that want them.
+    """Routes wake-ups to the subscriptions that want them, and there to the readers of one generation.
 
     `wants`: the event types of each subscription, None = all of them. `on_woken(name, reason)` is called whenever a wait
-    ends, except for "stop".
+    ends, except for "stop". `route(name, generation)` says which generation's readers of a subscription find the events
+    of a generation: its own, or those of 0.
     """
 
-    def __init__(self, wants: Mapping[str, frozenset[str] | None], on_woken: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        wants: Mapping[str, frozenset[str] | None],
+        on_woken: Callable[[str, str], None],
+        *,
+        generation: int = 0,
+        route: Callable[[str, int], int] = lambda _, generation: generation,
+    ) -> None:
         self._wants = dict(wants)
         self._on_woken = on_woken
-        self._bells = {name: _Bell() for name in wants}
-        self._answered: dict[tuple[str, Hashable], int] = {}
+        self._route = route
+        self._bells = {(name, generation): _Bell() for name in wants}
+        self._answered: dict[tuple[str, int, Hashable], int] = {}
         self._stopped = False
 
-    def poke(self, event_type: str) -> None:
+    def expect(self, name: str, generation: int) -> None:
+        """Keep wake-ups for the readers of this generation from now on: before they look for the first time."""
+        self._bells.setdefault((name, generation), _Bell())
+
+    def poke(self, event_type: str, generation: int = 0) -> None:
         """`event_type` is what a notification said: any text, of which nothing is kept."""
         for name, types in self._wants.items():
             if types is None or event_type in types:
-                self._bells[name].ring("poke")
+                bell = self._bells.get((name, self._route(name, generation)))
+                if bell is not None:
+                    bell.ring("poke")
 
     def wake_all(self, reason: str) -> None:
         for bell in self._bells.values():
@@ -60,13 +75,13 @@ class Wakes:
         self._stopped = True
         self.wake_all("stop")
 
-    async def wait(self, name: str, timeout: float | None, waiter: Hashable = None) -> str:  # noqa: ASYNC109
+    async def wait(self, name: str, timeout: float | None, waiter: Hashable = None, generation: int = 0) -> str:  # noqa: ASYNC109
         """The reason of the latest wake-up since the last wait of this `waiter`, or "poll" when `timeout` has passed.
 
         Tasks that serve the same subscription (its partitions) each name themselves: then one that is busy still finds
         the wake-up that another has answered.
         """
-        bell, key = self._bells[name], (name, waiter)
+        bell, key = self._bells[name, generation], (name, generation, waiter)
         answered = self._answered.get(key, 0)
         if bell.rings == answered:
             await bell.next_ring(timeout)

@@ -1,21 +1,26 @@
-"""The worker: a few tails per handler, woken by pokes, polls and due times; a listener; a heartbeat; an orderly end."""
+"""The worker: a few tails per handler, woken by pokes, polls and due times; a listener; a heartbeat, with which it also
+looks for what there is to serve; an orderly end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from outrider.config import Settings
-from outrider.dispatch.handler import Handler
+from outrider.dispatch.generations import FOLD_AFTER, NO_CURSOR, Generations
+from outrider.dispatch.handler import Handler, roles_of
 from outrider.dispatch.quarantine import Quarantine
 from outrider.dispatch.tail import Step, Tail
 from outrider.dispatch.wake import Polling, Wakes
-from outrider.errors import ConfigError, DatabaseUnavailable, SchemaMismatch
+from outrider.errors import ConfigError, CursorError, DatabaseUnavailable, SchemaMismatch
 from outrider.outcome import code_of, describe
 from outrider.postgres import workers
 from outrider.postgres.handling import Connection
@@ -23,6 +28,7 @@ from outrider.postgres.lanes import Lanes, usable
 from outrider.postgres.listen import Listener
 from outrider.postgres.pool import Pool
 from outrider.postgres.session import DatabaseError
+from outrider.postgres.tenant import check_roles
 from outrider.postgres.workers import Identity
 from outrider.signals import ListenerDown, ListenerUp, Signals, Skipped, Troubled, Woken, WorkerDown, WorkerUp
 
@@ -30,6 +36,8 @@ GRACE = 30.0
 HEARTBEAT = 10.0
 STUCK = 10.0
 """So long after the grace time, what does not end although it was cancelled is left behind."""
+FAREWELL = 2.0
+"""So long it tries to take its row with it; else it is forgotten after a while."""
 BUSY_PAUSE = 1.0
 """Another session holds what there is to read: look again soon, in case it dies."""
 URGENT_PAUSE = 0.02
@@ -62,6 +70,7 @@ class Worker:
         channel: str | None = None,
         grace: float = GRACE,
         heartbeat: float = HEARTBEAT,
+        fold_after: float = FOLD_AFTER,
     ) -> None:
         self._settings = settings
         self._pool = pool
@@ -70,6 +79,8 @@ class Worker:
         self._register = register
         self._grace = grace
         self._heartbeat = heartbeat
+        self._news = asyncio.Event()
+        """The next heartbeat does not wait for its time."""
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[bool] | None = None
         self.identity = Identity(settings.generation, sorted(each.name for each in handlers))
@@ -79,13 +90,20 @@ class Worker:
         self.last_contact = float("-inf")
         """When the database last answered, by the loop's clock."""
         self._lanes = Lanes(dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30)
-        self._wakes = Wakes({each.name: frozenset(each.models) or None for each in handlers}, self._woken)
+        self._generations = Generations(
+            settings.generation, handlers, settings.schema, fold_after=fold_after, clock=time.monotonic
+        )
+        wants = {each.name: frozenset(each.models) or None for each in handlers}
+        self._wakes = Wakes(wants, self._woken, generation=settings.generation, route=self._generations.route)
         self._polling = polling(settings)
         self._quarantine = Quarantine()
+        self._classes, self._channel = classes, channel
+        self._channels = self._channels_of(settings.generation)
+        """Where it listens, and whose publishers poke there."""
         self._listener = Listener(
             settings.listen_dsn or dsn,
-            [channel] if channel else channels(settings.generation, classes),
-            on_poke=lambda _, event_type: self._wakes.poke(event_type),
+            list(self._channels),
+            on_poke=self._poked,
             on_up=self._listener_up,
             on_down=self._listener_down,
             on_tick=self._ticked,
@@ -95,47 +113,53 @@ class Worker:
             deadline=heartbeat / 2,
         )
         self._unlooked = {each.name for each in handlers}
+        self._tails: dict[tuple[str, int, int], asyncio.Task[None]] = {}
+        """By handler, generation and place."""
+        self._broken: BaseException | None = None
 
     # Start and stop
 
     async def run(self) -> bool:
         """Until `stop`; True when everything that was begun is finished, False when the grace time was not enough."""
         await self._register()
+        if roles := roles_of(self._handlers):
+            async with self._pool.autocommit() as conn:
+                await check_roles(conn, roles)
         self._signals.emit(WorkerUp(self.identity.id, tuple(self.identity.subscriptions)))
-        tails = [
-            asyncio.create_task(self._tend(each, place), name=f"{each.name} {place}")
-            for each in self._handlers
-            for place in range(min(each.subscription.partitions, self._settings.pool_size))
-        ]
-        beside = [asyncio.create_task(self._beat())]
-        if self._settings.notify != "off":
-            beside.append(asyncio.create_task(self._listener.run()))
         stopping = asyncio.create_task(self._stopping.wait())
+        beside: list[asyncio.Task[None]] = []
         clean = False
         try:
-            await asyncio.wait([stopping, *tails, *beside], return_when=asyncio.FIRST_COMPLETED)
+            await self._look()
+            beside.append(asyncio.create_task(self._beat()))
+            if self._settings.notify != "off":
+                beside.append(asyncio.create_task(self._listener.run()))
+            await asyncio.wait([stopping, *beside], return_when=asyncio.FIRST_COMPLETED)
             self.stop()
             self._wakes.stop()
-            clean = await self._finish(tails)
+            clean = await self._finish()
         finally:
-            for task in [*tails, *beside, stopping]:
+            self.stop()
+            ending = [*self._tails.values(), *beside, stopping]
+            for task in ending:
                 task.cancel()
-            ended, stuck = await asyncio.wait([*tails, *beside, stopping], timeout=STUCK)
+            ended, stuck = await asyncio.wait(ending, timeout=STUCK)
             clean = clean and not stuck
             await self._lanes.close()
-            with suppress(DatabaseError, DatabaseUnavailable):
-                async with self._pool.autocommit() as conn:
+            with suppress(DatabaseError, DatabaseUnavailable, TimeoutError):
+                async with asyncio.timeout(FAREWELL), self._pool.autocommit() as conn:
                     await workers.leave(conn, self.identity, self._settings.schema)
             self._signals.emit(WorkerDown(self.identity.id, clean))
         errors = [error for task in ended if not task.cancelled() and (error := task.exception()) is not None]
-        if errors:
-            raise errors[0]
+        if self._broken is not None or errors:
+            raise self._broken or errors[0]
         return clean
 
     def stop(self) -> None:
         """Take nothing more, finish what was begun within the grace time, end. Safe to call from a signal handler."""
         self.identity.stopping = True
         self._stopping.set()
+        self._news.set()
 
     @property
     def stopping(self) -> bool:
@@ -160,35 +184,35 @@ class Worker:
         if self._task is not None:
             await self._task
 
-    async def _finish(self, tails: Sequence[asyncio.Task[None]]) -> bool:
+    async def _finish(self) -> bool:
+        tails = list(self._tails.values())
         _, unfinished = await asyncio.wait(tails, timeout=self._grace) if tails else (set(), set())
         return not unfinished
 
     # wake → take → handle → settle
 
-    async def _tend(self, handler: Handler, place: int) -> None:
+    async def _tend(self, handler: Handler, generation: int, place: int) -> None:
         """One tail: work while there is work, then sleep until there may be some."""
-        settings, skipped = self._settings, ""
+        name, skipped = handler.name, ""
         made = Tail(
-            handler,
-            self._signals,
-            schema=settings.schema,
-            generation=settings.generation,
-            worker=str(self.identity),
+            handler, self._signals, schema=self._settings.schema, generation=generation, worker=str(self.identity)
         )
         with closing(made) as tail:
-            while not self.stopping:
+            while self._wanted(tail):
                 step = await self._work(tail)
-                if step.outcome in ("paused", "unknown") and step.outcome != skipped:
-                    self._signals.emit(Skipped(handler.name, step.outcome))
+                self._looked(name)
+                if step.outcome in ("paused", "open") and step.outcome != skipped:
+                    self._signals.emit(Skipped(name, step.outcome))
                 skipped = step.outcome
-                self._looked(handler.name)
-                if not step.again:
-                    await self._wakes.wait(handler.name, self._pause(tail, step), waiter=place)
-            if tail.armed:
+                if not step.again and self._wanted(tail):
+                    await self._wakes.wait(name, self._pause(tail, step), place, generation)
+            if tail.unfinished:
                 with suppress(DatabaseError, DatabaseUnavailable):
-                    async with self._lanes.lane(handler.name) as conn:
-                        await tail.disarm(conn)
+                    async with self._lanes.lane(name) as conn:
+                        await tail.finish(conn)
+
+    def _wanted(self, tail: Tail) -> bool:
+        return not self.stopping and self._generations.serves(tail.handler.name, tail.generation)
 
     async def _work(self, tail: Tail) -> Step:
         """Batch after batch on one session, until there is nothing left or it is somebody else's turn."""
@@ -201,8 +225,18 @@ class Worker:
                     self.last_contact = clock()
                     if step.code in MIXED_UP:
                         self._lanes.stop_preparing()
-                    if not step.again or self.stopping or not usable(conn) or (self._lanes.waiting and clock() > turn):
+                    if step.outcome == "unknown":
+                        self._generations.cannot(tail.handler.name)
+                        self._news.set()
+                    waited_for = self._lanes.waiting and clock() > turn
+                    if not step.again or waited_for or not usable(conn) or not self._wanted(tail):
                         return step
+        except CursorError as error:
+            if code_of(error) != NO_CURSOR:
+                raise
+            self._generations.forget(tail.handler.name, tail.generation)  # it was folded, or more than that is gone
+            self._news.set()
+            return Step("gone")
         except (DatabaseError, DatabaseUnavailable, SchemaMismatch, OSError) as error:
             if isinstance(error, SchemaMismatch) and not self.ready.is_set():
                 raise
@@ -229,8 +263,9 @@ class Worker:
         if step.outcome == "troubled":
             longest: float = min(LONGEST_TROUBLE, 0.02 * 2.0 ** min(tail.trouble, 10))
             return longest * random.uniform(0.5, 1)  # noqa: S311
-        skipped = step.outcome in ("busy", "paused", "unknown")  # it may have been due for long
-        sleep = self._polling.next(self.listening, None if skipped else step.due_in)
+        skipped = step.outcome in ("busy", "paused")  # it may have been due for long
+        addressed = self.listening and self._generations.addressed(tail.generation)
+        sleep = self._polling.next(addressed, None if skipped else step.due_in)
         if step.outcome == "busy":
             return min(sleep, URGENT_PAUSE if tail.armed else BUSY_PAUSE)
         return sleep
@@ -240,14 +275,87 @@ class Worker:
         if not self._unlooked:
             self.ready.set()
 
+    # The heartbeat, and what there is to serve
+
+    async def _beat(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat):
+                    await self._news.wait()
+            self._news.clear()
+            await self._look()
+
+    async def _look(self) -> None:
+        """Be seen first, then see who else is there: of two that start at once, one sees the other."""
+        self._say_unable()
+        try:
+            async with self._pool.autocommit() as conn:
+                await workers.beat(conn, self.identity, self._settings.schema)
+                if not self.stopping:
+                    await self._generations.look(conn)
+                if self._say_unable():
+                    await workers.beat(conn, self.identity, self._settings.schema)
+            self.last_contact = asyncio.get_running_loop().time()
+        except (DatabaseError, DatabaseUnavailable, SchemaMismatch) as error:  # its takes will say so
+            if isinstance(error, SchemaMismatch) and not self.ready.is_set():
+                raise
+        if not self.stopping:
+            self._follow()
+
+    def _say_unable(self) -> bool:
+        before, self.identity.unable = self.identity.unable, sorted(self._generations.unable)
+        for name in self._generations.unable.difference(before):
+            self._signals.emit(Skipped(name, "unknown"))
+        return before != self.identity.unable
+
+    def _follow(self) -> None:
+        """A tail wherever there is something to serve; those of what there is not any more end when they are woken."""
+        self._channels = {}
+        for generation in sorted(self._generations.heard()):
+            self._channels |= self._channels_of(generation)
+        self._listener.follow(self._channels)
+        handlers = {each.name: each for each in self._handlers}
+        for name, generation in self._generations:
+            self._wakes.expect(name, generation)
+            for place in range(min(handlers[name].subscription.partitions, self._settings.pool_size)):
+                if (key := (name, generation, place)) not in self._tails:
+                    self._tails[key] = asyncio.create_task(self._tend(handlers[name], generation, place), name=f"{key}")
+                    self._tails[key].add_done_callback(partial(self._ended, key))
+        for name in self._unlooked - {name for name, _ in self._generations}:
+            self._looked(name)
+        if any(not self._generations.serves(name, generation) for name, generation, _ in self._tails):
+            self._wakes.wake_all("generations")
+
+    def _ended(self, key: tuple[str, int, int], tail: asyncio.Task[None]) -> None:
+        del self._tails[key]
+        if tail.cancelled():
+            return
+        if (error := tail.exception()) is not None:
+            self._broken = self._broken or error
+            self.stop()
+        elif not self.stopping and self._generations.serves(key[0], key[1]):
+            self._follow()  # it was on its way out when it was wanted again
+
     # Wake-ups
 
     def _woken(self, name: str, reason: str) -> None:
         self._signals.emit(Woken(name, reason))
 
+    def _poked(self, channel: str, event_type: str) -> None:
+        if (generation := self._channels.get(channel)) is not None:
+            self._wakes.poke(event_type, generation)
+
+    def _channels_of(self, generation: int) -> dict[str, int]:
+        if self._channel is None:
+            found = channels(generation, self._classes)
+        else:
+            found = [counterpart(self._channel, self._settings.generation, generation)]
+        return dict.fromkeys(found, generation)
+
     def _listener_up(self) -> None:
-        self.listening = self.identity.listening = True
-        self._signals.emit(ListenerUp())
+        if not self.listening:
+            self.listening = self.identity.listening = True
+            self._signals.emit(ListenerUp())
         self._wakes.wake_all("listener")
 
     def _listener_down(self, reason: str) -> None:
@@ -261,14 +369,6 @@ class Worker:
         for delay in LOOKS_AFTER_TICK:
             loop.call_later(delay, self._wakes.wake_all, "sequence")
 
-    async def _beat(self) -> None:
-        while True:
-            with suppress(DatabaseError, DatabaseUnavailable):
-                async with self._pool.autocommit() as conn:
-                    await workers.beat(conn, self.identity, self._settings.schema)
-                self.last_contact = asyncio.get_running_loop().time()
-            await asyncio.sleep(self._heartbeat)
-
 
 def _report(task: asyncio.Task[bool]) -> None:
     """A worker inside a service ends without anybody waiting for it: then it must be heard of at once."""
@@ -280,6 +380,14 @@ def channels(generation: int, classes: Sequence[str]) -> list[str]:
     """What publishers of this generation poke: everybody, and the named classes of workers."""
     base = f"outbox_gen_{generation}" if generation else "outbox_default"
     return [base, *(f"outbox_gen_{generation}_{each}" for each in classes)]
+
+
+def counterpart(channel: str, generation: int, other: int) -> str:
+    """What that channel of one generation is called in another."""
+    base, *_ = channels(generation, ())
+    if channel == base:
+        return channels(other, ())[0]
+    return f"outbox_gen_{other}_{channel.removeprefix(f'outbox_gen_{generation}_')}"
 
 
 def polling(settings: Settings) -> Polling:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
@@ -28,6 +28,8 @@ class Listener:
     `on_down` is told the reason once per outage, `on_up` each time that pokes are heard from now on. With
     `watch_sequence`, the log's sequence is read every so many seconds, and `on_tick` is told when it moved: at once when
     a number is drawn, which is before its transaction commits. Times are in seconds.
+
+    `follow` changes the channels while it runs.
     """
 
     def __init__(
@@ -46,12 +48,16 @@ class Listener:
         longest_backoff: float = 30,
     ) -> None:
         self._dsn = dsn
-        self._channels = channels
+        self._channels = frozenset(channels)
         self._on_poke, self._on_up, self._on_down, self._on_tick = on_poke, on_up, on_down, on_tick
         self._pulse = statement("drawn", schema) if watch_sequence is not None else b"select 1"
         self._pause = heartbeat if watch_sequence is None else min(watch_sequence, heartbeat)
         self._deadline = deadline
         self._longest_backoff = longest_backoff
+
+    def follow(self, channels: Iterable[str]) -> None:
+        """Hear these from the next heartbeat on; `on_up` tells when it is so, since pokes may have been missed before."""
+        self._channels = frozenset(channels)
 
     async def run(self) -> NoReturn:
         """Until it is cancelled, which closes the session at once."""
@@ -59,11 +65,11 @@ class Listener:
         while True:
             try:
                 async with self._open() as line:
-                    await self._listen(line)
+                    heard = await self._listen(line)
                     drawn = await line.ask(self._pulse)
                     failures, told = 0, False
                     tell(self._on_up)
-                    await self._keep(line, drawn)
+                    await self._keep(line, drawn, heard)
             except DatabaseUnavailable as error:
                 if not told:
                     told = True
@@ -71,10 +77,10 @@ class Listener:
             await asyncio.sleep(_backoff(failures, self._longest_backoff))
             failures += 1
 
-    async def _listen(self, line: Line) -> None:
+    async def _listen(self, line: Line) -> frozenset[str]:
         """The test poke comes from a second session: a pooler would hand a session's own poke back with the answer."""
-        listens = [sql.SQL("listen {}").format(sql.Identifier(channel)) for channel in (*self._channels, line.name)]
-        await line.ask(sql.SQL("; ").join(listens).as_bytes(None))
+        channels = self._channels
+        await line.ask(_commands("listen", channels | {line.name}))
         async with self._open() as other:
             await other.ask(f"notify {line.name}".encode())
         try:
@@ -84,14 +90,20 @@ class Listener:
                 f"the listener's own test poke did not arrive within {self._deadline:g} s: a transaction pooler probably "
                 "sits in between, so let listen_dsn (OUTRIDER_LISTEN_DSN) name the server directly"
             ) from None
+        return channels
 
-    async def _keep(self, line: Line, drawn: list[bytes | None]) -> NoReturn:
+    async def _keep(self, line: Line, drawn: list[bytes | None], heard: frozenset[str]) -> NoReturn:
         """Only an answer shows that the session lives: what a black hole swallowed gives no other sign."""
         while True:
             await line.rest(self._pause)
             before, drawn = drawn, await line.ask(self._pulse)
             if drawn != before:
                 tell(self._on_tick)
+            if (wanted := self._channels) != heard:
+                changes = [_commands("unlisten", heard - wanted), _commands("listen", wanted - heard)]
+                await line.ask(b"; ".join(filter(None, changes)))
+                heard = wanted
+                tell(self._on_up)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Line]:
@@ -109,6 +121,11 @@ class Listener:
         finally:
             line.hang_up()
             await conn.close()
+
+
+def _commands(verb: str, channels: Iterable[str]) -> bytes:
+    each = [sql.SQL(verb + " {}").format(sql.Identifier(channel)) for channel in sorted(channels)]
+    return sql.SQL("; ").join(each).as_bytes(None)
 
 
 def _backoff(failures: int, longest: float) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from outrider.ids import uuid7
-from outrider.postgres.migrate import APPLIED_BY
+from outrider.postgres.migrate import APPLIED_BY, known
 from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
 
@@ -21,8 +21,11 @@ class Identity:
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     version: str = APPLIED_BY
+    schema_version: int = field(default_factory=lambda: known()[-1].version)
     listening: bool = False
     stopping: bool = False
+    unable: list[str] = field(default_factory=list)
+    """Of its subscriptions, those that want event types which its code does not know."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}:{self.id.hex[-8:]}"

@@ -1,0 +1,20 @@
+"""Who gives a command that is kept for the record."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import Annotated
+
+import typer
+
+ByOption = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who you are, for the record. Else the login name.")
+]
+
+
+def who(by: str | None) -> str:
+    try:
+        return by or getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"uid {os.getuid()}"
