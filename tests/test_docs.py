@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from tests.postgres.embedded.conftest import place
 
-from outrider import Event, HandlerContext, Outrider, RetryPolicy
+from outrider import Bury, Event, HandlerContext, Outrider, RetryPolicy
 from outrider.errors import SchemaMismatch
 
 __all__ = ["place"]
@@ -51,13 +51,15 @@ async def test_the_rights_in_the_guide_are_enough_and_no_more(database: str) -> 
         role = f"role_{owner.info.dbname}"
         app = Outrider(context="docs", dsn=psycopg.conninfo.make_conninfo(database, user=role))
         reader = app.reader(Granted, name="docs.reader")
-        fails = [True]
+        fails, buried = [True], ["dead"]
 
         @app.handler(Granted, name="docs.handler", retry=RetryPolicy(base="1ms"))
         async def handle(event: Granted, ctx: HandlerContext) -> None:
             if fails and event.name == "sql":
                 fails.clear()
                 raise ValueError("once")
+            if event.name in buried:
+                raise Bury("until it is replayed")
             await ctx.tx.execute("select 1")
 
         owner.execute("select outrider.register('docs.reader', 'reader', 'docs', null)")
@@ -80,6 +82,12 @@ async def test_the_rights_in_the_guide_are_enough_and_no_more(database: str) -> 
                 while owner.execute("select 1 from outrider.event_handled").rowcount < 2:
                     await app.drain()
                 assert not fails
+                async with app.connect() as conn:
+                    dead = await app.publish(conn, Granted(name="dead"))
+                await app.drain()
+                buried.clear()
+                assert [each.outcome for each in await app.replay(dead.id)] == ["replayed"]
+                assert (await app.drain()).handled == 1
                 async with app.connect() as conn:
                     for column, value in (("tx", "'3'"), ("seq", "7")):
                         with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -9,13 +9,14 @@ from outrider.outcome import Bury, Retry, Snooze, TerminalError
 from outrider.postgres.log import Batch
 from outrider.protocols import EventHandler, EventListener, EventPublisher
 from outrider.reader import Reader
-from outrider.retry import DEFAULT_RETRY_POLICY, PATIENT_RETRY_POLICY, Backoff, RetryPolicy
+from outrider.retry import DEFAULT_RETRY_POLICY, PATIENT_RETRY_POLICY, Backoff, Breaker, RetryPolicy
 
 __all__ = [
     "DEFAULT_RETRY_POLICY",
     "PATIENT_RETRY_POLICY",
     "Backoff",
     "Batch",
+    "Breaker",
     "Bury",
     "Envelope",
     "Event",

@@ -22,18 +22,21 @@ from outrider.event import Event
 from outrider.integrations.connections import driver_of
 from outrider.integrations.parameters import bound, session_of
 from outrider.observe.log import write_line
-from outrider.postgres import migrate, session, subscriptions
+from outrider.postgres import events, generations, migrate, session, subscriptions
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.events import Story, Withdrawn
 from outrider.postgres.lanes import Lanes
 from outrider.postgres.orphans import refuse_renamed
 from outrider.postgres.poke import Poker
 from outrider.postgres.pool import Pool
+from outrider.postgres.recovery import DeadLetters
 from outrider.postgres.registration import Registered, register
-from outrider.postgres.replay import Replayed, replay
+from outrider.postgres.replay import Replayed, ReplayOptions, replay
+from outrider.postgres.status import Status, status
 from outrider.protocols import EventListener, EventPublisher
 from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.reader import Reader
-from outrider.retry import Duration, Policy, parse_duration
+from outrider.retry import Breaker, Duration, Policy, parse_duration
 from outrider.signals import Signals
 from outrider.subscription import Order, Start, Subscription
 
@@ -54,6 +57,10 @@ class HandlerOptions(TypedDict, total=False):
     """How long one call may take. Default 30 s."""
     limit: int
     """The most events of one transaction; fewer when they take long. Default 1,000."""
+    breaker: Breaker
+    """Stop for a while when everything fails, and probe. Default: none."""
+    role: str
+    """What it sends through `ctx.tx` runs with this role; the worker's user must be a member. Default: the worker's own."""
 
 
 class Outrider:
@@ -243,6 +250,8 @@ class Outrider:
             retry=options.get("retry"),
             timeout=options.get("timeout", TIMEOUT),
             limit=options.get("limit", LIMIT),
+            breaker=options.get("breaker"),
+            role=options.get("role"),
         )
         self._declare(subscription)
         self._handlers[name] = handler
@@ -265,31 +274,58 @@ class Outrider:
         return tuple(self._handlers.values())
 
     async def migrate(self) -> list[Registered]:
-        """Bring the schema up to date, then register the declared subscriptions and make their cursors."""
+        """Bring the schema up to date, then register the declared subscriptions and make their cursors.
+
+        Refuses a migration that would break workers of an older release which are still running (docs/upgrading.md).
+        """
         pool = self._opened()
         async with pool.autocommit() as conn:
             await migrate.migrate(conn, self.settings.schema)
-        return await self._register(self._subscriptions.values())
+        registered = await self._register(self._subscriptions.values())
+        async with pool.autocommit() as conn:
+            await generations.open_all(conn, self.subscriptions, self.settings.generation, self.settings.schema)
+        return registered
 
-    async def pause(self, name: str) -> None:
-        """Let nobody take from this subscription from now on; what was taken before is finished."""
+    async def pause(self, name: str | None = None) -> None:
+        """Let nobody take from this subscription from now on, or from any; what was taken before is finished."""
         async with self._opened().autocommit() as conn:
             await subscriptions.pause(conn, name, self.settings.schema)
 
-    async def resume(self, name: str) -> None:
-        """Take from this subscription again, from where it was paused; its workers are woken."""
+    async def resume(self, name: str | None = None) -> None:
+        """Take again from where it was paused, and close its breaker; its workers are woken.
+
+        Without a name: undo a pause of everything. What was paused by its name stays so.
+        """
         async with self._opened().autocommit() as conn:
             await subscriptions.resume(conn, name, self.settings.schema)
 
-    async def replay(self, event_id: UUID, *, subscription: str | None = None, by: str | None = None) -> list[Replayed]:
+    async def replay(self, event_id: UUID, **options: Unpack[ReplayOptions]) -> list[Replayed]:
         """Let a dead letter be handled again, by one subscription or by every one that buried it.
 
-        Its idempotency key stays, so what was handled meanwhile is skipped. `by` is kept in its failure history.
+        Its idempotency key stays, so what was handled meanwhile is skipped.
         """
-        if not isinstance(event_id, UUID):
-            raise TypeError(f"replay takes the id of an event, a UUID, not {type(event_id).__name__}")
         async with self._opened().autocommit() as conn:
-            return await replay(conn, event_id, subscription, by, self.settings.schema)
+            return await replay(conn, event_id, self.settings.schema, self._subscriptions.values(), **options)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What was given up on: by what went wrong, one by one; to be replayed or discarded, many at once."""
+        return DeadLetters(self._opened, self.settings.schema)
+
+    async def event(self, event_id: UUID) -> Story | None:
+        """The whole life of an event until now, over all subscriptions; None if no such event is committed."""
+        async with self._opened().autocommit() as conn:
+            return await events.story(conn, event_id, self.settings.schema)
+
+    async def withdraw(self, event_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[Withdrawn]:
+        """Keep an event from whoever has not handled it yet; says where it was too late. Audited."""
+        async with self._opened().autocommit() as conn:
+            return await events.withdraw(conn, event_id, by, reason, self.settings.schema)
+
+    async def status(self) -> Status:
+        """Schema, subscriptions and workers as they are now."""
+        async with self._opened().autocommit() as conn:
+            return await status(conn, self.settings.schema)
 
     # Dispatch
 
@@ -372,6 +408,7 @@ class Outrider:
     async def _register(self, declared: Iterable[Subscription]) -> list[Registered]:
         registering, schema = list(declared), self.settings.schema
         async with self._opened().autocommit() as conn:
+            await migrate.check_needed(conn, schema)
             if not self.settings.allow_orphans:
                 await refuse_renamed(conn, registering, self._subscriptions, schema)
             return [await register(conn, each, schema) for each in registering]

@@ -67,6 +67,22 @@ def test_pause_and_resume(outrider: Run, shop: str) -> None:
     assert query(shop, paused) == [(False,)]
 
 
+def test_pause_and_resume_everything(outrider: Run, shop: str) -> None:
+    switch = "select value from outrider.setting where name = 'paused'"
+    done = outrider("subscription", "pause", "--all", "--dsn", shop)
+    assert done.stdout == "all subscriptions are paused; to go on: outrider subscription resume --all\n"
+    assert query(shop, switch) == [(1,)]
+    one = outrider("subscription", "resume", "shop.count", "--dsn", shop)
+    assert (one.returncode, one.stdout) == (0, "shop.count goes on\n")
+    assert "everything is paused" in one.stderr
+    outrider("subscription", "pause", "shop.count", "--dsn", shop)
+    done = outrider("subscription", "resume", "--all", "--dsn", shop)
+    assert done.stdout == "all subscriptions go on, except shop.count\n"
+    assert query(shop, switch) == [(0,)]
+    assert outrider("subscription", "pause", "--dsn", shop).returncode == 2
+    assert outrider("subscription", "pause", "shop.count", "--all", "--dsn", shop).returncode == 2
+
+
 def test_a_rename_in_the_code_is_refused_until_the_database_follows(outrider: Run, shop: str, tmp_path: Path) -> None:
     rename_in_the_code(tmp_path)
     common = ("--app", "shop:app", "--dsn", shop)

@@ -46,7 +46,7 @@ async def test_a_failure_is_parked_and_the_others_go_on(database: str) -> None:
         [entry] = row["failure_history"]
         assert entry["message"] == "ValueError: no stock"
         assert (entry["cycle"], entry["attempt"], entry["code"]) == (1, 1, "value_error")
-        assert entry.keys() == {"cycle", "attempt", "at", "code", "message", "worker"}
+        assert entry.keys() == {"cycle", "attempt", "at", "code", "message", "worker", "batch"}
         assert len(await shop.rows("select 1 from outrider.event_handled")) == 2
 
 

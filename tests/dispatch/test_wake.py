@@ -51,6 +51,30 @@ async def test_an_unknown_type_wakes_nobody_who_chose_his_types() -> None:
     assert await wakes.wait("mailer", 0) == "poll"
 
 
+async def test_a_poke_wakes_the_readers_of_its_generation() -> None:
+    """Generation 1 has cursors of its own at the ledger and not at the archive, where 0 finds its events."""
+    wakes = Wakes(WANTS, Woken(), generation=2, route=lambda name, of: of if name == "ledger" or of == 2 else 0)
+    for name, of in (("ledger", 0), ("ledger", 1), ("archive", 0), ("mailer", 1)):
+        wakes.expect(name, of)
+    wakes.poke("orders.paid", 1)
+    woken = {
+        (name, of): await wakes.wait(name, 0, None, of)
+        for name, of in (("ledger", 0), ("ledger", 1), ("ledger", 2), ("archive", 0), ("archive", 2), ("mailer", 1))
+    }
+    assert [place for place, reason in woken.items() if reason == "poke"] == [("ledger", 1), ("archive", 0)]
+    wakes.poke("orders.paid", 2)
+    assert await wakes.wait("ledger", 0, None, 2) == "poke"
+    assert await wakes.wait("ledger", 0, None, 1) == "poll"
+
+
+async def test_a_wake_after_expect_and_before_the_first_wait_is_kept() -> None:
+    wakes = Wakes(WANTS, Woken())
+    wakes.expect("ledger", 7)
+    wakes.wake_all("listener")
+    wakes.expect("ledger", 7)
+    assert await wakes.wait("ledger", 0, None, 7) == "listener"
+
+
 async def test_a_wake_before_the_wait_is_kept_and_given_once() -> None:
     wakes = Wakes(WANTS, Woken())
     wakes.poke("orders.paid")

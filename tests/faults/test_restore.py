@@ -144,7 +144,7 @@ async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant:
             if not before:
                 await desk.register(start="beginning")
             await desk.take_all()
-            names += await late_through(new, desk, upto=top, step=20)
+            names += await late_through(new, desk, upto=top, step=3)
             return desk.seen == names
 
 

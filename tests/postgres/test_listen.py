@@ -165,6 +165,34 @@ async def test_a_poke_right_behind_an_answer(database: str) -> None:
             line.hang_up()
 
 
+async def test_channels_can_be_changed_while_it_runs(database: str) -> None:
+    """From the next heartbeat on; "up" is told again, since pokes may have been missed before."""
+    heard = Heard()
+    listener = Listener(
+        database, [CHANNEL, "other"], on_poke=heard.poke, on_up=heard.up, on_down=heard.down, heartbeat=0.05
+    )
+    listener.follow(["other"])
+    task = asyncio.create_task(listener.run())
+    try:
+        assert await heard.next() == ("up",)
+        listener.follow([CHANNEL, "more"])
+        assert await heard.next() == ("up",)
+        for channel in ("other", "more", CHANNEL):
+            await poke(database, channel, channel)
+        assert await heard.next() == ("poke", "more", "more")
+        assert await heard.next() == ("poke", CHANNEL, CHANNEL)
+        [(pid,)] = await execute(database, LISTENING)
+        await execute(database, "select pg_terminate_backend(%s)", pid)
+        await heard.reason()
+        assert await heard.next() == ("up",)
+        await poke(database, "again", "more")
+        assert await heard.next() == ("poke", "more", "again")
+        assert heard.nothing_more
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def test_its_backend_is_terminated(database: str) -> None:
     heard = Heard()
     async with listening(database, heard):

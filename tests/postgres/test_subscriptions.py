@@ -122,12 +122,13 @@ async def test_without_a_schema(empty_database: str) -> None:
             await subscriptions.overview(conn, SCHEMA)
 
 
-async def test_pause_and_resume_under_a_worker(database: str) -> None:
+@pytest.mark.parametrize("name", ["shop.effect", None])
+async def test_pause_and_resume_under_a_worker(database: str, name: str | None) -> None:
     """Resuming wakes the worker, which would otherwise look again only after an hour."""
     skipped, listening, settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
     heard: dict[type[Signal], asyncio.Event] = {Skipped: skipped, ListenerUp: listening, Settled: settled}
     async with opened(database, poll="1h") as shop:
-        await shop.app.pause("shop.effect")
+        await shop.app.pause(name)
         shop.app.signals.listen(lambda signal: heard[type(signal)].set() if type(signal) in heard else None)
         await shop.publish("a1")
         assert (await shop.app.drain()).handled == 0
@@ -135,9 +136,25 @@ async def test_pause_and_resume_under_a_worker(database: str) -> None:
             await asyncio.wait_for(skipped.wait(), 30)
             await asyncio.wait_for(listening.wait(), 30)
             assert not settled.is_set()
-            await shop.app.resume("shop.effect")
+            await shop.app.resume(name)
             await asyncio.wait_for(settled.wait(), 30)
         assert await shop.effects() == ["a1"]
+
+
+async def test_pausing_everything_is_a_switch_of_its_own(database: str) -> None:
+    """It holds subscriptions that come later, and leaves alone what was paused by its name."""
+    async with opened(database) as shop:
+        await shop.app.pause("shop.effect")
+        await shop.app.pause()
+        shop.app.handler(Placed, name="shop.later", start="beginning")(shop.effect)
+        await shop.publish("a1")
+        await shop.app.migrate()
+        assert (await shop.app.drain()).handled == 0
+        await shop.app.resume("shop.effect")
+        assert (await shop.app.drain()).handled == 0
+        await shop.app.pause("shop.effect")
+        await shop.app.resume()
+        assert (await shop.app.drain()).by_handler == {"shop.later": 1}
 
 
 async def test_a_paused_subscription_with_an_overdue_event_is_not_asked_all_the_time(database: str) -> None:

@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from outrider.cli import contracts, demo, dev, init, migrate, subscription, uninstall, worker
+from outrider.cli import (
+    contracts,
+    demo,
+    dev,
+    dlq,
+    event,
+    generations,
+    init,
+    migrate,
+    status,
+    subscription,
+    uninstall,
+    worker,
+)
 from outrider.errors import OutriderError
 from outrider.postgres.session import DatabaseError
 
@@ -45,10 +58,14 @@ cli.command("demo")(demo.demo)
 cli.command("dev")(dev.dev)
 cli.command("init")(init.init)
 cli.command("worker")(worker.worker)
+cli.command("status")(status.status)
 cli.command("uninstall")(uninstall.uninstall)
 cli.add_typer(migrate.commands, name="migrate")
+cli.add_typer(event.commands, name="event")
 cli.add_typer(subscription.commands, name="subscription")
+cli.add_typer(generations.commands, name="generations")
 cli.add_typer(contracts.commands, name="contracts")
+cli.add_typer(dlq.commands, name="dlq")
 
 
 def show_version(wanted: bool) -> None:
@@ -70,7 +87,11 @@ def outrider(
     Begin a service:                 [bold]outrider init[/]
     Install or upgrade the schema:   [bold]outrider migrate[/]
     Run an app's handlers:           [bold]outrider worker[/]
+    See how everything is:           [bold]outrider status[/]
+    See an event's whole life:       [bold]outrider event[/]
     See and change subscriptions:    [bold]outrider subscription[/]
+    See and move generations:        [bold]outrider generations[/]
+    See and replay dead letters:     [bold]outrider dlq[/]
     Keep events readable:            [bold]outrider contracts[/]
     Take it out of a database:       [bold]outrider uninstall[/]
     """

@@ -20,6 +20,8 @@ from outrider.postgres.subscriptions import MOST, Backlog, Overview
 commands = typer.Typer(no_args_is_help=True, help="See, pause, rename and retire subscriptions.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription.")]
+OneOrAll = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The subscription.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Every subscription, those to come included.")]
 
 
 @commands.command("list")
@@ -63,40 +65,53 @@ def show(
 
 @commands.command()
 def pause(
-    name: Name,
+    name: OneOrAll = None,
+    everything: AllOption = False,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
 ) -> None:
-    """Let nobody take from a subscription; what was taken before is finished.
+    """Let nobody take from a subscription, or with --all from any.
 
-    Its events stay in the log until it is resumed.
+    What was taken before is finished. Events stay in the log until it is resumed.
+    --all is a switch of its own: it also holds subscriptions that come later.
 
     Needs: a role that may write the schema's tables.
 
     Example: [bold]outrider subscription pause billing.invoice[/]
     """
+    _one_or_all(name, everything)
     asyncio.run(_pause(find_place(Asked(app, dsn, embedded, schema)), name))
-    typer.echo(f"{name} is paused; to go on: outrider subscription resume {name}")
+    said = f"{name} is" if name else "all subscriptions are"
+    typer.echo(f"{said} paused; to go on: outrider subscription resume {name or '--all'}")
 
 
 @commands.command()
 def resume(
-    name: Name,
+    name: OneOrAll = None,
+    everything: AllOption = False,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
 ) -> None:
-    """Take from a paused subscription again, from where it stopped.
+    """Take from a paused subscription again, from where it stopped; with --all, undo pause --all.
+
+    An open circuit breaker of the subscription is closed. --all leaves alone
+    what was paused by its name.
 
     Needs: a role that may write the schema's tables.
 
     Example: [bold]outrider subscription resume billing.invoice[/]
     """
-    asyncio.run(_resume(find_place(Asked(app, dsn, embedded, schema)), name))
-    typer.echo(f"{name} goes on")
+    _one_or_all(name, everything)
+    held_back = asyncio.run(_resume(find_place(Asked(app, dsn, embedded, schema)), name))
+    typer.echo(
+        f"{name} goes on" if name else "all subscriptions go on" + (f", except {held_back}" if held_back else "")
+    )
+    if name and held_back:
+        typer.echo("but everything is paused; to go on: outrider subscription resume --all", err=True)
 
 
 @commands.command()
@@ -182,14 +197,24 @@ async def _overview(place: Place) -> list[Overview]:
         return await subscriptions.overview(conn, place.schema)
 
 
-async def _pause(place: Place, name: str) -> None:
+def _one_or_all(name: str | None, everything: bool) -> None:
+    if (name is None) != everything:
+        raise typer.BadParameter("name one subscription, or give --all, not both")
+
+
+async def _pause(place: Place, name: str | None) -> None:
     async with place.connect() as conn:
         await subscriptions.pause(conn, name, place.schema)
 
 
-async def _resume(place: Place, name: str) -> None:
+async def _resume(place: Place, name: str | None) -> str:
+    """What is paused all the same."""
     async with place.connect() as conn:
         await subscriptions.resume(conn, name, place.schema)
+        if name is not None:
+            return "all" if await subscriptions.all_paused(conn, place.schema) else ""
+        paused = [each.name for each in await subscriptions.overview(conn, place.schema) if each.paused_at is not None]
+        return ", ".join(paused)
 
 
 async def _rename(place: Place, old: str, new: str, *, force: bool) -> int:

@@ -10,11 +10,10 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.rows import tuple_row
 
 from outrider import names
 from outrider.errors import SubscriptionRefused
-from outrider.postgres.log import Params, clear_error, missing_schema
+from outrider.postgres.fetch import fetch
 from outrider.postgres.statement import statement
 
 MOST = 10_000
@@ -62,14 +61,14 @@ class Backlog:
 
 async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = None) -> list[Overview]:
     """All subscriptions, or the one of that name."""
-    rows = await _fetch(conn, "subscriptions", schema, {"name": name, "most": MOST})
+    rows = await fetch(conn, "subscriptions", schema, {"name": name, "most": MOST})
     return [Overview(*row) for row in rows]
 
 
 async def backlog(conn: AsyncConnection[Any], name: str, schema: str) -> Backlog:
     """Counted exactly while there are few, and never by reading more than a bounded piece of the log."""
     seen = await find(conn, name, schema)
-    [(unread, more)] = await _fetch(conn, "unread", schema, {"name": name, "scan": MOST})
+    [(unread, more)] = await fetch(conn, "unread", schema, {"name": name, "scan": MOST})
     return Backlog(unread, more, seen.parked, seen.dead)
 
 
@@ -81,18 +80,29 @@ async def find(conn: AsyncConnection[Any], name: str, schema: str) -> Overview:
 
 
 async def unregistered(conn: AsyncConnection[Any], wanted: Iterable[str], schema: str) -> set[str]:
-    return {name for (name,) in await _fetch(conn, "unregistered", schema, {"names": list(wanted)})}
+    return {name for (name,) in await fetch(conn, "unregistered", schema, {"names": list(wanted)})}
 
 
-async def pause(conn: AsyncConnection[Any], name: str, schema: str) -> None:
-    """Nothing is taken from now on; what was taken before is finished."""
-    await find(conn, name, schema)
-    await conn.execute(statement("pause", schema), {"name": name})
+async def pause(conn: AsyncConnection[Any], name: str | None, schema: str) -> None:
+    """Nothing is taken from now on; what was taken before is finished. No name: of all, those to come included."""
+    if name is None:
+        await fetch(conn, "pause_all", schema, {})
+    else:
+        await find(conn, name, schema)
+        await fetch(conn, "pause", schema, {"name": name})
 
 
-async def resume(conn: AsyncConnection[Any], name: str, schema: str) -> None:
-    await find(conn, name, schema)
-    await conn.execute(statement("resume", schema), {"name": name})
+async def resume(conn: AsyncConnection[Any], name: str | None, schema: str) -> None:
+    """No name: the pause of all is over; those that were paused by their name stay so."""
+    if name is None:
+        await fetch(conn, "resume_all", schema, {})
+    else:
+        await find(conn, name, schema)
+        await fetch(conn, "resume", schema, {"name": name})
+
+
+async def all_paused(conn: AsyncConnection[Any], schema: str) -> bool:
+    return any(paused for (paused,) in await fetch(conn, "paused", schema, {}))
 
 
 async def rename(conn: AsyncConnection[Any], old: str, new: str, schema: str, *, force: bool = False) -> int:
@@ -106,7 +116,7 @@ async def rename(conn: AsyncConnection[Any], old: str, new: str, schema: str, *,
                 f"there is a subscription {new!r} already: if it was made by mistake and has handled nothing, "
                 f"`outrider subscription retire {new}` first; else choose another name"
             )
-        [(handled,)] = await _fetch(conn, "has_receipts", schema, {"name": new})
+        [(handled,)] = await fetch(conn, "has_receipts", schema, {"name": new})
         if handled:
             raise SubscriptionRefused(
                 f"an earlier subscription was called {new!r}, and what it handled would be skipped: choose another name"
@@ -122,14 +132,14 @@ async def narrow(
     """It no longer wants these event types; returns how many unread events of them are lost."""
     async with _holding(conn, name, schema):
         await find(conn, name, schema)
-        [(_, _, registered, _, _)] = await _fetch(conn, "registered", schema, {"name": name})
+        [(_, _, registered, _, _)] = await fetch(conn, "registered", schema, {"name": name})
         wanted = set(registered or ())
         if unknown := [each for each in types if each not in wanted]:
             has = ", ".join(sorted(wanted)) or "every type"
             raise SubscriptionRefused(f"{name} does not want {', '.join(unknown)}; it wants {has}")
         if wanted == set(types):
             raise SubscriptionRefused(f"{name} would want nothing any more: `outrider subscription retire {name}`")
-        [(parked,)] = await _fetch(conn, "parked_of", schema, {"name": name, "types": list(types)})
+        [(parked,)] = await fetch(conn, "parked_of", schema, {"name": name, "types": list(types)})
         if parked:
             raise SubscriptionRefused(
                 f"{parked} events of {', '.join(types)} wait for their retry in {name}: let code that knows them finish"
@@ -179,19 +189,6 @@ async def _holding(conn: AsyncConnection[Any], name: str, schema: str) -> AsyncI
         raise SubscriptionRefused(
             f"{name} was being read for {PATIENCE}: stop its workers, or try again when its batch is finished"
         ) from None
-
-
-async def _fetch(conn: AsyncConnection[Any], name: str, schema: str, params: Params) -> list[tuple[Any, ...]]:
-    try:
-        async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(statement(name, schema), params)
-            return await cursor.fetchall()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
-        raise missing_schema(schema) from error
-    except psycopg.Error as error:
-        if (clear := clear_error(error, schema)) is not None:
-            raise clear from error
-        raise
 
 
 def _workers(count: int) -> str:

@@ -1,0 +1,80 @@
+"""Another payload for a dead letter: from a file, or edited by hand in a file that nobody else can read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import typer
+
+from outrider.postgres.deadletters import WholeLetter
+from outrider.postgres.replay import ReplayRefused, json_of, refuse_unfit
+from outrider.subscription import Subscription
+
+
+def from_file(file: str, found: Sequence[WholeLetter], declared: Iterable[Subscription]) -> str:
+    """The new payload, refused where it cannot be decoded; - is standard input."""
+    text = json_of(_read(file))
+    refuse_unfit(found, text, declared)
+    return text
+
+
+def by_hand(found: Sequence[WholeLetter], declared: Sequence[Subscription]) -> str | None:
+    """What the operator makes of the payload, with another try where it cannot be decoded; None when it is unchanged."""
+    before = {each.edited or each.payload for each in found}
+    if len(before) != 1:
+        at = ", ".join(each.subscription for each in found) or "none"
+        raise ReplayRefused(f"nothing was replayed: name one --subscription whose payload to edit; there are: {at}")
+    [draft] = before
+    original = draft
+    while True:
+        draft = _edited(draft)
+        try:
+            text = json_of(draft)
+            refuse_unfit(found, text, declared)
+        except ReplayRefused as refused:
+            if not sys.stdin.isatty():
+                raise
+            typer.echo(f"outrider: {refused}", err=True)
+            if not typer.confirm("Edit it again?", default=True, err=True):
+                raise typer.Exit(1) from None
+            continue
+        return None if _same(text, original) else text
+
+
+def _same(one: str, other: str) -> bool:
+    """Apart from white space and the order of the fields; numbers are compared as they are written."""
+    first, second = (json.loads(each, parse_float=str, parse_int=str) for each in (one, other))
+    return bool(first == second)
+
+
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReplayRefused(f"nothing was replayed: --payload {file}: {error}") from error
+
+
+def _edited(text: str) -> str:
+    """What the operator made of it, in $VISUAL or $EDITOR."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with TemporaryDirectory(prefix="outrider-") as folder:
+        file = Path(folder) / "payload.json"
+        file.touch(mode=0o600)
+        file.write_text(text, encoding="utf-8")
+        try:
+            code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode
+            answer = file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ReplayRefused(
+                f"nothing was replayed: the editor {editor!r} failed ($VISUAL or $EDITOR): {error}"
+            ) from error
+    if code:
+        raise ReplayRefused(f"nothing was replayed: the editor {editor!r} ended with code {code}")
+    return answer

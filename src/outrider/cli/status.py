@@ -1,0 +1,175 @@
+"""`outrider status`: is everything well, and if not, where."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.words import at, one_line, roughly, say
+from outrider.postgres.status import Seen, Standing, Status
+from outrider.postgres.status import status as look
+from outrider.postgres.subscriptions import MOST
+
+
+def status(
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the schema, every subscription and every worker.
+
+    Of a subscription: whether it runs, is paused, has its breaker open, is
+    orphaned (with an app) or nobody serves it; how many numbers of the log it has
+    not passed; how old the oldest event is that it still owes; what is parked and
+    dead; how far each generation has read, and who serves it.
+
+    Counts end at 10,000, and the log is looked at for a thousand numbers: an age
+    of "?" means that it may owe something behind those.
+
+    Needs: a role that may read the schema. Changes nothing.
+
+    Example: [bold]outrider status --app shop:app[/]
+    """
+    place = find_place(Asked(app, dsn, embedded, schema))
+    found = asyncio.run(_status(place))
+    orphans = {each.name for each in found.subscriptions if _orphaned(each, found, place)}
+    if as_json:
+        typer.echo(_as_json(found, orphans, place))
+        return
+    _tell(found)
+    if found.subscriptions:
+        _print(_subscriptions(found, orphans))
+    if found.workers:
+        _print(_workers(found))
+
+
+async def _status(place: Place) -> Status:
+    async with place.connect(migrated=False) as conn:
+        return await look(conn, place.schema)
+
+
+def _tell(found: Status) -> None:
+    pending = f", pending: {', '.join(found.pending)} (outrider migrate)" if found.pending else ", up to date"
+    say(f"schema {found.schema}: version {found.version}{pending}", "yellow" if found.pending else "")
+    if found.paused_at is not None:
+        say(
+            f"everything is paused since {at(found.paused_at)}; to go on: outrider subscription resume --all",
+            "bold yellow",
+        )
+    parked, dead = (sum(getattr(each, name) for each in found.subscriptions) for name in ("parked", "dead"))
+    say(
+        f"{found.seq} numbers drawn; {_counted(len(found.subscriptions), 'subscription')}, {_count(parked)} parked and "
+        f"{_count(dead)} dead events; {_counted(found.live, 'worker')}"
+    )
+
+
+def _subscriptions(found: Status, orphans: set[str]) -> Table:
+    table = _table("subscription", "state", "lag", "oldest owed", "parked", "dead", "generations")
+    for each in found.subscriptions:
+        states = list(_states(each, found, orphaned=each.name in orphans))
+        generations = "\n".join(
+            f"{place.generation} at {place.seq}: {_served(each, place.workers, place.generation, place.served_by)}"
+            for place in each.positions
+        )
+        style = "yellow" if states not in (["running"], ["reader"]) else "red" if each.dead else ""
+        row = (
+            one_line(each.name), "\n".join(states), str(each.lag), _oldest(each, found.read_at), _count(each.parked),
+            _count(each.dead), generations,
+        )  # fmt: skip
+        table.add_row(*map(Text, row), style=style)
+    return table
+
+
+def _workers(found: Status) -> Table:
+    table = _table("worker", "version", "generation", "subscriptions", "woken by", "seen", "state")
+    for each in found.workers:
+        row = (
+            one_line(f"{each.host}:{each.pid}"), one_line(each.version), str(each.generation), str(len(each.subscriptions)),
+            "pokes" if each.listening else "polls", f"{roughly(found.read_at - each.seen_at)} ago", _worker_state(each),
+        )  # fmt: skip
+        table.add_row(*map(Text, row), style="" if each.live and not each.unable else "yellow")
+    return table
+
+
+def _states(each: Standing, found: Status, *, orphaned: bool) -> Iterator[str]:
+    if orphaned:
+        yield "orphaned"
+    for state in each.states:
+        match state:
+            case "paused":
+                yield f"paused since {at(each.paused_at)}" if each.paused_at else "paused"
+            case "breaker":
+                until = max(place.open_until for place in each.positions if place.open_until)
+                yield f"breaker open until {at(until)}"
+            case "no_worker":
+                yield "nobody serves it"
+            case "unable":
+                yield "its workers do not know all its event types"
+            case "running" if not orphaned:
+                yield "reader" if each.kind == "reader" else "paused with all" if found.paused_at else "running"
+
+
+def _worker_state(each: Seen) -> str:
+    if not each.live:
+        return "lost"
+    state = "stopping" if each.stopping else "running"
+    return f"{state}; takes nothing from {one_line(', '.join(each.unable))}" if each.unable else state
+
+
+def _served(each: Standing, workers: tuple[str, ...], generation: int, served_by: int) -> str:
+    if each.kind == "reader":
+        return "read by its reader"
+    by = f" (by generation {served_by})" if served_by != generation else ""
+    return f"{_counted(len(workers), 'worker')}{by}"
+
+
+def _oldest(each: Standing, now: datetime) -> str:
+    if each.oldest_owed_at is not None:
+        return roughly(now - each.oldest_owed_at)
+    return "" if each.oldest_is_certain else "?"
+
+
+def _orphaned(each: Standing, found: Status, place: Place) -> bool | None:
+    """None without an app: nobody knows what is declared."""
+    if place.subscriptions is None:
+        return None
+    served = any(worker.live and each.name in worker.subscriptions for worker in found.workers)
+    declared = each.name in {known.name for known in place.subscriptions}
+    return each.context == place.settings.context and not declared and not served
+
+
+def _as_json(found: Status, orphans: set[str], place: Place) -> str:
+    answer = asdict(found)
+    for each in answer["subscriptions"]:
+        each["orphaned"] = None if place.subscriptions is None else each["name"] in orphans
+    return json.dumps(answer, default=str, indent=2)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(padding=(0, 0), pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(table: Table) -> None:
+    Console().print(table)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)
+
+
+def _count(number: int) -> str:
+    return f"{number}+" if number >= MOST else str(number)

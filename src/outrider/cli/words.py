@@ -1,0 +1,37 @@
+"""What the database holds, on a terminal: no escape of a payload or an error reaches it, and times are told for people."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from rich.console import Console
+from rich.text import Text
+
+from outrider.outcome import sanitise
+
+
+def say(text: str, style: str = "", *, indent: int = 0) -> None:
+    """Lines as they are: nothing in them is markup, and none is wrapped. The text must be safe."""
+    for line in text.split("\n"):
+        Console().print(Text(" " * indent + line, style=style), soft_wrap=True)
+
+
+def safe(text: str) -> str:
+    """With hidden characters made visible; only line breaks stay."""
+    return sanitise(text.replace("\t", "    "), limit=16 * len(text) + 16)
+
+
+def one_line(text: object) -> str:
+    return safe(str(text)).replace("\n", "\\n")
+
+
+def at(when: datetime) -> str:
+    return when.astimezone().isoformat(" ", "milliseconds")
+
+
+def roughly(span: timedelta) -> str:
+    seconds = abs(span.total_seconds())
+    for most, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < most:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds // 86400:.0f} days"

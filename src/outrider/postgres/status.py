@@ -1,0 +1,191 @@
+"""The state of everything at one moment: schema, subscriptions with their cursors, workers. Counts are capped, and no
+look costs more than a bounded piece of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from psycopg import AsyncConnection
+
+from outrider.postgres.log import missing_schema
+from outrider.postgres.look import looking
+from outrider.postgres.migrate import applied, pending
+from outrider.postgres.phases import Phase
+from outrider.postgres.subscriptions import MOST
+
+SCAN = 1000
+
+State = Literal["paused", "breaker", "no_worker", "unable", "running"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A worker by its heartbeat."""
+
+    host: str
+    pid: int
+    version: str
+    generation: int
+    subscriptions: list[str]
+    unable: list[str]
+    """Of these, those that want event types which its code does not know: it takes nothing from them."""
+    listening: bool
+    """Woken by pokes; else it polls."""
+    stopping: bool
+    started_at: datetime
+    seen_at: datetime
+    live: bool
+    """Seen within the last 30 s; else it has died or is cut off. Forgotten after a day."""
+    schema_version: int | None
+    """The newest migration that its code knows; None = code from before 0004."""
+
+    def serves(self, subscription: str) -> bool:
+        return self.live and not self.stopping and subscription in self.subscriptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far the events of one generation have been read. 0: of all that have no cursors of their own."""
+
+    generation: int
+    served_by: int
+    """The generation whose workers serve it."""
+    seq: int
+    """Of the slowest cursor."""
+    lag: int
+    failures: int
+    """In a row, where the handler has a breaker."""
+    open_until: datetime | None
+    """The breaker is open."""
+    workers: tuple[str, ...]
+    """host:pid of those that take from it: of its own generation, or of others while none of these is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One subscription."""
+
+    name: str
+    kind: str
+    context: str
+    event_types: list[str] | None
+    """None = every type."""
+    partitions: int
+    order: str
+    states: tuple[State, ...]
+    """paused, breaker (open), no_worker, unable (its workers lack event types that it wants); or running."""
+    paused_at: datetime | None
+    lag: int
+    """Numbers of the log that its slowest cursor has not passed; most of them may be events of other types."""
+    oldest_owed_at: datetime | None
+    """When the oldest event occurred that it has not read, or that is parked."""
+    oldest_is_certain: bool
+    """False: there may be one among events that were not looked at."""
+    parked: int
+    dead: int
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    schema: str
+    version: int
+    pending: tuple[str, ...]
+    """Migrations that this code knows and the database has not."""
+    read_at: datetime
+    """When this was true, by the database's clock."""
+    seq: int
+    """The newest number of the log."""
+    paused_at: datetime | None
+    """Everything is paused since then."""
+    subscriptions: tuple[Standing, ...]
+    workers: tuple[Seen, ...]
+
+    @property
+    def live(self) -> int:
+        return sum(worker.live for worker in self.workers)
+
+
+async def status(conn: AsyncConnection[Any], schema: str) -> Status:
+    have = await applied(conn, schema)
+    if not have:
+        raise missing_schema(schema)
+    lacking = tuple(f"{step.version:04} {step.name}" for step in pending(have))
+    current = not pending(have, Phase.pre)
+    async with looking(conn, schema) as look:
+        [(read_at, seq, paused_at)] = await look.rows("moment")
+        # Before that, the tables are not yet those that the rest needs.
+        workers = await look.rows("workers_seen") if current else []
+        standings = await look.rows("standings", {"most": MOST}) if current else []
+        positions = await look.rows("positions") if current else []
+        oldest = await look.rows("oldest_unread", {"scan": SCAN}) if current else []
+    names = Seen.__slots__
+    seen = tuple(Seen(**dict(zip(names, row, strict=True))) for row in workers)
+    unread = {name: (at, certain) for name, at, certain in oldest}
+    return Status(
+        schema=schema,
+        version=have[-1].version,
+        pending=lacking,
+        read_at=read_at,
+        seq=seq,
+        paused_at=paused_at,
+        subscriptions=tuple(
+            _standing(row, [each[1:] for each in positions if each[0] == row[0]], *unread[row[0]], seen)
+            for row in standings
+        ),
+        workers=seen,
+    )
+
+
+def _standing(
+    row: Sequence[Any],
+    positions: Sequence[Sequence[Any]],
+    unread_at: datetime | None,
+    certain: bool,
+    workers: Sequence[Seen],
+) -> Standing:
+    name, kind, context, event_types, partitions, order, paused_at, parked, parked_at, dead = row
+    read = tuple(_position(name, each, workers) for each in positions)
+    serving = [each for each in workers if each.serves(name)]
+    able = [each for each in serving if name not in each.unable]
+    states: list[tuple[State, bool]] = [
+        ("paused", paused_at is not None),
+        ("breaker", any(each.open_until for each in read)),
+        ("no_worker", kind == "handler" and not serving),
+        ("unable", bool(serving) and not able),
+    ]
+    return Standing(
+        name=name,
+        kind=kind,
+        context=context,
+        event_types=event_types,
+        partitions=partitions,
+        order=order,
+        states=tuple(state for state, holds in states if holds) or ("running",),
+        paused_at=paused_at,
+        lag=max((each.lag for each in read), default=0),
+        oldest_owed_at=min((at for at in (unread_at, parked_at) if at is not None), default=None),
+        oldest_is_certain=certain,
+        parked=parked,
+        dead=dead,
+        positions=read,
+    )
+
+
+def _position(name: str, row: Sequence[Any], workers: Sequence[Seen]) -> Position:
+    """Who serves it: as sql/serving.sql decides for each worker."""
+    generation, served_by, seq, lag, failures, open_until = row
+    able = [each for each in workers if each.serves(name) and name not in each.unable]
+    serving = [each for each in able if each.generation == served_by] or able
+    return Position(
+        generation=generation,
+        served_by=served_by,
+        seq=seq,
+        lag=lag,
+        failures=failures,
+        open_until=open_until,
+        workers=tuple(f"{each.host}:{each.pid}" for each in serving),
+    )
