@@ -7,9 +7,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 4
 # What depends on the server's version: the schema, publish, the cursor, dispatch, and some of the faults.
-VERSIONED := tests/postgres --ignore tests/postgres/embedded tests/test_publish.py tests/dispatch \
+VERSIONED := tests/postgres --ignore tests/postgres/embedded --ignore tests/postgres/test_turmoil.py tests/test_publish.py tests/dispatch \
 	tests/integrations/test_asyncpg.py tests/integrations/test_sqlalchemy.py tests/integrations/test_sessions.py \
-	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py tests/upgrade
+	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-15 test-16 check bench faults format lock snapshot clean
