@@ -21,7 +21,9 @@ from outrider.postgres.listen import Listener, _backoff
 
 PATIENCE = 10.0
 CHANNEL = 'outbox_gen_7; "--'
-LISTENING = "select pid from pg_stat_activity where query = 'select 1' and datname = current_database()"
+LISTENING = """
+select pid from pg_stat_activity where application_name = 'outrider listener' and datname = current_database()
+"""
 
 
 class Heard:
