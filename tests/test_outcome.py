@@ -175,7 +175,7 @@ def test_a_lost_connection_has_no_sqlstate(error: BaseException) -> None:
 def test_the_last_attempt_buries(error: BaseException) -> None:
     verdicts = [judge(error, attempt) for attempt in (1, 2, 3, 4)]
     assert [type(verdict) for verdict in verdicts] == [Later, Later, Dead, Dead]
-    assert verdicts[2] == Dead(verdicts[0].code, f"{type(error).__name__}: no")
+    assert verdicts[2] == Dead(verdicts[0].code, f"{type(error).__name__}: no", terminal=False)
     assert isinstance(judge(error, policy=NO_RETRY), Dead)
 
 
