@@ -6,10 +6,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 4
-# What depends on the server's version: the schema, publish, the cursor, dispatch, and some of the faults.
+# What depends on the server's version: the schema, publish, the cursor, dispatch, jobs, and some of the faults.
 VERSIONED := tests/postgres --ignore tests/postgres/embedded --ignore tests/postgres/test_turmoil.py tests/test_publish.py tests/dispatch \
 	tests/integrations/test_asyncpg.py tests/integrations/test_sqlalchemy.py tests/integrations/test_sessions.py \
-	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py
+	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py \
+	tests/jobs --ignore tests/jobs/test_jobs_page.py --ignore tests/jobs/test_worker.py --ignore tests/jobs/test_machine.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-15 test-16 check bench faults format lock snapshot clean
@@ -60,7 +61,7 @@ bench: $(READY)
 
 faults: $(READY)
 	@echo "==> faults: long torture runs"
-	@$(BIN)/python -m pytest -p no:xdist tests/faults --long $(ARGS)
+	@$(BIN)/python -m pytest -p no:xdist tests/faults tests/jobs --long $(ARGS)
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .

@@ -2,10 +2,13 @@
 
 from outrider.app import Outrider
 from outrider.dispatch.context import HandlerContext, SyncHandlerContext
+from outrider.dispatch.jobcontext import Cancelled, JobContext, SyncJobContext
 from outrider.envelope import Envelope
-from outrider.errors import OutriderError, PublishRefused
+from outrider.errors import EnqueueRefused, OutriderError, PublishRefused
 from outrider.event import Event
+from outrider.job import Job
 from outrider.outcome import Bury, Retry, Snooze, TerminalError
+from outrider.postgres.enqueue import Enqueued
 from outrider.postgres.log import Batch
 from outrider.protocols import EventHandler, EventListener, EventPublisher
 from outrider.reader import Reader
@@ -18,12 +21,17 @@ __all__ = [
     "Batch",
     "Breaker",
     "Bury",
+    "Cancelled",
+    "EnqueueRefused",
+    "Enqueued",
     "Envelope",
     "Event",
     "EventHandler",
     "EventListener",
     "EventPublisher",
     "HandlerContext",
+    "Job",
+    "JobContext",
     "Outrider",
     "OutriderError",
     "PublishRefused",
@@ -32,5 +40,6 @@ __all__ = [
     "RetryPolicy",
     "Snooze",
     "SyncHandlerContext",
+    "SyncJobContext",
     "TerminalError",
 ]

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from outrider.errors import Undecodable
-from outrider.event import Event, spec_of
+from outrider.event import Declared, spec_of
 from outrider.outcome import describe
 from outrider.registry import EventSpec, Upcaster
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=Declared)
 
 inherited_workspace: ContextVar[str | None] = ContextVar("outrider_workspace", default=None)
 """The workspace of the event whose handler is running: what it publishes is of the same one."""

@@ -21,11 +21,19 @@ class PublishRefused(OutriderError, ValueError):
     `field` is the path within the payload (or the name of the argument), `rule` the rule that it breaks.
     """
 
+    verb = "published"
+
     def __init__(self, event_type: str, field: str, rule: str) -> None:
-        super().__init__(f"{event_type} was not published: {field}: {rule}")
+        super().__init__(f"{event_type} was not {self.verb}: {field}: {rule}")
         self.event_type = event_type
         self.field = field
         self.rule = rule
+
+
+class EnqueueRefused(PublishRefused):
+    """The same for a job; `event_type` is its type."""
+
+    verb = "enqueued"
 
 
 class Undecodable(OutriderError, ValueError):

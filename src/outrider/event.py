@@ -14,7 +14,15 @@ from outrider.errors import DeclarationError
 from outrider.registry import EventSpec, Statement, Upcaster, registry
 
 
-class Event(BaseModel):
+class Declared(BaseModel):
+    """What events and jobs have in common: frozen fields, and beside them a declaration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
+
+    __outrider__: ClassVar[EventSpec | None] = None
+
+
+class Event(Declared):
     """A fact that happened, published once and read by every subscriber.
 
         class OrderPlaced(Event, type="orders.placed", version=1, key="order_id"):
@@ -28,10 +36,6 @@ class Event(BaseModel):
     version without one is read as it is, and so is a newer one.
     `deprecated_after="2027-01-31"` is the last day of this version; `outrider contracts check` counts the days.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
-
-    __outrider__: ClassVar[EventSpec | None] = None
 
     def __init_subclass__(
         cls,
@@ -60,12 +64,7 @@ class Event(BaseModel):
             if lonely := [f"{name}=" for name, is_given in given.items() if is_given]:
                 raise DeclarationError(f"{cls.__name__}: {' and '.join(lonely)} need{'s' * (len(lonely) == 1)} a type=")
             return
-        wrong = names.wrong_dotted(type, names.TYPE_BYTES)
-        if wrong:
-            raise DeclarationError(f"{cls.__name__}: the event type {wrong}")
-        if not 1 <= version < 2**31:
-            raise DeclarationError(f"{cls.__name__}: version is {version}; versions count from 1 to 2**31 - 1")
-        if upcasters is not None and (wrong := _wrong_upcasters(upcasters, version)):
+        if wrong := wrong_declaration("event", type, names.TYPE_BYTES, version, upcasters):
             raise DeclarationError(f"{cls.__name__}: {wrong}")
         cls.__outrider__ = EventSpec(
             type=type,
@@ -78,21 +77,34 @@ class Event(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        spec = cls.__outrider__
-        if spec is None:
-            return
-        if spec.key is not None and spec.key not in cls.model_fields:
-            raise DeclarationError(
-                f"{cls.__name__}: key={spec.key!r} is not one of its fields ({', '.join(cls.model_fields)})"
-            )
-        registry.add(spec, cls, Statement.of(cls))
+        if cls.__outrider__ is not None:
+            check_key(cls, cls.__outrider__)
+            registry.add(cls.__outrider__, cls, Statement.of(cls))
 
 
-def spec_of(model: type[Event]) -> EventSpec:
-    """The declaration of an event class; an error for a class that has no type of its own."""
+def spec_of(model: type[Declared]) -> EventSpec:
+    """The declaration of an event or job class; an error for a class that has no type of its own."""
     if model.__outrider__ is None:
-        raise DeclarationError(f'{model.__name__} has no event type: declare it as class X(Event, type="a.b")')
+        kind = "Event" if issubclass(model, Event) else "Job"
+        raise DeclarationError(
+            f'{model.__name__} has no {kind.lower()} type: declare it as class X({kind}, type="a.b")'
+        )
     return model.__outrider__
+
+
+def check_key(model: type[Declared], spec: EventSpec) -> None:
+    if spec.key is not None and spec.key not in model.model_fields:
+        raise DeclarationError(
+            f"{model.__name__}: key={spec.key!r} is not one of its fields ({', '.join(model.model_fields)})"
+        )
+
+
+def wrong_declaration(kind: str, type_: object, limit: int, version: int, upcasters: object) -> str | None:
+    if wrong := names.wrong_dotted(type_, limit):
+        return f"the {kind} type {wrong}"
+    if not 1 <= version < 2**31:
+        return f"version is {version}; versions count from 1 to 2**31 - 1"
+    return None if upcasters is None else _wrong_upcasters(upcasters, version)
 
 
 def _wrong_upcasters(upcasters: object, version: int) -> str | None:

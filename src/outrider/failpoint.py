@@ -25,6 +25,13 @@ DECLARED = (
     ("commit.before", "before COMMIT is sent"),
     ("commit.after", "after COMMIT was answered"),
     ("rollback.after", "after a rollback, before the failure is parked"),
+    ("claim.sent", "before the claim of jobs is sent"),
+    ("claim.done", "after it was answered, before any of them"),
+    ("run.before", "before one call of a job"),
+    ("run.after", "after one call of a job, before it is settled"),
+    ("settle.sent", "before what became of jobs is sent"),
+    ("settle.done", "after it was answered"),
+    ("route.done", "after events have become jobs"),
 )
 POINTS = frozenset(name for name, _ in DECLARED)
 EXIT_CODE = 86

@@ -21,7 +21,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from outrider import names
 from outrider.errors import PublishRefused
-from outrider.event import Event
+from outrider.event import Declared
 
 DEPTH = 64
 INTEGER_BITS = 13_000
@@ -34,7 +34,7 @@ class _Refusal(Exception):
         self.rule = rule
 
 
-def encode(event: Event, event_type: str, limit: int = DEFAULT_LIMIT) -> str:
+def encode(event: Declared, event_type: str, limit: int = DEFAULT_LIMIT) -> str:
     try:
         _check(event, DEPTH + 1)
     except _Refusal as refusal:

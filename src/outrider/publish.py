@@ -20,7 +20,8 @@ from outrider.errors import PublishRefused
 from outrider.event import Event
 from outrider.ids import uuid7
 from outrider.payload import encode
-from outrider.postgres.append import Append, Driver
+from outrider.postgres.append import Append
+from outrider.postgres.insert import Driver
 from outrider.postgres.poke import Poker
 from outrider.registry import EventSpec, registry
 from outrider.signals import Published, Signals
@@ -55,7 +56,7 @@ EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=
 
 
 class FindDriver(Protocol):
-    def __call__(self, conn: object, *, blocking: bool) -> Driver: ...
+    def __call__(self, conn: object, *, blocking: bool, verb: str = ...) -> Driver: ...
 
 
 class Publisher:
@@ -97,7 +98,7 @@ class Publisher:
             raise PublishRefused(spec.type, "content_class", f"{content_class!r} is not one of {known}")
         if entity_version is not None and (wrong := _wrong_version(entity_version)):
             raise PublishRefused(spec.type, "entity_version", wrong)
-        if occurred_at is not None and (wrong := _wrong_time(occurred_at)):
+        if occurred_at is not None and (wrong := wrong_time(occurred_at)):
             raise PublishRefused(spec.type, "occurred_at", wrong)
         event_id = uuid7()
         envelope = Envelope(
@@ -259,7 +260,7 @@ def _wrong_version(version: object) -> str | None:
     return None if -(2**63) <= version < 2**63 else f"{version} does not fit into 64 bits"
 
 
-def _wrong_time(at: object) -> str | None:
+def wrong_time(at: object) -> str | None:
     if not isinstance(at, datetime):
         return f"is {type(at).__name__}, not datetime"
     if at.utcoffset() is None:

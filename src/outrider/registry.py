@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outrider.errors import DeclarationError
 
 if TYPE_CHECKING:
-    from outrider.event import Event
+    from outrider.event import Declared, Event
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 """From the payload of one version to that of the next."""
@@ -40,7 +40,7 @@ class Statement:
     load: object
 
     @classmethod
-    def of(cls, model: type[Event]) -> Statement | None:
+    def of(cls, model: type[Declared]) -> Statement | None:
         """To be called while the statement runs; None for a class that was made elsewhere than in its module."""
         frame = sys._getframe(1)
         while frame.f_globals.get("__name__") != model.__module__:
@@ -55,15 +55,18 @@ class Statement:
         return not moved or self.load is not other.load or self.file.startswith("<")
 
 
-class Registry:
-    """The declared event classes. One per process is normal: classes enter it when they are defined."""
+M = TypeVar("M", bound="Declared")
+
+
+class Registry(Generic[M]):
+    """The declared classes of one kind. One per process is normal: classes enter it when they are defined."""
 
     def __init__(self) -> None:
-        self._owned: dict[tuple[str, int], type[Event]] = {}
+        self._owned: dict[tuple[str, int], type[M]] = {}
         self._statements: dict[tuple[str, int], Statement | None] = {}
-        self._views: list[type[Event]] = []
+        self._views: list[type[M]] = []
 
-    def add(self, spec: EventSpec, model: type[Event], statement: Statement | None = None) -> None:
+    def add(self, spec: EventSpec, model: type[M], statement: Statement | None = None) -> None:
         if spec.foreign:
             self._views.append(model)
             return
@@ -82,16 +85,16 @@ class Registry:
         self._owned[spec.type, spec.version] = model
         self._statements[spec.type, spec.version] = statement
 
-    def owned(self, event_type: str, version: int) -> type[Event] | None:
+    def owned(self, event_type: str, version: int) -> type[M] | None:
         return self._owned.get((event_type, version))
 
-    def __iter__(self) -> Iterator[type[Event]]:
+    def __iter__(self) -> Iterator[type[M]]:
         yield from self._owned.values()
         yield from self._views
 
 
-def _name(model: type[Event]) -> str:
+def _name(model: type[Declared]) -> str:
     return f"{model.__module__}.{model.__qualname__}"
 
 
-registry = Registry()
+registry: Registry[Event] = Registry()

@@ -119,6 +119,91 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnqueued:
+    """A job was enqueued in the caller's transaction, which may still roll back; or what its unique key made of it."""
+
+    job_type: str
+    job_id: UUID
+    outcome: str
+    details: Callable[[], Envelope]
+    """The job as it was asked for; made on demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One attempt at one job."""
+
+    subscription: str
+    job_id: UUID
+    key: str | None
+    attempt: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobsClaimed:
+    """Jobs are this worker's own for the time of their lease; this is committed."""
+
+    jobs: int
+    details: Callable[[], Iterator[JobRun]]
+    """One by one; made on demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsCompleted:
+    """Jobs are done, and have their receipts; this is committed."""
+
+    jobs: int
+    details: Callable[[], Iterator[tuple[JobRun, float]]]
+    """Each with the milliseconds that it took; made on demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """An attempt failed; this is committed. `outcome`: retry, buried; superseded by a newer one with its unique key;
+    cancelled meanwhile."""
+
+    run: JobRun
+    duration_ms: float
+    code: str
+    message: str
+    outcome: str
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """A job is this worker's no more, and did not fail: back (handed back), cancelled, or superseded."""
+
+    run: JobRun
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """Somebody else may be running this job by now: what became of it here counts for nothing."""
+
+    run: JobRun
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Events of a subscription have become jobs; this is committed."""
+
+    subscription: str
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A schedule has come due, and this worker has enqueued its jobs."""
+
+    schedule: str
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerUp:
     """Notifications arrive, as a test has just shown."""
 
@@ -156,6 +241,14 @@ Signal = (
     | Buried
     | Troubled
     | Skipped
+    | JobEnqueued
+    | JobsClaimed
+    | JobsCompleted
+    | JobFailed
+    | JobReleased
+    | LeaseLost
+    | Routed
+    | Fired
     | ListenerUp
     | ListenerDown
     | WorkerUp

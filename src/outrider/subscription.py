@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, get_args
 
 from outrider import names
 from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
 
-Kind = Literal["reader", "handler"]
+Kind = Literal["reader", "handler", "job"]
 Order = Literal["key", "none", "total"]
 Start = Literal["now", "beginning"] | datetime
 MOST_PARTITIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the database must know of a job."""
+
+    lease: timedelta
+    timeout: timedelta | None
+    concurrency: int | None
+    key_concurrency: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +32,13 @@ class Subscription:
     kind: Kind
     context: str
     events: tuple[type[Event], ...]
-    """The classes that it decodes to; empty = every type, undecoded."""
+    """The classes that it decodes to; empty = every type, undecoded; for a job: none, it is only enqueued."""
     partitions: int = 1
     start: Start = "now"
     order: Order = "key"
     """What waits for a failed event: the later ones of its key, nothing, or everything."""
+    limits: Limits | None = None
+    """Of a job."""
 
     def __post_init__(self) -> None:
         if wrong := names.wrong_dotted(self.name, names.IDENTIFIER_BYTES):
@@ -50,7 +62,7 @@ class Subscription:
 
     @property
     def event_types(self) -> list[str] | None:
-        return sorted({spec_of(model).type for model in self.events}) or None
+        return sorted({spec_of(model).type for model in self.events}) or ([] if self.kind == "job" else None)
 
     @property
     def start_text(self) -> str:

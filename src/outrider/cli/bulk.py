@@ -54,6 +54,8 @@ async def bulk(place: Place, which: Filter, verb: str, run: Run, *, dry_run: boo
 
 def _tell_many(verb: str, done: Done, *, as_json: bool) -> None:
     counts = {"replayed": done.replayed, "skipped because handled": done.skipped_handled}
+    if done.superseded:
+        counts["skipped because another job with the unique key is pending"] = done.superseded
     if verb == "discard":
         counts = {"discarded": done.discarded}
     if as_json:

@@ -40,6 +40,7 @@ OUTCOME = {
     "replayed": "replayed",
     "skipped_handled": "skipped: its idempotency key has been handled",
     "not_found": "not found: it is neither a dead letter nor handled there",
+    "superseded": "skipped: another job with its unique key is pending",
 }
 
 Event = Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="The event.")]

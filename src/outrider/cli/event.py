@@ -36,8 +36,9 @@ def show(
     """Show what an event is, and what has become of it everywhere.
 
     For each subscription that it concerns: pending (and what it waits for),
-    delivered, failed (a dead letter), discarded or withdrawn, with every attempt
-    that failed; then what operators did. Long payloads are cut; --json has all.
+    running (a job), delivered, failed (a dead letter), discarded or withdrawn, with
+    every attempt that failed; then what operators did. Long payloads are cut; --json
+    has all.
     Exits with 1 if there is no such event.
 
     Needs: a role that may read the schema. Changes nothing.

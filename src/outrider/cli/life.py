@@ -10,7 +10,7 @@ from outrider.postgres.events import Act, Fate, Moment, Story
 
 PAYLOAD_LINES = 100
 LONGEST_LINE = 1000
-STYLES = {"delivered": "green", "failed": "red", "pending": "yellow"}
+STYLES = {"delivered": "green", "failed": "red", "pending": "yellow", "running": "yellow"}
 
 
 def title(story: Story) -> str:
@@ -48,6 +48,9 @@ def standing(fate: Fate, now: datetime) -> str:
         case "pending":
             attempts = f"; {_times(fate.attempts)} failed" if fate.attempts else ""
             return f"pending: {', '.join(_why(fate, now))}{attempts}"
+        case "running":
+            cancelling = ", cancelling" if fate.cancelled_at is not None else ""
+            return f"running, attempt {fate.attempts}{cancelling}"
         case "delivered" if fate.handled_as is not None:
             return f"delivered, as event {fate.handled_as}, which has the same idempotency key"
         case "delivered" if fate.handled_at is not None:
@@ -57,6 +60,10 @@ def standing(fate: Fate, now: datetime) -> str:
         case "failed":
             when = f" since {at(fate.buried_at)}" if fate.buried_at else ""
             said = f"failed: a dead letter{when}, {one_line(fate.error_code)} after {_times(fate.attempts)}"
+        case "discarded" if fate.history and fate.history[-1].what == "superseded":
+            said = "superseded: a newer one has its unique key"
+        case "discarded" if fate.error_code == "cancelled":
+            said = "cancelled"
         case other:
             said = one_line(other)
     if fate.handled_as is not None:
@@ -111,6 +118,8 @@ def _why(fate: Fate, now: datetime) -> Iterator[str]:
                 yield "not read yet"
             case "behind":
                 yield f"waits behind event {fate.behind}, number {fate.behind_seq}"
+            case "key":
+                yield "waits for its key"
             case "suspect":
                 yield "a worker died with it, so that it runs alone"
             case "retry":
@@ -144,8 +153,10 @@ def _moment(each: Moment) -> str:
                 f"for generation {each.generation}" * (each.generation is not None),
             ]
             return ", ".join([f"replayed by {each.by}", *filter(None, how)])
-        case "discarded":
-            return f"discarded by {each.by}" + (f": {each.reason}" if each.reason else "")
+        case "discarded" | "cancelled":
+            return f"{each.what} by {each.by}" + (f": {each.reason}" if each.reason else "")
+        case "superseded":
+            return "superseded by a newer one with its unique key"
 
 
 def _act(act: Act) -> str:

@@ -16,6 +16,7 @@ from outrider.cli import (
     event,
     generations,
     init,
+    job,
     migrate,
     status,
     subscription,
@@ -63,6 +64,7 @@ cli.command("uninstall")(uninstall.uninstall)
 cli.add_typer(migrate.commands, name="migrate")
 cli.add_typer(event.commands, name="event")
 cli.add_typer(subscription.commands, name="subscription")
+cli.add_typer(job.commands, name="job")
 cli.add_typer(generations.commands, name="generations")
 cli.add_typer(contracts.commands, name="contracts")
 cli.add_typer(dlq.commands, name="dlq")
@@ -86,10 +88,11 @@ def outrider(
     Develop without a Postgres:      [bold]outrider dev[/]
     Begin a service:                 [bold]outrider init[/]
     Install or upgrade the schema:   [bold]outrider migrate[/]
-    Run an app's handlers:           [bold]outrider worker[/]
+    Run an app's handlers and jobs:  [bold]outrider worker[/]
     See how everything is:           [bold]outrider status[/]
     See an event's whole life:       [bold]outrider event[/]
     See and change subscriptions:    [bold]outrider subscription[/]
+    See, cancel and hasten jobs:     [bold]outrider job[/]
     See and move generations:        [bold]outrider generations[/]
     See and replay dead letters:     [bold]outrider dlq[/]
     Keep events readable:            [bold]outrider contracts[/]

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from outrider.cli import alembic as revisions
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.postgres import registration
+from outrider.postgres import registration, schedules
 from outrider.postgres.generations import open_all
 from outrider.postgres.migrate import (
     Applied,
@@ -195,6 +195,8 @@ async def _migrate(place: Place, phase: Phase, *, force: bool) -> Report:
         done = await migrate(conn, place.schema, phase=phase, force=force)
         await _refuse_renamed(conn, place)
         registered = [await register(conn, each, place.schema) for each in place.subscriptions or ()]
+        for schedule in place.schedules:
+            await schedules.register(conn, schedule, place.schema)
         await open_all(conn, place.subscriptions or (), place.settings.generation, place.schema)
         left = pending(await applied(conn, place.schema))
         return Report(place.schema, conn.info.dbname, done, registered, left)

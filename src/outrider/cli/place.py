@@ -15,6 +15,7 @@ from outrider.config import Settings
 from outrider.errors import ConfigError
 from outrider.postgres.migrate import check_needed
 from outrider.postgres.session import AsyncSession
+from outrider.schedule import Schedule
 from outrider.subscription import Subscription
 
 AppOption = Annotated[
@@ -69,6 +70,7 @@ class Place:
     settings: Settings
     subscriptions: tuple[Subscription, ...] | None = None
     """Those that the app declares; None without an app."""
+    schedules: tuple[Schedule, ...] = ()
 
     @property
     def schema(self) -> str:
@@ -94,7 +96,7 @@ def find_place(asked: Asked) -> Place:
     app = find_app(asked.app)
     if app is None:
         return Place(Settings.load(dsn=asked.dsn, embedded=asked.embedded or None, schema=asked.schema))
-    return Place(moved(app.settings, asked), app.subscriptions)
+    return Place(moved(app.settings, asked), app.subscriptions, app.schedules)
 
 
 def moved(settings: Settings, asked: Asked) -> Settings:

@@ -1,4 +1,4 @@
-"""Serving an app's handlers: in this process, or in several that it keeps running."""
+"""Serving an app's handlers and jobs: in this process, or in several that it keeps running."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from outrider.retry import parse_duration
 
 MARGIN = 10.0
 """So long after the grace time, a process that is still there is held up, and leaves."""
+STUBBORN = 0.5
+"""So long it waits for what did not let itself be cancelled; what it did will be rolled back, or done again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Options:
     handlers: Sequence[str]
     exclude: Sequence[str]
     classes: Sequence[str]
+    slots: int
+    queues: Sequence[str]
     grace: str
     health_port: int | None
     health_host: str
@@ -44,7 +48,8 @@ class Options:
         asked = self.asked
         given = [("--app", asked.app), ("--dsn", asked.dsn), ("--schema", asked.schema), ("--grace", self.grace)]
         given += [("--handlers", name) for name in self.handlers] + [("--exclude", name) for name in self.exclude]
-        given += [("--class", name) for name in self.classes]
+        given += [("--class", name) for name in self.classes] + [("--queue", name) for name in self.queues]
+        given += [("--slots", str(self.slots))]
         given += [("--log-level", self.log_level.value if self.log_level else None)]
         flags = [
             (asked.embedded, "--embedded"),
@@ -67,14 +72,22 @@ async def work(app: Outrider, options: Options, parent: int | None) -> bool:
     with obeying(begin_to_stop, leave if parent is None else lambda _: None):
         async with app:
             worker = app.worker(
-                handlers=options.handlers, exclude=options.exclude, classes=options.classes, grace=options.seconds
+                handlers=options.handlers,
+                exclude=options.exclude,
+                classes=options.classes,
+                grace=options.seconds,
+                slots=options.slots,
+                queues=options.queues,
             )
             beside = [asyncio.create_task(_then(stop.wait(), worker.stop))]
             if parent is not None:
                 beside.append(asyncio.create_task(_then(until_alone(parent), begin_to_stop)))
             try:
                 async with _health(WorkerHealth(worker), options):
-                    return await worker.run()
+                    clean = await worker.run()
+                if not clean:
+                    leave_after(STUBBORN)
+                return clean
             finally:
                 for task in beside:
                     task.cancel()

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.subscription import count, parked
 from outrider.cli.words import at, one_line, roughly, say
 from outrider.postgres.status import Seen, Standing, Status
 from outrider.postgres.status import status as look
-from outrider.postgres.subscriptions import MOST
 
 
 def status(
@@ -32,7 +32,8 @@ def status(
     Of a subscription: whether it runs, is paused, has its breaker open, is
     orphaned (with an app) or nobody serves it; how many numbers of the log it has
     not passed; how old the oldest event is that it still owes; what is parked and
-    dead; how far each generation has read, and who serves it.
+    dead; of jobs, what is pending, running and dead, and since when the oldest is
+    due; how far each generation has read, and who serves it.
 
     Counts end at 10,000, and the log is looked at for a thousand numbers: an age
     of "?" means that it may owe something behind those.
@@ -67,11 +68,16 @@ def _tell(found: Status) -> None:
             f"everything is paused since {at(found.paused_at)}; to go on: outrider subscription resume --all",
             "bold yellow",
         )
-    parked, dead = (sum(getattr(each, name) for each in found.subscriptions) for name in ("parked", "dead"))
+    events = [each for each in found.subscriptions if each.kind != "job"]
+    waiting, dead = (sum(getattr(each, name) for each in events) for name in ("parked", "dead"))
     say(
-        f"{found.seq} numbers drawn; {_counted(len(found.subscriptions), 'subscription')}, {_count(parked)} parked and "
-        f"{_count(dead)} dead events; {_counted(found.live, 'worker')}"
+        f"{found.seq} numbers drawn; {_counted(len(found.subscriptions), 'subscription')}, {count(waiting)} parked and "
+        f"{count(dead)} dead events; {_counted(found.live, 'worker')}"
     )
+    if found.jobs:
+        say(
+            f"jobs: {', '.join(f'{count(number)} {state}' for state, number in found.jobs.items())} (outrider job list)"
+        )
 
 
 def _subscriptions(found: Status, orphans: set[str]) -> Table:
@@ -82,10 +88,12 @@ def _subscriptions(found: Status, orphans: set[str]) -> Table:
             f"{place.generation} at {place.seq}: {_served(each, place.workers, place.generation, place.served_by)}"
             for place in each.positions
         )
+        if each.event_types == []:
+            generations = _counted(sum(worker.serves(each.name) for worker in found.workers), "worker")
         style = "yellow" if states not in (["running"], ["reader"]) else "red" if each.dead else ""
         row = (
-            one_line(each.name), "\n".join(states), str(each.lag), _oldest(each, found.read_at), _count(each.parked),
-            _count(each.dead), generations,
+            one_line(each.name), "\n".join(states), "" if each.event_types == [] else str(each.lag),
+            _oldest(each, found.read_at), parked(each), count(each.dead), generations,
         )  # fmt: skip
         table.add_row(*map(Text, row), style=style)
     return table
@@ -169,7 +177,3 @@ def _print(table: Table) -> None:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
-
-
-def _count(number: int) -> str:
-    return f"{number}+" if number >= MOST else str(number)

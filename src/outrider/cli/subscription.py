@@ -15,6 +15,7 @@ from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, Json
 from outrider.errors import SubscriptionRefused
 from outrider.postgres import subscriptions
 from outrider.postgres.orphans import orphaned
+from outrider.postgres.status import Standing
 from outrider.postgres.subscriptions import MOST, Backlog, Overview
 
 commands = typer.Typer(no_args_is_help=True, help="See, pause, rename and retire subscriptions.")
@@ -35,8 +36,9 @@ def show(
     """Show every subscription: what it wants, how far it is, what it owes, who serves it.
 
     The lag counts numbers of the log, whatever their type. Parked events wait
-    for a retry; dead ones wait for you. With an app, those of its context that
-    it does not declare and nobody serves are marked as orphaned.
+    for a retry; dead ones wait for you. Jobs are pending, running or dead. With an
+    app, those of its context that it does not declare and nobody serves are
+    marked as orphaned.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -54,10 +56,12 @@ def show(
     for each, orphan in rows:
         state = ["paused"] * (each.paused_at is not None) + ["orphaned"] * bool(orphan)
         events = "all" if each.event_types is None else "\n".join(each.event_types)
-        kind = f"{each.kind} of {each.context}\norder {each.order}" + f" × {each.partitions}" * (each.partitions > 1)
+        kind = f"{each.kind} of {each.context}"
+        if each.kind != "job":
+            kind += f"\norder {each.order}" + f" × {each.partitions}" * (each.partitions > 1)
         table.add_row(
-            each.name, events, kind, str(each.lag),
-            _count(each.parked), _count(each.dead), str(each.workers), ", ".join(state),
+            each.name, events, kind, "" if each.event_types == [] else str(each.lag), parked(each),
+            count(each.dead), str(each.workers), ", ".join(state),
             style="yellow" if state else None,
         )  # fmt: skip
     Console().print(table)
@@ -242,5 +246,12 @@ def _orphaned(each: Overview, place: Place) -> bool | None:
     return orphaned(each, place.settings.context, {known.name for known in place.subscriptions})
 
 
-def _count(number: int) -> str:
-    return f"{number}+" if number == MOST else str(number)
+def parked(each: Overview | Standing) -> str:
+    """What it owes; of jobs, how much of that is being done."""
+    if each.kind != "job":
+        return count(each.parked)
+    return f"{count(each.parked - each.running)} pending\n{count(each.running)} running"
+
+
+def count(number: int) -> str:
+    return f"{number}+" if number >= MOST else str(number)

@@ -9,6 +9,8 @@ from rich.text import Text
 
 from outrider.outcome import sanitise
 
+SHORT = 300
+
 
 def say(text: str, style: str = "", *, indent: int = 0) -> None:
     """Lines as they are: nothing in them is markup, and none is wrapped. The text must be safe."""
@@ -35,3 +37,22 @@ def roughly(span: timedelta) -> str:
         if seconds < most:
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds // 86400:.0f} days"
+
+
+def lines(*lines: object) -> Text:
+    return Text(safe("\n".join(str(line) for line in lines if line)))
+
+
+def short(text: str | None) -> str:
+    """One line of it."""
+    line = " ".join((text or "").split())
+    return line if len(line) <= SHORT else f"{line[:SHORT]}…"
+
+
+def moment(when: object) -> str:
+    """Here, whatever the server's zone. History is JSON: its times are texts."""
+    try:
+        found = datetime.fromisoformat(when) if isinstance(when, str) else when
+    except ValueError:
+        found = when
+    return found.astimezone().isoformat(" ", "seconds") if isinstance(found, datetime) else str(found)

@@ -1,4 +1,4 @@
-"""`outrider worker`: run an app's handlers until told to stop, in one process or in several."""
+"""`outrider worker`: run an app's handlers and jobs until told to stop, in one process or in several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outrider.cli.find import find_app
 from outrider.cli.logs import Level, arrange
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, SchemaOption, moved
 from outrider.cli.serve import Options, loop_factory, supervise, work
-from outrider.dispatch.handler import choose
+from outrider.dispatch.crew import SLOTS
 from outrider.errors import ConfigError
 from outrider.retry import parse_duration
 
@@ -24,7 +24,7 @@ def worker(
     processes: Annotated[int, typer.Option("--processes", metavar="N", min=1, help="How many worker processes.")] = 1,
     handlers: Annotated[
         list[str] | None,
-        typer.Option("--handlers", metavar="NAME", help="Only these: a name or a pattern. Repeatable."),
+        typer.Option("--handlers", metavar="NAME", help="Only these, jobs too: a name or a pattern. Repeatable."),
     ] = None,
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="NAME", help="Not these: a name or a pattern. Repeatable.")
@@ -34,6 +34,12 @@ def worker(
         typer.Option(
             "--class", metavar="NAME", help="Be woken by events published with this channel_class too. Repeatable."
         ),
+    ] = None,
+    slots: Annotated[
+        int, typer.Option("--slots", metavar="N", min=1, help="How many jobs a process runs at the same time.")
+    ] = SLOTS,
+    queues: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue. Repeatable.")
     ] = None,
     grace: Annotated[
         str, typer.Option("--grace", metavar="TIME", help="How long a stop may wait for what was begun.")
@@ -56,27 +62,29 @@ def worker(
     ] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
-    """Run the app's handlers until SIGTERM or Ctrl-C.
+    """Run the app's handlers and jobs until SIGTERM or Ctrl-C.
 
-    The first signal ends the taking of events and lets running handlers finish
+    The first signal ends the taking of events and jobs and lets what runs finish
     within the grace time; the second leaves at once. Nothing is lost either
-    way: Postgres rolls back what was not finished, and it comes again.
+    way: Postgres rolls back what handlers did not finish, and it comes again;
+    jobs are handed back, or are another's when their leases end.
     Exits with 0, or with 1 if the grace time was not enough.
 
     Any number of workers may run, on any number of machines.
     With --processes N, one parent keeps N of them running.
 
-    Needs: a migrated schema ([bold]outrider migrate[/]) and an app with handlers.
+    Needs: a migrated schema ([bold]outrider migrate[/]) and an app with handlers or jobs.
 
     Examples:
 
       [bold]outrider worker --app shop:app[/]
       [bold]outrider worker --app shop:app --processes 4 --health-port 8080[/]
       [bold]outrider worker --app shop:app --handlers 'billing.*' --grace 2m[/]
+      [bold]outrider worker --app shop:app --slots 50 --queue mail --queue default[/]
     """
     options = Options(
-        Asked(app, dsn, embedded, schema), handlers or (), exclude or (), classes or (), grace, health_port, health_host,
-        log_level, log_json,
+        Asked(app, dsn, embedded, schema), handlers or (), exclude or (), classes or (), slots, queues or (), grace,
+        health_port, health_host, log_level, log_json,
     )  # fmt: skip
     if parent is not None:
         end_with(parent)
@@ -102,13 +110,17 @@ def _find(options: Options) -> Outrider:
         raise ConfigError(
             "no app: name it with --app module:app, in OUTRIDER_APP, or as app under [tool.outrider] in pyproject.toml"
         )
-    if not found.handlers:
-        raise ConfigError("the app declares no handler: decorate a function with @app.handler(YourEvent)")
-    if not choose(found.handlers, options.handlers, options.exclude):
-        raise ConfigError("no handler is left: --exclude takes away all that --handlers gives")
-    for each in options.classes:
-        if wrong := names.wrong_word(each):
-            raise ConfigError(f"--class: {wrong}")
+    if not found.handlers and not found.job_handlers and not found.schedules:
+        raise ConfigError(
+            "the app declares no handler and no job: decorate a function with @app.handler(YourEvent) or @app.job(YourJob)"
+        )
+    which = options.handlers, options.exclude
+    if not found.chosen(*which) and not found.chosen_jobs(*which) and not found.schedules:
+        raise ConfigError("no handler or job is left: --exclude takes away all that --handlers gives")
+    for option, words in (("--class", options.classes), ("--queue", options.queues)):
+        for each in words:
+            if wrong := names.wrong_word(each):
+                raise ConfigError(f"{option}: {wrong}")
     try:
         parse_duration(options.grace)
     except ConfigError as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outrider.envelope import Envelope
-from outrider.postgres.handling import WORKSPACE, Connection, Row
+from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lend import LentSession, LentSyncSession, lend, lend_sync, take_back
-from outrider.postgres.log import ATTEMPT, envelope_of
+from outrider.postgres.log import ATTEMPT, WORKSPACE, envelope_of
 from outrider.postgres.tenant import Entry, home_of
 
 

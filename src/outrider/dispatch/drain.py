@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
+from outrider.dispatch.clock import CLOCK, Clock
+from outrider.dispatch.crew import Crew
 from outrider.dispatch.generations import NO_CURSOR, Generations
 from outrider.dispatch.handler import Handler, roles_of
+from outrider.dispatch.job import JobHandler
+from outrider.dispatch.route import Route
 from outrider.dispatch.tail import Step, Tail
 from outrider.errors import CursorError
 from outrider.outcome import code_of
@@ -33,6 +37,12 @@ class Drained:
     """They failed for good: dead letters."""
     by_handler: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Handled, by handler."""
+    jobs: int = 0
+    """Jobs that are done."""
+    jobs_failed: int = 0
+    """Attempts at jobs that failed, the last ones included."""
+    jobs_buried: int = 0
+    """Jobs that failed for good."""
 
     def add(self, name: str, step: Step) -> None:
         self.handled += step.handled
@@ -43,7 +53,15 @@ class Drained:
             self.by_handler[name] += step.handled
 
     def __str__(self) -> str:
-        return f"{self.handled} handled, {self.parked} parked, {self.buried} buried, {self.conceded} conceded"
+        events = f"{self.handled} handled, {self.parked} parked, {self.buried} buried, {self.conceded} conceded"
+        if not (self.jobs or self.jobs_failed):
+            return events
+        done, buried = _count(self.jobs, "job"), _count(self.jobs_buried, "job")
+        return f"{events}; {done} done, {_count(self.jobs_failed, 'attempt')} failed, {buried} buried"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 async def drain(
@@ -53,6 +71,9 @@ async def drain(
     *,
     schema: str,
     generation: int,
+    jobs: Sequence[JobHandler] = (),
+    crew: Callable[[], Crew] | None = None,
+    clock: Clock | None = None,
     raise_on_failure: bool = False,
 ) -> Drained:
     """Until a whole round over all handlers finds nothing: what handlers publish is handled too.
@@ -60,10 +81,13 @@ async def drain(
     Its own generation, and those that no worker is there for.
     """
     total = Drained()
-    if not handlers:
+    if clock is not None:
+        async with lanes.lane(CLOCK) as conn:
+            await clock.catch_up(conn)
+    if not handlers and not jobs:
         return total
     served = Generations(generation, handlers, schema, clock=monotonic)
-    async with lanes.lane(handlers[0].name) as conn:
+    async with lanes.lane([*(each.name for each in handlers), *(each.name for each in jobs)][0]) as conn:
         await check_roles(conn, roles_of(handlers))
         await served.look(conn)
     tails = [
@@ -72,16 +96,43 @@ async def drain(
         for name, of in served
         if name == each.name
     ]
+    routes = [Route(each, signals, schema) for each in jobs if each.subscription.events]
     try:
         found = True
         while found:
             found = False
             for tail in tails:
                 found |= await _drain_one(tail, lanes, total, generation, raise_on_failure=raise_on_failure)
+            for route in routes:
+                found |= await _drain_route(route, lanes)
+            if jobs and crew is not None:
+                found |= await _drain_jobs(crew(), total, raise_on_failure=raise_on_failure)
     finally:
         for tail in tails:
             tail.close()
     return total
+
+
+async def _drain_route(route: Route, lanes: Lanes) -> bool:
+    found = False
+    async with lanes.lane(route.name) as conn:
+        while True:
+            outcome, routed = await route.step(conn)
+            found |= routed > 0
+            if outcome == "busy":
+                await asyncio.sleep(PAUSE)
+            elif outcome not in ("more", "done"):
+                return found
+
+
+async def _drain_jobs(crew: Crew, total: Drained, *, raise_on_failure: bool) -> bool:
+    counts = await crew.drain()
+    total.jobs += counts.completed
+    total.jobs_failed += counts.failed
+    total.jobs_buried += counts.buried
+    if raise_on_failure and counts.errors:
+        raise counts.errors[0]
+    return bool(counts.completed or counts.failed)
 
 
 async def _drain_one(tail: Tail, lanes: Lanes, total: Drained, own: int, *, raise_on_failure: bool) -> bool:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from outrider import names
 from outrider.dispatch.context import HandlerContext, SyncHandlerContext
@@ -90,7 +90,7 @@ def declare(
     seconds = parse_duration(timeout).total_seconds()
     if not seconds:
         raise DeclarationError(f"{name}: timeout is zero")
-    blocking = not factory and not _is_async(function)
+    blocking = not factory and not is_async(function)
     return Handler(
         subscription=subscription,
         call=_made(function, opened or _tx) if factory else _with_context(name, function),
@@ -112,15 +112,15 @@ def _wrong_role(role: object) -> str | None:
     return names.wrong_text(role, names.IDENTIFIER_BYTES)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """Handlers may leave out the context."""
-    match _positional(function):
+    match positional(function):
         case 2:
-            if (wrong := _not_a_context(function)) is not None:
+            if (wrong := second_is_no(function, HandlerContext, SyncHandlerContext)) is not None:
                 raise DeclarationError(f"{name}: the second parameter of a handler is its context, not {wrong}")
             return function
         case 1:
@@ -131,7 +131,7 @@ def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any
             )
 
 
-def _not_a_context(function: Callable[..., Any]) -> inspect.Parameter | None:
+def second_is_no(function: Callable[..., Any], *contexts: type) -> inspect.Parameter | None:
     """The second parameter, when it is annotated as a class that is clearly something else."""
     try:
         second = list(inspect.signature(function).parameters.values())[1]
@@ -139,10 +139,10 @@ def _not_a_context(function: Callable[..., Any]) -> inspect.Parameter | None:
     except Exception:
         return None
     clear = isinstance(hint, type) and not getattr(hint, "_is_protocol", False) and hint is not object
-    return second if clear and not issubclass(hint, HandlerContext | SyncHandlerContext) else None
+    return second if clear and not issubclass(hint, contexts) else None
 
 
-def _positional(function: Callable[..., Any]) -> int | None:
+def positional(function: Callable[..., Any]) -> int | None:
     """How many of (event, ctx) it takes; None if neither fits."""
     try:
         signature = inspect.signature(function)
@@ -170,7 +170,7 @@ def _made(factory: Callable[..., Any], opened: Callable[[Any], AbstractAsyncCont
             handler = factory(tx)
             shape = getattr(handler, "__code__", None) or getattr(handler, "__func__", None) or type(handler)
             if shape not in counts:
-                counts[shape] = _positional(handler)
+                counts[shape] = positional(handler)
             result = handler(event, ctx) if counts[shape] == 2 else handler(event)
             if inspect.isawaitable(result):
                 await result
@@ -198,13 +198,21 @@ def roles_of(handlers: Iterable[Handler]) -> dict[str, str]:
     return {each.role: each.name for each in handlers if each.role is not None}
 
 
-def choose(handlers: Iterable[Handler], wanted: Sequence[str], unwanted: Sequence[str]) -> list[Handler]:
-    """By name or pattern; a pattern that fits no handler is a mistake, and said so."""
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def choose(handlers: Iterable[N], wanted: Sequence[str], unwanted: Sequence[str]) -> list[N]:
+    """Handlers and jobs by name or pattern; a pattern that fits none is a mistake, and said so."""
     known = {each.name: each for each in handlers}
     for pattern in (*wanted, *unwanted):
         if not fnmatch.filter(known, pattern):
             names = ", ".join(known) or "none"
-            raise ConfigError(f"no handler is called {pattern!r}; the app declares: {names}")
+            raise ConfigError(f"no handler or job is called {pattern!r}; the app declares: {names}")
     return [
         each
         for name, each in known.items()

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from outrider import names
+from outrider.dispatch.channels import channels, counterpart
 from outrider.dispatch.handler import BUDGET, LIMIT, TIMEOUT, Handler
-from outrider.dispatch.worker import Worker, channels, counterpart
+from outrider.dispatch.worker import Worker
 from outrider.envelope import Envelope
 from outrider.errors import DeclarationError
 from outrider.protocols import EventHandler

@@ -21,9 +21,9 @@ from outrider.event import Event, spec_of
 from outrider.failpoint import hit
 from outrider.outcome import TerminalError, describe
 from outrider.postgres import handling
-from outrider.postgres.handling import WORKSPACE, Connection, Row
+from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import abandon
-from outrider.postgres.log import PAYLOAD, TRACE, TYPE, VERSION, envelope_of
+from outrider.postgres.log import PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
 
 
 class TransactionEnded(TerminalError):

@@ -55,7 +55,7 @@ def _tell(future: asyncio.Future[Any], outcome: Any, error: BaseException | None
         return
     if error is None:
         future.set_result(outcome)
-    elif isinstance(error, StopIteration):
-        future.set_exception(RuntimeError("the handler raised StopIteration"))
+    elif isinstance(error, StopIteration | GeneratorExit):  # which mean something else to whoever awaits them
+        future.set_exception(RuntimeError(f"{type(error).__name__} was raised"))
     else:
         future.set_exception(error)

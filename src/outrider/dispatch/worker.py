@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
@@ -15,11 +14,18 @@ from types import TracebackType
 from typing import Self
 
 from outrider.config import Settings
+from outrider.dispatch.channels import channels, counterpart, polling
+from outrider.dispatch.clock import CLOCK, Clock, Scheduled
+from outrider.dispatch.crew import SLOTS
 from outrider.dispatch.generations import FOLD_AFTER, NO_CURSOR, Generations
 from outrider.dispatch.handler import Handler, roles_of
+from outrider.dispatch.job import JobHandler
+from outrider.dispatch.labour import Labour, Place
+from outrider.dispatch.pace import pause
 from outrider.dispatch.quarantine import Quarantine
 from outrider.dispatch.tail import Step, Tail
-from outrider.dispatch.wake import Polling, Wakes
+from outrider.dispatch.voice import CREW
+from outrider.dispatch.wake import Wakes
 from outrider.errors import ConfigError, CursorError, DatabaseUnavailable, SchemaMismatch
 from outrider.outcome import code_of, describe
 from outrider.postgres import workers
@@ -43,7 +49,6 @@ BUSY_PAUSE = 1.0
 URGENT_PAUSE = 0.02
 TURN = 0.5
 """So long a tail may keep a session while others wait for one."""
-LONGEST_TROUBLE = 5.0
 MIXED_UP = {"26000", "42P05"}
 """A pooler has given the session of somebody else's prepared statements."""
 WATCH = 0.05
@@ -52,7 +57,7 @@ LOOKS_AFTER_TICK = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Worker:
-    """Runs handlers until it is told to stop.
+    """Runs handlers and jobs until it is told to stop.
 
     `await worker.run()` in a process of its own; `async with app.worker():` inside a service.
     """
@@ -64,6 +69,8 @@ class Worker:
         pool: Pool,
         settings: Settings,
         handlers: Sequence[Handler],
+        jobs: Sequence[JobHandler] = (),
+        scheduled: Sequence[Scheduled] = (),
         signals: Signals,
         register: Callable[[], Awaitable[object]],
         classes: Sequence[str] = (),
@@ -71,6 +78,8 @@ class Worker:
         grace: float = GRACE,
         heartbeat: float = HEARTBEAT,
         fold_after: float = FOLD_AFTER,
+        slots: int = SLOTS,
+        queues: Sequence[str] = (),
     ) -> None:
         self._settings = settings
         self._pool = pool
@@ -83,7 +92,10 @@ class Worker:
         """The next heartbeat does not wait for its time."""
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[bool] | None = None
-        self.identity = Identity(settings.generation, sorted(each.name for each in handlers))
+        self.identity = Identity(
+            settings.generation, sorted([*(each.name for each in handlers), *(each.name for each in jobs)])
+        )
+        self.identity.queues = list(queues) or None
         self.ready = asyncio.Event()
         """Registered, and every handler has looked once for what there is to do."""
         self.listening = False
@@ -96,6 +108,9 @@ class Worker:
         wants = {each.name: frozenset(each.models) or None for each in handlers}
         self._wakes = Wakes(wants, self._woken, generation=settings.generation, route=self._generations.route)
         self._polling = polling(settings)
+        place = Place(dsn, pool, settings, signals, self.identity, self._lanes)
+        self._labour = Labour(jobs, place, slots=slots, queues=queues, poll=self._poll) if jobs else None
+        self._clock = Clock(scheduled, settings, signals, self._fired) if scheduled else None
         self._quarantine = Quarantine()
         self._classes, self._channel = classes, channel
         self._channels = self._channels_of(settings.generation)
@@ -112,7 +127,8 @@ class Worker:
             heartbeat=heartbeat,
             deadline=heartbeat / 2,
         )
-        self._unlooked = {each.name for each in handlers}
+        self._unlooked = {each.name for each in handlers} | ({CREW} if jobs else set())
+        self._unlooked |= {CLOCK} if scheduled else set()
         self._tails: dict[tuple[str, int, int], asyncio.Task[None]] = {}
         """By handler, generation and place."""
         self._broken: BaseException | None = None
@@ -132,11 +148,20 @@ class Worker:
         try:
             await self._look()
             beside.append(asyncio.create_task(self._beat()))
+            if self._labour is not None:
+                beside += self._labour.start(lambda: self._looked(CREW))
+            if self._clock is not None:
+                ticking = self._clock.run(self._lanes, self._poll, lambda: self._looked(CLOCK))
+                beside.append(asyncio.create_task(ticking, name="outrider schedules"))
             if self._settings.notify != "off":
                 beside.append(asyncio.create_task(self._listener.run()))
             await asyncio.wait([stopping, *beside], return_when=asyncio.FIRST_COMPLETED)
             self.stop()
             self._wakes.stop()
+            if self._labour is not None:
+                self._labour.stop()
+            if self._clock is not None:
+                self._clock.stop()
             clean = await self._finish()
         finally:
             self.stop()
@@ -185,9 +210,10 @@ class Worker:
             await self._task
 
     async def _finish(self) -> bool:
-        tails = list(self._tails.values())
+        tails, labour = list(self._tails.values()), self._labour
+        jobs = None if labour is None else asyncio.create_task(labour.finish(self._grace))
         _, unfinished = await asyncio.wait(tails, timeout=self._grace) if tails else (set(), set())
-        return not unfinished
+        return (jobs is None or await jobs) and not unfinished
 
     # wake → take → handle → settle
 
@@ -261,8 +287,7 @@ class Worker:
 
     def _pause(self, tail: Tail, step: Step) -> float:
         if step.outcome == "troubled":
-            longest: float = min(LONGEST_TROUBLE, 0.02 * 2.0 ** min(tail.trouble, 10))
-            return longest * random.uniform(0.5, 1)  # noqa: S311
+            return pause(tail.trouble)
         skipped = step.outcome in ("busy", "paused")  # it may have been due for long
         addressed = self.listening and self._generations.addressed(tail.generation)
         sleep = self._polling.next(addressed, None if skipped else step.due_in)
@@ -321,7 +346,7 @@ class Worker:
                 if (key := (name, generation, place)) not in self._tails:
                     self._tails[key] = asyncio.create_task(self._tend(handlers[name], generation, place), name=f"{key}")
                     self._tails[key].add_done_callback(partial(self._ended, key))
-        for name in self._unlooked - {name for name, _ in self._generations}:
+        for name in self._unlooked - {name for name, _ in self._generations} - {CREW, CLOCK}:
             self._looked(name)
         if any(not self._generations.serves(name, generation) for name, generation, _ in self._tails):
             self._wakes.wake_all("generations")
@@ -344,6 +369,12 @@ class Worker:
     def _poked(self, channel: str, event_type: str) -> None:
         if (generation := self._channels.get(channel)) is not None:
             self._wakes.poke(event_type, generation)
+            if self._labour is not None:
+                self._labour.poke(event_type)
+
+    def _fired(self, job_type: str) -> None:
+        if self._labour is not None:
+            self._labour.poke(job_type)
 
     def _channels_of(self, generation: int) -> dict[str, int]:
         if self._channel is None:
@@ -356,42 +387,29 @@ class Worker:
         if not self.listening:
             self.listening = self.identity.listening = True
             self._signals.emit(ListenerUp())
-        self._wakes.wake_all("listener")
+        self._wake_all("listener")
 
     def _listener_down(self, reason: str) -> None:
         self.listening = self.identity.listening = False
         self._signals.emit(ListenerDown(reason))
-        self._wakes.wake_all("listener")
+        self._wake_all("listener")
 
     def _ticked(self) -> None:
-        self._wakes.wake_all("sequence")
+        self._wake_all("sequence")
         loop = asyncio.get_running_loop()
         for delay in LOOKS_AFTER_TICK:
-            loop.call_later(delay, self._wakes.wake_all, "sequence")
+            loop.call_later(delay, self._wake_all, "sequence")
+
+    def _wake_all(self, reason: str) -> None:
+        self._wakes.wake_all(reason)
+        if self._labour is not None:
+            self._labour.wake_all(reason)
+
+    def _poll(self) -> float:
+        return self._polling.next(self.listening, None)
 
 
 def _report(task: asyncio.Task[bool]) -> None:
     """A worker inside a service ends without anybody waiting for it: then it must be heard of at once."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logging.getLogger("outrider").error("the worker has ended: %s", describe(error), exc_info=error)
-
-
-def channels(generation: int, classes: Sequence[str]) -> list[str]:
-    """What publishers of this generation poke: everybody, and the named classes of workers."""
-    base = f"outbox_gen_{generation}" if generation else "outbox_default"
-    return [base, *(f"outbox_gen_{generation}_{each}" for each in classes)]
-
-
-def counterpart(channel: str, generation: int, other: int) -> str:
-    """What that channel of one generation is called in another."""
-    base, *_ = channels(generation, ())
-    if channel == base:
-        return channels(other, ())[0]
-    return f"outbox_gen_{other}_{channel.removeprefix(f'outbox_gen_{generation}_')}"
-
-
-def polling(settings: Settings) -> Polling:
-    if settings.poll is None:
-        return Polling()
-    blind = settings.poll if settings.notify == "off" else min(settings.poll, Polling().blind)
-    return Polling(listening=settings.poll, blind=blind)

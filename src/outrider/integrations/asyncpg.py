@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import NoTransaction
-from outrider.postgres.append import Append, Driver, Rows
+from outrider.postgres.insert import Driver, Insert, Rows
 
 if TYPE_CHECKING:
     from asyncpg import Connection
 
 
-async def _run(conn: Connection[Any], append: Append) -> Rows:
+async def _run(conn: Connection[Any], insert: Insert) -> Rows:
     if not conn.is_in_transaction():
         raise NoTransaction("wrap both in `async with conn.transaction():`")
-    query, params = append.numbered()
-    with append.explaining():
+    query, params = insert.numbered()
+    with insert.explaining():
         return await conn.fetch(query, *params)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-from outrider.postgres.append import PSYCOPG, Driver
+from outrider.postgres.insert import PSYCOPG, Driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ _TAKES = (
 _known: dict[type, tuple[_Kind, Driver]] = {}
 
 
-def driver_of(conn: object, *, blocking: bool) -> Driver:
-    """What publishes on this connection; TypeError when nothing does, or when it is of the other colour."""
+def driver_of(conn: object, *, blocking: bool, verb: str = "publish") -> Driver:
+    """What publishes or enqueues on this connection; TypeError when nothing does, or when it is of the other colour."""
     cls = type(conn)
     if cls not in _known:
         _known[cls] = _find(cls)
     kind, driver = _known[cls]
     if kind.blocking != blocking:
-        raise TypeError(f"this is {kind.called}: use {'publish_sync' if kind.blocking else 'publish'}() with it")
+        raise TypeError(f"this is {kind.called}: use {verb}{'_sync' * kind.blocking}() with it")
     return driver
 
 

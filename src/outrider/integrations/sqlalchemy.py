@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from outrider.errors import NoTransaction
-from outrider.postgres.append import Append, Driver, Rows
+from outrider.postgres.insert import Driver, Insert, Rows
 
 _POKES = "outrider.pokes"
 
@@ -19,12 +19,12 @@ Blocking = Session | scoped_session[Any] | Connection
 Async = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 
-def _run_sync(conn: Blocking, append: Append) -> Rows:
-    return _execute(_connection(conn), append)
+def _run_sync(conn: Blocking, insert: Insert) -> Rows:
+    return _execute(_connection(conn), insert)
 
 
-async def _run(conn: Async, append: Append) -> Rows:
-    return await _target(conn).run_sync(_run_sync, append)
+async def _run(conn: Async, insert: Insert) -> Rows:
+    return await _target(conn).run_sync(_run_sync, insert)
 
 
 def _under_sync(conn: Blocking) -> object:
@@ -54,7 +54,7 @@ def _target(conn: Async) -> AsyncSession | AsyncConnection:
     return conn() if isinstance(conn, async_scoped_session) else conn
 
 
-def _execute(conn: Connection, append: Append) -> Rows:
+def _execute(conn: Connection, insert: Insert) -> Rows:
     dialect = conn.dialect
     if dialect.name != "postgresql":
         raise TypeError(
@@ -66,12 +66,12 @@ def _execute(conn: Connection, append: Append) -> Rows:
     params: dict[str, Any] | tuple[Any, ...]
     match dialect.paramstyle:
         case "pyformat":
-            query, params = append.named()
+            query, params = insert.named()
         case "numeric_dollar":
-            query, params = append.numbered()
+            query, params = insert.numbered()
         case _:
             raise TypeError(f"the driver {dialect.driver} is not supported: use psycopg, psycopg2 or asyncpg")
-    with append.explaining():
+    with insert.explaining():
         return conn.exec_driver_sql(query, params, {"stream_results": False}).all()
 
 

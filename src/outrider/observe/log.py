@@ -18,10 +18,19 @@ from outrider.outcome import Dead, Retry, Snooze, TerminalError, sanitise
 from outrider.signals import (
     Buried,
     Failed,
+    Fired,
+    JobEnqueued,
+    JobFailed,
+    JobReleased,
+    JobRun,
+    JobsClaimed,
+    JobsCompleted,
+    LeaseLost,
     ListenerDown,
     ListenerUp,
     Parked,
     Published,
+    Routed,
     Settled,
     Signal,
     Skipped,
@@ -109,6 +118,12 @@ def write_line(signal: Signal) -> None:
                 "unknown": "it wants event types that this code does not know: outrider migrate --app names them",
             }
             _lines.warning("skipped", handler_name=subscription, reason=reason, hint=hint.get(reason))
+        case JobEnqueued() | JobsClaimed() | JobsCompleted() | JobFailed() | JobReleased() | LeaseLost():
+            _write_job(signal)
+        case Routed(subscription, jobs):
+            _lines.debug("routed", subscription=subscription, jobs=jobs)
+        case Fired(schedule, jobs):
+            _lines.info("fired", schedule=schedule, jobs=jobs)
         case ListenerUp():
             _lines.info("listener_up")
         case ListenerDown(reason):
@@ -124,6 +139,48 @@ def write_line(signal: Signal) -> None:
                 _lines.debug("taken", subscription=subscription, partition=partition, events=events, outcome=outcome)
         case _:
             assert_never(signal)
+
+
+def _write_job(
+    signal: JobEnqueued | JobsClaimed | JobsCompleted | JobFailed | JobReleased | LeaseLost,
+) -> None:
+    match signal:
+        case JobEnqueued(job_type, job_id, outcome, _):
+            _lines.info("enqueued", job_id=str(job_id), job_type=job_type, outcome=outcome)
+        case JobsClaimed(_, details):
+            if _logger.isEnabledFor(logging.INFO):
+                for run in details():
+                    _lines.info("claimed", **_job(run))
+        case JobsCompleted(_, details):
+            if _logger.isEnabledFor(logging.INFO):
+                for run, duration_ms in details():
+                    _lines.info("completed", **_job(run), duration_ms=round(duration_ms, 3))
+        case JobFailed(run, duration_ms, code, message, outcome, raised):
+            quiet = raised is None or isinstance(raised, SAID_ON_PURPOSE)
+            (_lines.error if outcome == "buried" else _lines.warning)(
+                "failed",
+                traceback=None if quiet or raised is None else _traceback(raised),
+                **_job(run),
+                duration_ms=round(duration_ms, 3),
+                error_code=code,
+                error=message,
+                will_retry=outcome == "retry",
+                outcome=outcome,
+            )
+        case JobReleased(run, outcome):
+            _lines.info("released", **_job(run), outcome=outcome)
+        case LeaseLost(run, reason):
+            _lines.warning("lease_lost", **_job(run), reason=reason)
+
+
+def _job(run: JobRun) -> dict[str, Any]:
+    return {
+        "job_id": str(run.job_id),
+        "job_type": run.subscription,
+        "key": run.key,
+        "attempt": run.attempt,
+        "worker_id": run.worker,
+    }
 
 
 def _traceback(error: BaseException) -> str | None:

@@ -24,7 +24,16 @@ PATIENCE = "10s"
 MOST_ACTS = 1000
 _ENVELOPE = 18
 
-Why = Literal["all_paused", "paused", "breaker", "behind", "suspect", "retry", "due", "unread", "no_worker", "unable"]
+Why = Literal[
+    "all_paused", "paused", "breaker", "behind", "key", "suspect", "retry", "due", "unread", "no_worker", "unable"
+]  # fmt: skip
+MARKS: tuple[Literal["replayed", "discarded", "cancelled", "superseded"], ...] = (
+    "replayed",
+    "discarded",
+    "cancelled",
+    "superseded",
+)
+"""What an entry of a failure history can be beside a failure; each has its time as `replayed_at` and so on."""
 
 
 class NoSuchEvent(OutriderError):
@@ -43,10 +52,10 @@ class WithdrawRefused(OutriderError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One entry of a failure history: an attempt that failed, a replay or a discard."""
+    """One entry of a failure history: an attempt that failed, or what was done with it; cancelled, superseded: a job."""
 
     at: datetime
-    what: Literal["failed", "replayed", "discarded"]
+    what: Literal["failed", "replayed", "discarded", "cancelled", "superseded"]
     cycle: int
     attempt: int | None = None
     """How many had been used with it. The same number twice: one of them was nobody's fault and used none."""
@@ -70,19 +79,22 @@ class Fate:
     subscription: str
     kind: str
     status: str
-    """pending, delivered, failed (a dead letter), discarded or withdrawn"""
+    """pending, running (a job), delivered, failed (a dead letter), discarded or withdrawn"""
     why: tuple[Why, ...] = ()
     """Why it is pending; several may hold.
 
     all_paused, paused: an operator said so. breaker: open until `open_until`. unread: its cursor has not come to it.
     behind: it waits for `behind`, which is before it in its line. retry: at `run_at`. due: a worker may take it now.
-    suspect: a worker died with it, so that it runs alone. no_worker: nobody serves it. unable: its workers lack types.
+    key: as many jobs of its key are running as may. suspect: a worker died with it, so that it runs alone. no_worker:
+    nobody serves it. unable: its workers lack types.
     """
     attempts: int | None = None
     """Used in its present cycle; with the one that succeeded, if it is delivered. None: a reader, or not tried yet."""
     run_at: datetime | None = None
     behind: UUID | None = None
     behind_seq: int | None = None
+    cancelled_at: datetime | None = None
+    """A job that is running: since when somebody wants it to stop."""
     paused_at: datetime | None = None
     """Since when the subscription, or everything, is paused."""
     open_until: datetime | None = None
@@ -203,8 +215,9 @@ def _refuse_other_ids(event_id: object) -> None:
 def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
     (
         subscription, kind, status, attempts, run_at, handled_at, handled_as, code, error, history, buried_at, suspect,
-        reached, all_paused_at, paused_at, open_until, behind, behind_seq, workers, able,
+        reached, waiting, cancelled_at, all_paused_at, paused_at, open_until, behind, behind_seq, workers, able,
     ) = row  # fmt: skip
+    status = "running" if status == "in_flight" else status
     parked, later = run_at is not None, run_at is not None and run_at > now
     reasons: list[tuple[Why, bool]] = [
         ("all_paused", all_paused_at is not None),
@@ -212,10 +225,11 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
         ("breaker", open_until is not None),
         ("unread", not parked or not (reached or later)),
         ("behind", behind is not None),
+        ("key", bool(waiting)),
         ("suspect", bool(suspect)),
         ("retry", behind is None and later),
-        ("due", behind is None and parked and reached and not later),
-        ("no_worker", kind == "handler" and not workers),
+        ("due", behind is None and parked and reached and not later and not waiting),
+        ("no_worker", kind in ("handler", "job") and not workers),
         ("unable", workers > 0 and not able),
     ]
     if status == "withdrawn":
@@ -232,6 +246,7 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
         run_at=run_at if status == "pending" else None,
         behind=behind,
         behind_seq=behind_seq,
+        cancelled_at=cancelled_at,
         paused_at=all_paused_at or paused_at,
         open_until=open_until,
         handled_at=handled_at,
@@ -245,10 +260,9 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
 
 def _moment(entry: dict[str, Any]) -> Moment:
     rest = {name: value for name, value in entry.items() if name in Moment.__slots__ and name != "at"}
-    if "replayed_at" in entry:
-        return Moment(at=datetime.fromisoformat(entry["replayed_at"]), what="replayed", **rest)
-    if "discarded_at" in entry:
-        return Moment(at=datetime.fromisoformat(entry["discarded_at"]), what="discarded", **rest)
+    for mark in MARKS:
+        if (when := entry.get(f"{mark}_at")) is not None:
+            return Moment(at=datetime.fromisoformat(when), what=mark, **rest)
     return Moment(at=datetime.fromisoformat(entry["at"]), what="failed", **rest)
 
 

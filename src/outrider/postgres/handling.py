@@ -15,13 +15,12 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.postgres.lanes import abandon, usable
-from outrider.postgres.log import _COLUMNS, HEADER, SEQ, Asked, Params, clear_error
+from outrider.postgres.log import HEADER, Asked, Params, clear_error
 from outrider.postgres.statement import statement
 from outrider.postgres.tenant import home_of
 
 Row = tuple[Any, ...]
 Connection = AsyncConnection[Any]
-WORKSPACE = SEQ + _COLUMNS.index("workspace_id")
 
 
 class Lost(psycopg.OperationalError):

@@ -123,7 +123,7 @@ def forbidden(schema: str, why: str | None) -> SchemaMismatch:
 
 # The columns of a take: what happened, in its first row; then those of each event.
 HEADER = 7
-ATTEMPT, SEQ, TYPE, VERSION, PAYLOAD, TRACE = 7, 8, 10, 11, 22, 24
+ATTEMPT, SEQ, TYPE, VERSION, WORKSPACE, PAYLOAD, TRACE = 7, 8, 10, 11, 18, 22, 24
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _COLUMNS = (
     "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
@@ -141,13 +141,18 @@ def envelope_of(row: tuple[Any, ...]) -> Envelope:
     fields = dict(zip(_COLUMNS, row[SEQ:], strict=True))
     if isinstance(fields["id"], bytes):
         fields["id"] = UUID(bytes=fields["id"])
-        fields["occurred_at"] = _EPOCH + timedelta(microseconds=int.from_bytes(fields["occurred_at"], signed=True))
+        fields["occurred_at"] = time_of(fields["occurred_at"])
     if fields["trace_context"] is not None:
-        fields["trace_context"] = _trace(fields["trace_context"])
+        fields["trace_context"] = trace_of(fields["trace_context"])
     return Envelope.of(fields)
 
 
-def _trace(text: str) -> dict[str, str] | None:
+def time_of(binary: bytes) -> datetime:
+    """A timestamptz as the server sends it."""
+    return _EPOCH + timedelta(microseconds=int.from_bytes(binary, signed=True))
+
+
+def trace_of(text: str) -> dict[str, str] | None:
     """SQL may write anything there; what is no trace context must not stop a reader."""
     try:
         found = json.loads(text)

@@ -42,6 +42,8 @@ class Done:
     replayed: int = 0
     skipped_handled: int = 0
     """Their idempotency key has been handled."""
+    superseded: int = 0
+    """Jobs whose unique key another pending job has."""
     discarded: int = 0
     not_found: int = 0
     """No dead letters any more when their turn came: somebody else was quicker."""
@@ -50,13 +52,14 @@ class Done:
 
     @property
     def letters(self) -> int:
-        return self.replayed + self.skipped_handled + self.discarded + self.not_found
+        return self.replayed + self.skipped_handled + self.superseded + self.discarded + self.not_found
 
     def __add__(self, counts: Sequence[int]) -> Done:
-        replayed, skipped, discarded, not_found = counts
+        replayed, skipped, superseded, discarded, not_found = counts
         return Done(
             self.replayed + replayed,
             self.skipped_handled + skipped,
+            self.superseded + superseded,
             self.discarded + discarded,
             self.not_found + not_found,
         )

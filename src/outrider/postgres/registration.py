@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,10 @@ import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
-from outrider.postgres.log import clear_error
+from outrider.postgres.fetch import fetch
+from outrider.postgres.log import Params, clear_error
 from outrider.postgres.statement import statement
-from outrider.subscription import Subscription
+from outrider.subscription import Limits, Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,16 @@ class Registered:
 
 async def register(conn: AsyncConnection[Any], subscription: Subscription, schema: str) -> Registered:
     """Without a change nothing is called: a worker's role needs no right to register."""
+    registered = await _register(conn, subscription, schema)
+    if subscription.limits is not None:
+        [known] = await fetch(conn, "registered_job", schema, {"name": subscription.name})
+        params = _limits(subscription.limits)
+        if known != tuple(params.values()):
+            await fetch(conn, "register_job", schema, {"name": subscription.name} | params)
+    return registered
+
+
+async def _register(conn: AsyncConnection[Any], subscription: Subscription, schema: str) -> Registered:
     if (known := await _known(conn, subscription, schema)) is not None:
         return known
     params = {
@@ -77,6 +89,18 @@ def script(subscription: Subscription, schema: str) -> str:
     """The same as a statement for psql. It must be a transaction of its own, after the migrations."""
     each = subscription
     values = [each.name, each.kind, each.context, each.event_types, each.partitions, each.start_text, each.order]
-    types = ("text", "text", "text", "text[]", "integer", "text", "text")
-    arguments = [f"{sql.Literal(value).as_string()}::{type_}" for value, type_ in zip(values, types, strict=True)]
-    return f'select * from "{schema}".register({", ".join(arguments)});\n'
+    types: tuple[str, ...] = ("text", "text", "text", "text[]", "integer", "text", "text")
+    text = f'select * from "{schema}".register({_arguments(values, types)});\n'
+    if each.limits is None:
+        return text
+    values = [each.name, *_limits(each.limits).values()]
+    types = ("text", "interval", "interval", "integer", "integer")
+    return f'{text}select "{schema}".register_job({_arguments(values, types)});\n'
+
+
+def _limits(limits: Limits) -> Params:
+    return {field: getattr(limits, field) for field in limits.__slots__}
+
+
+def _arguments(values: Sequence[Any], types: Sequence[str]) -> str:
+    return ", ".join(f"{sql.Literal(value).as_string()}::{type_}" for value, type_ in zip(values, types, strict=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
@@ -46,6 +48,19 @@ def connect_sync(dsn: str, *, autocommit: bool = False) -> Session:
         conn.close()
         raise
     return conn
+
+
+@asynccontextmanager
+async def transaction(dsn: str) -> AsyncIterator[AsyncSession]:
+    """A new session in a transaction that commits at the end."""
+    async with await connect(dsn) as conn:
+        yield conn
+
+
+@contextmanager
+def transaction_sync(dsn: str) -> Iterator[Session]:
+    with connect_sync(dsn) as conn:
+        yield conn
 
 
 def check_server(conn: AsyncSession | Session) -> None:

@@ -81,10 +81,13 @@ class Standing:
     lag: int
     """Numbers of the log that its slowest cursor has not passed; most of them may be events of other types."""
     oldest_owed_at: datetime | None
-    """When the oldest event occurred that it has not read, or that is parked."""
+    """When the oldest event occurred that it has not read, or that is parked; since when the oldest job is due."""
     oldest_is_certain: bool
     """False: there may be one among events that were not looked at."""
     parked: int
+    """Of jobs: those that wait or run."""
+    running: int
+    """Jobs that are leased."""
     dead: int
     positions: tuple[Position, ...]
 
@@ -101,6 +104,8 @@ class Status:
     """The newest number of the log."""
     paused_at: datetime | None
     """Everything is paused since then."""
+    jobs: dict[str, int]
+    """running, pending, failed; those of types that nobody has registered too. Up to MOST; none if there is no job type."""
     subscriptions: tuple[Standing, ...]
     workers: tuple[Seen, ...]
 
@@ -122,6 +127,8 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         standings = await look.rows("standings", {"most": MOST}) if current else []
         positions = await look.rows("positions") if current else []
         oldest = await look.rows("oldest_unread", {"scan": SCAN}) if current else []
+        types = [name for (name,) in await look.rows("job_types")] if current else []
+        jobs = await look.rows("job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
     names = Seen.__slots__
     seen = tuple(Seen(**dict(zip(names, row, strict=True))) for row in workers)
     unread = {name: (at, certain) for name, at, certain in oldest}
@@ -132,6 +139,7 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         read_at=read_at,
         seq=seq,
         paused_at=paused_at,
+        jobs=dict(jobs),
         subscriptions=tuple(
             _standing(row, [each[1:] for each in positions if each[0] == row[0]], *unread[row[0]], seen)
             for row in standings
@@ -147,14 +155,14 @@ def _standing(
     certain: bool,
     workers: Sequence[Seen],
 ) -> Standing:
-    name, kind, context, event_types, partitions, order, paused_at, parked, parked_at, dead = row
+    name, kind, context, event_types, partitions, order, paused_at, parked, running, parked_at, dead = row
     read = tuple(_position(name, each, workers) for each in positions)
     serving = [each for each in workers if each.serves(name)]
     able = [each for each in serving if name not in each.unable]
     states: list[tuple[State, bool]] = [
         ("paused", paused_at is not None),
         ("breaker", any(each.open_until for each in read)),
-        ("no_worker", kind == "handler" and not serving),
+        ("no_worker", kind != "reader" and not serving),
         ("unable", bool(serving) and not able),
     ]
     return Standing(
@@ -170,6 +178,7 @@ def _standing(
         oldest_owed_at=min((at for at in (unread_at, parked_at) if at is not None), default=None),
         oldest_is_certain=certain,
         parked=parked,
+        running=running,
         dead=dead,
         positions=read,
     )

@@ -28,16 +28,19 @@ class Overview:
     kind: str
     context: str
     event_types: list[str] | None
-    """None = every type."""
+    """None = every type; none = a job that is only enqueued."""
     partitions: int
     order: str
     paused_at: datetime | None
     lag: int
     """Numbers of the log that its slowest partition has not passed; most of them may be events of other types."""
     parked: int
+    """Of jobs: those that wait or run."""
     dead: int
     workers: int
     """Seen within the last 30 s."""
+    running: int = 0
+    """Jobs that are leased."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The events of an open transaction, as its own session sees them, and their receipts: for tests that roll back.
+"""The events and jobs of an open transaction, as its own session sees them, and receipts: for tests that roll back.
 
 The exact cursor cannot serve here: it returns what is committed. Commits nothing, opens no session.
 """
@@ -63,6 +63,24 @@ def read_sync(conn: Connection[Any], schema: str) -> list[Row]:
         raise _clear(error, schema) from error
 
 
+async def read_jobs(conn: AsyncConnection[Any], schema: str) -> list[Row]:
+    try:
+        async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
+            await cursor.execute(statement("uncommitted_jobs", schema), binary=True)
+            return await cursor.fetchall()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
+        raise _clear(error, schema) from error
+
+
+def read_jobs_sync(conn: Connection[Any], schema: str) -> list[Row]:
+    try:
+        with Cursor(conn, row_factory=tuple_row) as cursor:
+            cursor.execute(statement("uncommitted_jobs", schema), binary=True)
+            return cursor.fetchall()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
+        raise _clear(error, schema) from error
+
+
 async def write_receipts(conn: AsyncConnection[Any], handler: str, rows: Sequence[Row], schema: str) -> list[Row]:
     """The events that had no receipt, and have one now."""
     async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
@@ -85,8 +103,8 @@ def _reading(after: int, wanted_by: Subscription | None) -> Params:
 def _refuse_idle(conn: AsyncConnection[Any] | Connection[Any], verb: str) -> None:
     if conn.info.transaction_status == TransactionStatus.IDLE:
         raise CursorError(
-            f"{verb} looks at the events of an open transaction, and this connection is in none: publish and call it "
-            "inside one `with conn.transaction(force_rollback=True):`; for committed events use app.drain()"
+            f"{verb} looks at what is in an open transaction, and this connection is in none: publish and call it "
+            "inside one `with conn.transaction(force_rollback=True):`; for what is committed use app.drain()"
         )
 
 

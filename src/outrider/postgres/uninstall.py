@@ -164,7 +164,7 @@ def _ours() -> Params:
         "functions": plain["function"],
         "types": plain["type"],
         "triggers": plain["trigger"],
-        "sequences": f"^({numbered})[0-9]+$",
+        "sequences": f"^(({numbered})[0-9]+|{'|'.join(plain['sequence'])})$",
     }
 
 

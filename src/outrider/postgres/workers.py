@@ -24,6 +24,8 @@ class Identity:
     schema_version: int = field(default_factory=lambda: known()[-1].version)
     listening: bool = False
     stopping: bool = False
+    queues: list[str] | None = None
+    """Of the jobs that it runs; None = all."""
     unable: list[str] = field(default_factory=list)
     """Of its subscriptions, those that want event types which its code does not know."""
 

@@ -7,6 +7,7 @@
             assert_published(published, OrderPlaced, key="7", fields={"total": Decimal("9.90")})
             await drain(app, conn)
             await assert_published_in(conn, InvoiceSent, key="7")
+            await assert_enqueued_in(conn, SendReceipt, fields={"order_id": "7"})
             await conn.rollback()
 
 The fixtures (`outrider_database` and others) are a pytest plugin: put `pytest_plugins = ["outrider.testing.plugin"]` into
@@ -16,7 +17,14 @@ publishing must pass.
 """
 
 from outrider.testing import exercise
-from outrider.testing.asserting import assert_published, assert_published_in, assert_published_in_sync
+from outrider.testing.asserting import (
+    assert_enqueued,
+    assert_enqueued_in,
+    assert_enqueued_in_sync,
+    assert_published,
+    assert_published_in,
+    assert_published_in_sync,
+)
 from outrider.testing.contracts import contract_test
 from outrider.testing.draining import drain, drain_sync
 from outrider.testing.published import Captured, capture
@@ -24,6 +32,9 @@ from outrider.testing.signalled import expect
 
 __all__ = [
     "Captured",
+    "assert_enqueued",
+    "assert_enqueued_in",
+    "assert_enqueued_in_sync",
     "assert_published",
     "assert_published_in",
     "assert_published_in_sync",

@@ -1,31 +1,33 @@
-"""Assertions on what was published; when one fails, it says what was published instead, field by field."""
+"""Assertions on what was published or enqueued; when one fails, it says what was instead, field by field."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypedDict, Unpack
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from outrider.envelope import E, Envelope
 from outrider.errors import Undecodable
 from outrider.event import spec_of
 from outrider.integrations.connections import under, under_sync
+from outrider.job import Job
 from outrider.postgres import uncommitted
 from outrider.postgres.log import envelope_of
 from outrider.testing.published import Captured
 
+J = TypeVar("J", bound=Job)
 SHOWN = 20
 WIDTH = 120
 
 
 class Expectation(TypedDict, Generic[E], total=False):
     key: object
-    """The ordering key."""
+    """The ordering key; of a job, its key."""
     fields: Mapping[str, object]
-    """Fields of the event and their values; the others may have any."""
+    """Fields of the event or job and their values; the others may have any."""
     where: Callable[[E], object]
-    """What else must hold of the event."""
+    """What else must hold of it."""
     times: int | None
     """How often exactly; default once; None = at least once; 0 = not at all."""
 
@@ -41,6 +43,16 @@ def assert_published(
     if isinstance(published, Captured):
         return _check(published.envelopes, model, expected, published.elsewhere)
     return _check(list(published), model, expected)
+
+
+def assert_enqueued(
+    enqueued: Captured | Iterable[Envelope], model: type[J], **expected: Unpack[Expectation[J]]
+) -> list[J]:
+    """The same for jobs: `assert_enqueued(captured, SendReceipt, fields={"order_id": "7"})`."""
+    __tracebackhide__ = True
+    if isinstance(enqueued, Captured):
+        return _check(enqueued.enqueued, model, expected, enqueued.elsewhere_jobs, verb="enqueued")
+    return _check(list(enqueued), model, expected, verb="enqueued")
 
 
 async def assert_published_in(
@@ -64,6 +76,27 @@ def assert_published_in_sync(
     return _check([envelope_of(row) for row in rows], model, expected)
 
 
+async def assert_enqueued_in(
+    conn: object, model: type[J], *, schema: str = "outrider", **expected: Unpack[Expectation[J]]
+) -> list[J]:
+    """Fail unless a job like this was enqueued in the open transaction of `conn`, by whatever means; returns those that fit.
+
+    One that replaced another counts, one that another was kept for does not, nor do jobs of events.
+    """
+    __tracebackhide__ = True
+    rows = await uncommitted.read_jobs(uncommitted.checked(await under(conn), "assert_enqueued_in"), schema)
+    return _check([envelope_of(row) for row in rows], model, expected, verb="enqueued")
+
+
+def assert_enqueued_in_sync(
+    conn: object, model: type[J], *, schema: str = "outrider", **expected: Unpack[Expectation[J]]
+) -> list[J]:
+    """The same on a blocking connection."""
+    __tracebackhide__ = True
+    rows = uncommitted.read_jobs_sync(uncommitted.checked_sync(under_sync(conn), "assert_enqueued_in_sync"), schema)
+    return _check([envelope_of(row) for row in rows], model, expected, verb="enqueued")
+
+
 @dataclass(frozen=True, slots=True)
 class _Candidate(Generic[E]):
     envelope: Envelope
@@ -79,15 +112,20 @@ class _Candidate(Generic[E]):
         return f"{text}: {'; '.join(self.differences) or 'fits'}"
 
 
-def _check(envelopes: Sequence[Envelope], model: type[E], expected: Expectation[E], elsewhere: int = 0) -> list[E]:
+def _check(
+    envelopes: Sequence[Envelope], model: type[E], expected: Expectation[E], elsewhere: int = 0, verb: str = "published"
+) -> list[E]:
     __tracebackhide__ = True
+    if issubclass(model, Job) is not (verb == "enqueued"):
+        what, use = ("a job", "assert_enqueued") if issubclass(model, Job) else ("an event", "assert_published")
+        raise TypeError(f"{model.__name__} is {what}: use {use}")
     _refuse_unknown(model, expected)
     candidates = [_compare(envelope, model, expected) for envelope in envelopes]
     fitting = [each.event for each in candidates if each.event is not None and not each.differences]
     times = expected.get("times", 1)
     if len(fitting) == times or (times is None and fitting):
         return fitting
-    raise AssertionError(_explain(model, expected, times, len(fitting), candidates, elsewhere))
+    raise AssertionError(_explain(model, expected, times, len(fitting), candidates, elsewhere, verb))
 
 
 def _compare(envelope: Envelope, model: type[E], expected: Expectation[E]) -> _Candidate[E]:
@@ -133,6 +171,7 @@ def _explain(
     found: int,
     candidates: Sequence[_Candidate[Any]],
     elsewhere: int,
+    verb: str,
 ) -> str:
     wanted = [f"{name}={_short(value)}" for name, value in expected.get("fields", {}).items()]
     if "key" in expected:
@@ -141,14 +180,14 @@ def _explain(
         wanted.append("where(...)")
     described = f"{model.__name__} ({spec_of(model).type})" + (f" with {', '.join(wanted)}" if wanted else "")
     asked = "at least once" if times is None else _times(times)
-    lines = [f"{described}: wanted {asked}, published {_times(found)}"]
+    lines = [f"{described}: wanted {asked}, {verb} {_times(found)}"]
     near = sorted(candidates, key=lambda each: each.event is None and not each.differences)
-    lines += ["published were:" if candidates else "nothing was published", *(f"  {each}" for each in near[:SHOWN])]
+    lines += [f"{verb} were:" if candidates else f"nothing was {verb}", *(f"  {each}" for each in near[:SHOWN])]
     if len(near) > SHOWN:
         lines.append(f"  and {len(near) - SHOWN} more")
     if elsewhere:
         lines.append(
-            f"{elsewhere} more were published meanwhile, but not by this block: by threads, workers or tasks that it did "
+            f"{elsewhere} more were {verb} meanwhile, but not by this block: by threads, workers or tasks that it did "
             "not start; capture(app, everywhere=True) sees them too"
         )
     return "\n".join(lines)

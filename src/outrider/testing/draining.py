@@ -1,6 +1,7 @@
 """`drain`: the declared handlers, run inside the test's own transaction, so that a rollback undoes everything.
 
-Nothing here commits, parks or buries. The cursors are not used: they see committed events only.
+Nothing here commits, parks or buries. The cursors are not used: they see committed events only. Jobs are not run: they are
+claimed from what is committed, and outlive no transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from outrider.dispatch.handler import Handler
 from outrider.dispatch.run import Failure, Runner, TransactionEnded
 from outrider.dispatch.tail import Step
 from outrider.dispatch.thread import HandlerThread, work
-from outrider.errors import OutriderError
+from outrider.errors import ConfigError, OutriderError
 from outrider.integrations.connections import under, under_sync
 from outrider.outcome import Dead, Infrastructure, classify
 from outrider.postgres import handling, uncommitted
@@ -49,7 +50,9 @@ async def drain(app: Outrider, conn: object, **options: Unpack[DrainOptions]) ->
 
     Each call runs in a savepoint with its receipt; what handlers publish is handled too. A failed one is rolled back to
     its savepoint; with raise_on_failure=False it counts as parked or buried, what must wait behind it is left out, and
-    the next drain tries it again, as attempt 1. No signal is sent but Published. The app need not be open.
+    the next drain tries it again, as attempt 1. No signal is sent but Published and JobEnqueued. The app need not be open.
+
+    Jobs are not run: assert_enqueued_in sees what was enqueued, and app.drain() runs what is committed.
     """
     session, thread = uncommitted.checked(await under(conn), "drain"), HandlerThread()
     try:
@@ -74,6 +77,11 @@ def drain_sync(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> 
 
 async def _drain(app: Outrider, conn: Connection, thread: HandlerThread, **options: Unpack[DrainOptions]) -> Drained:
     chosen = app.chosen(options.get("handlers", ()), options.get("exclude", ()))
+    if not chosen and (jobs := app.chosen_jobs(options.get("handlers", ()), options.get("exclude", ()))):
+        raise ConfigError(
+            f"nothing to drain in this transaction: {jobs[0].name} is a job, and jobs run when they are committed; "
+            "assert_enqueued_in looks at what was enqueued, app.drain() runs it after a commit"
+        )
     at_most, raising = options.get("at_most", AT_MOST), options.get("raise_on_failure", True)
     await capture(conn, local=True)
     ends = [_End(each, conn, thread, app.settings.schema, raising=raising) for each in chosen]

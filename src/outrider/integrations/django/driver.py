@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from outrider.errors import NoTransaction
-from outrider.postgres.append import Append, Driver, Rows
+from outrider.postgres.insert import Driver, Insert, Rows
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 
-def _run(conn: BaseDatabaseWrapper, append: Append) -> Rows:
+def _run(conn: BaseDatabaseWrapper, insert: Insert) -> Rows:
     vendor = getattr(conn, "vendor", None)  # a proxy may also stand for a cache
     if vendor != "postgresql":
         raise TypeError(
@@ -23,8 +23,8 @@ def _run(conn: BaseDatabaseWrapper, append: Append) -> Rows:
         raise NoTransaction("wrap both in `with transaction.atomic():`")
     # Django's own error for a block that is broken already: what broke it says nothing about our schema.
     conn.validate_no_broken_transaction()
-    query, params = append.named()
-    with append.explaining(), conn.cursor() as cursor:
+    query, params = insert.named()
+    with insert.explaining(), conn.cursor() as cursor:
         cursor.execute(query, params)
         rows: Rows = cursor.fetchall()
         return rows

@@ -15,10 +15,12 @@ from django.db import connections
 
 from outrider.config import Settings
 from outrider.integrations.django import database
+from outrider.postgres import schedules
 from outrider.postgres.migrate import Migration, migrate
 from outrider.postgres.orphans import refuse_renamed
 from outrider.postgres.registration import register
 from outrider.postgres.session import connect
+from outrider.schedule import Schedule
 from outrider.subscription import Subscription
 
 
@@ -29,17 +31,21 @@ def install(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> Non
         return
     app = database.load_app(database.named_app()) if getattr(settings, database.APP, None) else None
     chosen = app.settings if app else Settings.load()
-    done = asyncio.run(_install(database.dsn(), chosen, app.subscriptions if app else ()))
+    done = asyncio.run(_install(database.dsn(), chosen, app.subscriptions if app else (), app.schedules if app else ()))
     if verbosity >= 1 and done:
         names = ", ".join(each.name for each in done)
         (stdout or sys.stdout).write(f'  Outrider schema "{chosen.schema}": applied {names}\n')
 
 
-async def _install(dsn: str, chosen: Settings, subscriptions: Sequence[Subscription]) -> list[Migration]:
+async def _install(
+    dsn: str, chosen: Settings, subscriptions: Sequence[Subscription], scheduled: Sequence[Schedule]
+) -> list[Migration]:
     async with await connect(dsn, autocommit=True) as conn:
         done = await migrate(conn, chosen.schema)
         if not chosen.allow_orphans:
             await refuse_renamed(conn, subscriptions, [each.name for each in subscriptions], chosen.schema)
         for each in subscriptions:
             await register(conn, each, chosen.schema)
+        for schedule in scheduled:
+            await schedules.register(conn, schedule, chosen.schema)
         return done

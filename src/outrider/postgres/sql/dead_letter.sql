@@ -1,11 +1,14 @@
 -- dead_letter: the deliveries of one event in full, with the event itself: dead letters, discarded ones, and those that
 -- wait for a retry. handled_at: the idempotency key has a receipt, so that a replay would be skipped. Locks nothing.
-select d.event_id, d.subscription, d.status, o.seq, d.event_type, o.event_version, o.source, o.aggregate_id,
-       o.workspace_id, coalesce(o.idempotency_key, o.id::text), o.occurred_at, d.generation, d.attempts, d.cycle,
+select d.event_id, d.subscription, d.status, o.seq, d.event_type,
+       coalesce(o.event_version, d.event_version), coalesce(o.source, d.source), coalesce(o.aggregate_id, d.job_key),
+       coalesce(o.workspace_id, d.workspace_id), coalesce(o.idempotency_key, d.event_id::text),
+       coalesce(o.occurred_at, d.created_at), d.generation, d.attempts, d.cycle,
        d.last_error_code, d.last_error, d.fingerprint, d.first_failed_at, d.buried_at, h.handled_at,
-       jsonb_pretty(o.payload), jsonb_pretty(d.payload), d.failure_history
+       jsonb_pretty(coalesce(o.payload, d.payload)), case when d.seq is not null then jsonb_pretty(d.payload) end,
+       d.failure_history
 from /*schema*/delivery as d
-cross join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o
+left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
 left join /*schema*/event_handled as h
     on h.handler_name = d.subscription
    and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)

@@ -1,6 +1,6 @@
 -- dead_letters: one by one, in the order of their ids, at most `limit` after the id `after`. Locks nothing.
-select d.id, d.event_id, d.subscription, d.event_type, event.aggregate_id, d.attempts, d.cycle, d.last_error_code,
-       d.last_error, d.fingerprint, d.buried_at, event.workspace_id, d.generation
+select d.id, d.event_id, d.subscription, d.event_type, coalesce(event.aggregate_id, d.job_key), d.attempts, d.cycle, d.last_error_code,
+       d.last_error, d.fingerprint, d.buried_at, coalesce(event.workspace_id, d.workspace_id), d.generation
 from /*schema*/dead_letters(
     %(subscription)s::text, %(event_type)s::text, %(code)s::text, %(fingerprint)s::text, %(since)s::timestamptz,
     %(until)s::timestamptz, %(workspace_id)s::text, %(generation)s::bigint, %(after)s::bigint, %(limit)s::bigint) as d

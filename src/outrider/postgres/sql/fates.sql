@@ -1,7 +1,8 @@
 -- fates: what has become of one event at each subscription that it concerns, and what it waits for there. event_status by
 -- seq, the rest by primary keys and by line; workers are few. Locks nothing.
 select e.subscription, s.kind, e.status, e.attempts, e.run_at, e.handled_at, e.handled_as, e.last_error_code, e.last_error,
-       e.failure_history, d.buried_at, d.suspect, d.reached,
+       e.failure_history, d.buried_at, d.suspect or d.queue is not null and d.crashes > 0, d.reached, d.waiting,
+       d.cancelled_at,
        (select p.updated_at from /*schema*/setting as p where p.name = 'paused' and p.value <> 0) as all_paused_at,
        s.paused_at, c.open_until, ahead.event_id, ahead.seq, serving.workers, serving.able
 from /*schema*/event_status as e

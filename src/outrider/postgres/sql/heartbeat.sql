@@ -3,9 +3,10 @@ with gone as (
     delete from /*schema*/worker where seen_at < now() - interval '1 day' and id <> %(id)s
 )
 insert into /*schema*/worker (
-    id, host, pid, version, generation, subscriptions, listening, stopping, unable, schema_version)
+    id, host, pid, version, generation, subscriptions, listening, stopping, unable, schema_version,
+    queues)
 values (%(id)s, %(host)s, %(pid)s, %(version)s, %(generation)s, %(subscriptions)s, %(listening)s, %(stopping)s,
-        %(unable)s::text[], %(schema_version)s)
+        %(unable)s::text[], %(schema_version)s, %(queues)s::text[])
 on conflict (id) do update
 set seen_at = now(), listening = excluded.listening, stopping = excluded.stopping, subscriptions = excluded.subscriptions,
     unable = excluded.unable

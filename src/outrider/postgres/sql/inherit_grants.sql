@@ -8,7 +8,14 @@ begin
         select distinct a.grantee::regrole as role, needs.objects
         from (values ('take', 'execute on function /*schema*/promote, /*schema*/failure, /*schema*/error_fingerprint, '
                               '/*schema*/open_generation, /*schema*/fold_generation'),
+                     ('take', 'execute on function /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, '
+                              '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
+                              '/*schema*/admit, /*schema*/settle_jobs, /*schema*/renew, /*schema*/route, /*schema*/fire, '
+                              '/*schema*/enqueue_one'),
                      ('take', 'select on /*schema*/withdrawal'),
+                     ('take', 'select, insert, update on /*schema*/schedule'),
+                     ('take', 'usage on sequence /*schema*/lease_token'),
+                     ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
                      ('outbox_replay', 'select on /*schema*/setting')) as needs (function, objects)
         join pg_proc as p on p.proname = needs.function

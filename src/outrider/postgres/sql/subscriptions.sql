@@ -1,13 +1,16 @@
 -- subscriptions: what there is, how far each has read, what it owes, who serves it. Locks nothing and reads no event:
 -- the lag is a difference of numbers (other types and rolled back ones included), deliveries are counted up to `most`.
+-- A job that is only enqueued reads nothing of the log.
 select s.name, s.kind, s.context, s.event_types, s.partitions, s.ordering, s.paused_at,
-       greatest(drawn.seq - position.seq, 0) as lag,
+       case when s.event_types = '{}' then 0 else greatest(drawn.seq - position.seq, 0) end as lag,
        (select count(*) from (select from /*schema*/delivery as d
                               where d.subscription = s.name and d.status in ('pending', 'in_flight') limit %(most)s) as d) as parked,
        (select count(*) from (select from /*schema*/delivery as d
                               where d.subscription = s.name and d.status = 'failed' limit %(most)s) as d) as dead,
        (select count(*) from /*schema*/worker as w
-        where s.name = any (w.subscriptions) and w.seen_at > now() - interval '30 seconds') as workers
+        where s.name = any (w.subscriptions) and w.seen_at > now() - interval '30 seconds') as workers,
+       (select count(*) from (select from /*schema*/delivery as d
+                              where d.subscription = s.name and d.status = 'in_flight' limit %(most)s) as d) as running
 from /*schema*/subscription as s
 cross join (select coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0) as seq) as drawn
 cross join lateral (select coalesce(min(c.seq), 0) as seq from /*schema*/cursor as c

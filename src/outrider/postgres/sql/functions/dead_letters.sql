@@ -26,8 +26,8 @@ begin
           and (p_since is null or d.buried_at >= p_since)
           and (p_until is null or d.buried_at < p_until)
           and (p_generation is null or d.generation = p_generation)
-          and (p_workspace_id is null or p_workspace_id = (
-              select o.workspace_id from /*schema*/outbox as o where o.seq = d.seq))
+          and (p_workspace_id is null or p_workspace_id = coalesce(d.workspace_id, (
+              select o.workspace_id from /*schema*/outbox as o where o.seq = d.seq)))
         order by d.id limit p_limit) as d
     where p_subscription is null or s.name = p_subscription
     order by d.id limit p_limit;

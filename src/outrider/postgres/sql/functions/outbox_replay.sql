@@ -25,12 +25,13 @@ begin
         order by c.generation, c.partition for update;
         insert into /*schema*/delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            failure_history)
+            failure_history, queue, job_key)
         select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
                case s.ordering when 'total' then '' when 'key' then o.aggregate_id end, 'discarded', false, true, now(),
-               coalesce(h.failure_history, '[]')
+               coalesce(h.failure_history, '[]'), case s.kind when 'job' then 'default' end,
+               case s.kind when 'job' then o.aggregate_id end
         from /*schema*/outbox as o
-        join /*schema*/subscription as s on s.name = p_subscription and s.kind = 'handler'
+        join /*schema*/subscription as s on s.name = p_subscription and s.kind in ('handler', 'job')
         join /*schema*/event_handled as h
             on h.handler_name = s.name
            and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
@@ -40,7 +41,7 @@ begin
               and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (s.partitions - 1)
             order by c.generation desc limit 1) as place
         where o.id = p_event_id
-        on conflict (subscription, seq) do nothing;
+        on conflict (subscription, seq) where seq is not null do nothing;
     end if;
     -- What is gone when its line is ours at last has been handled meanwhile, and is found there.
     select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes

@@ -100,7 +100,7 @@ begin
           -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
           and not exists (select from /*schema*/withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
-        on conflict (subscription, seq) do nothing
+        on conflict (subscription, seq) where seq is not null do nothing
         returning seq, ordering_key
     ),
     parked as (

@@ -38,6 +38,11 @@ begin
     values (p_name, p_kind, p_context, p_event_types, p_partitions, p_ordering)
     on conflict (name) do nothing;
 
+    if found and p_event_types = '{}' then  -- a job that is only enqueued reads nothing
+        outcome := 'created';
+        partitions := p_partitions;
+        return;
+    end if;
     if found then
         r := pg_current_xact_id();
         with snapshot as materialized (
@@ -64,6 +69,12 @@ begin
     if sub.kind <> p_kind or sub.context <> p_context then
         raise 'subscription "%" is registered as a % of context "%", not as a % of context "%"',
             p_name, sub.kind, sub.context, p_kind, p_context
+            using errcode = 'OR002', hint = 'Give the new one another name.';
+    end if;
+
+    if (sub.event_types = '{}') is distinct from (p_event_types = '{}') then
+        raise 'the job "%" is registered as one that is %, and cannot become the other', p_name,
+            case when sub.event_types = '{}' then 'enqueued' else 'made of events' end
             using errcode = 'OR002', hint = 'Give the new one another name.';
     end if;
 

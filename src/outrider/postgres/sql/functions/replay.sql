@@ -1,7 +1,7 @@
 -- replay: dead letters become pending again, due now, with all their attempts before them. One row back for each:
 -- replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be done); not_found (it is no
--- dead letter, or not any more). The failure history stays and gets a marker; the next attempts are a new cycle. They
--- come after what was handled of their keys in the meantime.
+-- dead letter, or not any more); superseded (a job whose unique key another pending job has). The failure history stays and
+-- gets a marker; the next attempts are a new cycle. They come after what was handled of their keys in the meantime.
 --
 -- p_new_generation: the workers of that generation shall handle them; it must have cursors, or be 0.
 -- p_force: also what was handled: its receipt goes, into the audit; and what was discarded. Audited in any case.
@@ -24,7 +24,9 @@ declare
     places    bigint[];
     held      bigint[] := '{}';
     handled   bigint[];
+    superseded bigint[];
     revived   bigint[];
+    violated  text;
 begin
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
@@ -35,7 +37,7 @@ begin
             select distinct c.id from /*schema*/delivery as d join /*schema*/cursor as c
                 on c.subscription = d.subscription and c.partition = d.partition
                and c.generation in (d.generation, coalesce(p_new_generation, d.generation))
-            where d.id = any (p_deliveries));
+            where d.id = any (p_deliveries) and d.queue is null);
         exit when places <@ held;
         held := array(select locked.id from (
             select c.id from /*schema*/cursor as c where c.id = any (places)
@@ -43,7 +45,7 @@ begin
     end loop;
     -- Under the lock, so that the generation stays.
     select d.subscription into wrong from /*schema*/delivery as d
-    where d.id = any (p_deliveries) and p_new_generation is not null
+    where d.id = any (p_deliveries) and p_new_generation is not null and d.queue is null
       and not exists (select from /*schema*/cursor as c
                       where c.subscription = d.subscription and c.generation = p_new_generation);
     if found then
@@ -74,42 +76,73 @@ begin
         handled := '{}';
     end if;
 
-    with back as (
-        update /*schema*/delivery as d
-        set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false,
-            cycle = d.cycle + 1, run_at = now(), buried_at = null, payload = coalesce(p_payload, d.payload),
-            generation = coalesce(p_new_generation, d.generation),
-            -- What its cursor will not read any more need not wait for it.
-            reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
-                select from /*schema*/subscription as s where s.name = d.subscription
-                   and (s.event_types is null or d.event_type = any (s.event_types))),
-            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
-                                    else d.failure_history end) || jsonb_strip_nulls(jsonb_build_object(
-                'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', replayer,
-                'forced', nullif(p_force, false), 'edited', nullif(p_payload is not null, false),
-                'generation', p_new_generation))
-        where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
-          and d.id <> all (handled)
-        returning d.id
-    )
-    select array_agg(back.id) into revived from back;
+    loop
+        -- Of the jobs with one unique key the newest is pending, or becomes so.
+        superseded := array(
+            select d.id from /*schema*/delivery as d
+            where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+              and d.id <> all (handled) and d.unique_key is not null and exists (
+                select from /*schema*/delivery as other
+                where other.subscription = d.subscription and other.unique_key = d.unique_key and other.id <> d.id
+                  and (other.status = 'pending'
+                       or other.id > d.id and other.id = any (p_deliveries) and other.id <> all (handled)
+                          and (other.status = 'failed' or (p_force and other.status = 'discarded')))));
+        begin
+            if p_payload is not null then
+                insert into /*schema*/audit (by, action, subscription, event_id, details)
+                select replayer, 'edit', d.subscription, d.event_id,
+                       jsonb_build_object('payload', p_payload, 'before', d.payload)
+                from /*schema*/delivery as d
+                where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+                  and d.id <> all (handled) and d.id <> all (superseded) and d.queue is not null and d.seq is null;
+            end if;
+            with back as (
+                update /*schema*/delivery as d
+                set status = 'pending', head = d.ordering_key is null and d.queue is null, attempts = 0, crashes = 0,
+                    suspect = false, cycle = d.cycle + 1, run_at = now(), buried_at = null,
+                    payload = coalesce(p_payload, d.payload), generation = coalesce(p_new_generation, d.generation),
+                    -- What its cursor will not read any more need not wait for it.
+                    reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
+                        select from /*schema*/subscription as s where s.name = d.subscription
+                           and (s.event_types is null or d.event_type = any (s.event_types))),
+                    failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                            else d.failure_history end) || jsonb_strip_nulls(jsonb_build_object(
+                        'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', replayer,
+                        'forced', nullif(p_force, false), 'edited', nullif(p_payload is not null, false),
+                        'generation', p_new_generation))
+                where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+                  and d.id <> all (handled) and d.id <> all (superseded)
+                returning d.id
+            )
+            select array_agg(back.id) into revived from back;
+            exit;
+        exception when unique_violation then
+            get stacked diagnostics violated = constraint_name;
+            if violated <> 'job_unique' then
+                raise;
+            end if;
+            -- One was enqueued in between, and is there now.
+        end;
+    end loop;
     if p_payload is not null then  -- a statement of its own: who only replays needs no right to the audit
         insert into /*schema*/audit (by, action, subscription, event_id, details)
         select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload)
-        from /*schema*/delivery as d where d.id = any (revived);
+        from /*schema*/delivery as d where d.id = any (revived) and d.seq is not null;
     end if;
     perform /*schema*/promote(line.subscription, line.generation, line.keys)
     from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from /*schema*/delivery as d
           where d.id = any (revived) and d.ordering_key is not null
           group by d.subscription, d.generation) as line;
     perform pg_notify(poke.channel, poke.event_type)
-    from (select distinct d.event_type, case d.generation when 0 then 'outbox_default'
+    from (select distinct case when d.queue is null then d.event_type else d.subscription end as event_type,
+                          case d.generation when 0 then 'outbox_default'
                                                           else 'outbox_gen_' || d.generation end as channel
           from /*schema*/delivery as d where d.id = any (revived)) as poke;
     return query
     select asked.id, d.event_id, d.subscription,
            case when asked.id = any (revived) then 'replayed'
-                when asked.id = any (handled) then 'skipped_handled' else 'not_found' end
+                when asked.id = any (handled) then 'skipped_handled'
+                when asked.id = any (superseded) then 'superseded' else 'not_found' end
     from unnest(p_deliveries) with ordinality as asked (id, place)
     left join /*schema*/delivery as d on d.id = asked.id
     order by asked.place;

@@ -32,6 +32,7 @@ begin
         perform from /*schema*/subscription as s where s.name = any (concerned) order by s.name for no key update;
         perform from /*schema*/cursor as c where c.subscription = any (concerned)
         order by c.subscription, c.generation, c.partition for update;
+        perform /*schema*/hold_limits(concerned);
     end loop;
     outcomes := coalesce((
         select jsonb_object_agg(each.subscription, each.outcome)
@@ -48,6 +49,9 @@ begin
     loop
         owed := owed || to_jsonb(gone);
         perform /*schema*/promote(gone.subscription, gone.generation, array[gone.ordering_key]);
+        if gone.job_key is not null then
+            perform /*schema*/admit(gone.subscription, gone.job_key);
+        end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           gone.event_type);
     end loop;

@@ -1,0 +1,218 @@
+"""What an app declares: readers, handlers, jobs, schedules. A part of `Outrider`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from outrider.config import Settings
+from outrider.dispatch.clock import Scheduled
+from outrider.dispatch.handler import LIMIT, TIMEOUT, Handler, choose, declare
+from outrider.dispatch.job import JobHandler, JobOptions, declare_job
+from outrider.enqueue import Enqueuer
+from outrider.errors import DeclarationError
+from outrider.event import Event, spec_of
+from outrider.integrations.parameters import bound, session_of
+from outrider.job import Job
+from outrider.reader import Reader
+from outrider.retry import Breaker, Duration, Policy
+from outrider.schedule import Schedule, ScheduleOptions
+from outrider.signals import Signals
+from outrider.subscription import Order, Start, Subscription
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class HandlerOptions(TypedDict, total=False):
+    partitions: int
+    """How many sessions can handle its events at the same time: a power of two. Default 1."""
+    start: Start
+    """For a new subscription: "now" (the default), "beginning" or a time."""
+    order: Order
+    """What waits for a failed event: "key" (the default): later events of its key; "none"; "total": everything."""
+    retry: Policy
+    """When a failed event is tried again, and when it is buried. Default: DEFAULT_RETRY_POLICY."""
+    timeout: Duration
+    """How long one call may take. Default 30 s."""
+    limit: int
+    """The most events of one transaction; fewer when they take long. Default 1,000."""
+    breaker: Breaker
+    """Stop for a while when everything fails, and probe. Default: none."""
+    role: str
+    """What it sends through `ctx.tx` runs with this role; the worker's user must be a member. Default: the worker's own."""
+
+
+class Declarations:
+    settings: Settings
+    signals: Signals
+    _enqueuer: Enqueuer
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[str, Subscription] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._jobs: dict[str, JobHandler] = {}
+        self._schedules: dict[str, Schedule] = {}
+        self._readers: list[Reader] = []
+
+    def reader(self, *events: type[Event], name: str, partitions: int = 1, start: Start = "now") -> Reader:
+        """Declare a subscription that you read yourself, in your own transactions; no events = every type."""
+        subscription = Subscription(name, "reader", self.settings.context, events, partitions, start)
+        self._declare(subscription)
+        reader = Reader(subscription, self.settings, self.signals)
+        self._readers.append(reader)
+        return reader
+
+    def handler(
+        self, *events: type[Event], name: str | None = None, **options: Unpack[HandlerOptions]
+    ) -> Callable[[F], F]:
+        """Declare a handler: short, database-only work, exactly once per event and handler.
+
+        An async function, a blocking one (it runs in a thread) or one that takes a whole batch (`list[OrderPlaced]`).
+        What it writes through `ctx.tx` commits together with its receipt.
+        """
+
+        for event in events:
+            if not (isinstance(event, type) and issubclass(event, Event)):
+                raise DeclarationError(
+                    f"{event!r} is not an Event class: write @app.handler(OrderPlaced), with the class"
+                )
+
+        def declare_handler(function: F) -> F:
+            called = name or f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}"
+            self._add_handler(events, function, called, options, factory=False)
+            with suppress(AttributeError, TypeError):
+                function.__outrider_handler__ = called  # type: ignore[attr-defined]
+            return function
+
+        return declare_handler
+
+    def subscribe(
+        self,
+        events: type[Event] | Sequence[type[Event]],
+        factory: Callable[[Any], Callable[..., Awaitable[None]]],
+        *,
+        name: str,
+        **options: Unpack[HandlerOptions],
+    ) -> None:
+        """`app.subscribe(OrderPlaced, factory, name=...)`: `factory(tx)` makes the async handler, anew for every event.
+
+        For teams that wire handlers and repositories in one place, outside both contexts. `tx` is an AsyncSession of
+        SQLAlchemy where the factory's parameter is annotated as one.
+        """
+        wanted = (events,) if isinstance(events, type) else tuple(events)
+        self._add_handler(wanted, factory, name, options, factory=True)
+
+    def job(
+        self,
+        job: type[Job] | None = None,
+        *,
+        on: type[Event] | Sequence[type[Event]] = (),
+        name: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Callable[[F], F]:
+        """Declare what does a job: `@app.job(SendReceipt)`. Outside of a transaction, leased, at least once.
+
+        Or subscribe a job to events: `@app.job(on=OrderPlaced)`, which then gets the event. An async function, or a
+        blocking one, which runs in a thread. What it returns is kept with its receipt, if it is small.
+        """
+        events = (on,) if isinstance(on, type) else tuple(on)
+        if (job is None) == (not events):
+            raise DeclarationError("a job is for a Job class, @app.job(SendReceipt), or for events: @app.job(on=Event)")
+        for kind, classes in ((Job, (job,) if job is not None else ()), (Event, events)):
+            for each in classes:
+                if not (isinstance(each, type) and issubclass(each, kind)):
+                    raise DeclarationError(f"{each!r} is not a {kind.__name__} class: pass the class itself")
+        if job is not None and name is not None:
+            raise DeclarationError(
+                f"{name}: what does a Job is called like its type, {spec_of(job).type}: leave out name="
+            )
+
+        def declare_it(function: F) -> F:
+            called = name or f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}"
+            called = called if job is None else spec_of(job).type
+            declared = declare_job(self.settings.context, job, events, called, function, options)
+            self._declare(declared.subscription)
+            self._jobs[called] = declared
+            return function
+
+        return declare_it
+
+    def schedule(self, cron: str, job: Job, *, name: str | None = None, **options: Unpack[ScheduleOptions]) -> None:
+        """Enqueue a job at certain times: `app.schedule("0 3 * * *", Report(), time_zone="Europe/Berlin")`.
+
+        Any worker of this app does it, and each time is fired once, however many there are. The `name` (by default the
+        job's type) is what the database remembers it by.
+        """
+        declared = Schedule(cron, job, name or "", **options)
+        Scheduled.by(self._enqueuer, declared)
+        if declared.name in self._schedules:
+            raise DeclarationError(f"the schedule {declared.name!r} is declared twice: give one of them another name=")
+        self._schedules[declared.name] = declared
+
+    def _add_handler(
+        self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
+    ) -> None:
+        if unknown := options.keys() - HandlerOptions.__annotations__.keys():
+            raise TypeError(f"a handler has no option {', '.join(sorted(unknown))}")
+        subscription = Subscription(
+            name,
+            "handler",
+            self.settings.context,
+            events,
+            options.get("partitions", 1),
+            options.get("start", "now"),
+            options.get("order", "key"),
+        )
+        handler = declare(
+            subscription,
+            function if factory else bound(name, function),
+            factory=factory,
+            opened=session_of(function) if factory else None,
+            retry=options.get("retry"),
+            timeout=options.get("timeout", TIMEOUT),
+            limit=options.get("limit", LIMIT),
+            breaker=options.get("breaker"),
+            role=options.get("role"),
+        )
+        self._declare(subscription)
+        self._handlers[name] = handler
+
+    def _declare(self, subscription: Subscription) -> None:
+        if subscription.name in self._subscriptions:
+            raise DeclarationError(
+                f"the subscription {subscription.name!r} is declared twice: give one of them another name"
+            )
+        self._subscriptions[subscription.name] = subscription
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """What has been declared so far."""
+        return tuple(self._subscriptions.values())
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Those of the subscriptions that a worker reads the log for."""
+        return tuple(self._handlers.values())
+
+    @property
+    def job_handlers(self) -> tuple[JobHandler, ...]:
+        """What a worker has code for of the jobs."""
+        return tuple(self._jobs.values())
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """What its workers fire."""
+        return tuple(self._schedules.values())
+
+    def chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler]:
+        """The declared handlers by name or pattern; all but those excluded when none is named."""
+        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Handler)]
+
+    def chosen_jobs(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[JobHandler]:
+        """The same for jobs."""
+        return [each for each in self._chosen(handlers, exclude) if isinstance(each, JobHandler)]
+
+    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler | JobHandler]:
+        declared: list[Handler | JobHandler] = [*self._handlers.values(), *self._jobs.values()]
+        return choose(declared, tuple(handlers), tuple(exclude))

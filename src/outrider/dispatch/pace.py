@@ -1,0 +1,63 @@
+"""Small parts of the loops of a worker: a session that is opened again when it broke, work beside other work, pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from outrider.errors import DatabaseUnavailable, SchemaMismatch
+from outrider.postgres import session
+from outrider.postgres.session import AsyncSession, DatabaseError
+
+DEADLINE = 30.0
+"""So long a round trip may take."""
+LONGEST_TROUBLE = 5.0
+TROUBLES = (DatabaseError, DatabaseUnavailable, SchemaMismatch, OSError, TimeoutError)
+
+
+class Session:
+    """Opened when it is needed, and again when it broke."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._conn: AsyncSession | None = None
+
+    async def open(self) -> AsyncSession:
+        if self._conn is None or self._conn.closed:
+            self._conn = await session.connect(self._dsn, autocommit=True, name="outrider jobs")
+        return self._conn
+
+    def drop(self) -> None:
+        """Without a word: nobody knows what state it is in."""
+        if self._conn is not None:
+            self._conn.pgconn.finish()
+            self._conn = None
+
+
+@asynccontextmanager
+async def beside(running: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(running)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, *TROUBLES):
+            await task
+
+
+async def within(seconds: float | None, waited: Awaitable[object]) -> bool:
+    """False when the time is up."""
+    try:
+        async with asyncio.timeout(None if seconds is None else max(0.0, seconds)):
+            await waited
+    except TimeoutError:
+        return False
+    return True
+
+
+def pause(trouble: int) -> float:
+    longest: float = min(LONGEST_TROUBLE, 0.02 * 2.0 ** min(trouble, 10))
+    return longest * random.uniform(0.5, 1)  # noqa: S311

@@ -1,0 +1,70 @@
+"""What a crew says of its jobs: signals, and the counts of a drain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.dispatch.work import Outcome
+from outrider.outcome import code_of, describe
+from outrider.postgres.jobs import Leased, Other
+from outrider.signals import (
+    JobFailed,
+    JobReleased,
+    JobRun,
+    JobsClaimed,
+    JobsCompleted,
+    LeaseLost,
+    Signals,
+    Troubled,
+)
+
+CREW = "(jobs)"
+"""Where a subscription's name would stand."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a drain came to, in jobs."""
+
+    completed: int = 0
+    failed: int = 0
+    buried: int = 0
+    errors: tuple[BaseException, ...] = ()
+
+
+class Voice:
+    def __init__(self, signals: Signals, worker: str) -> None:
+        self._signals = signals
+        self._worker = worker
+        self.counts = Counts()
+
+    def claimed(self, leased: Sequence[Leased]) -> None:
+        self._signals.emit(JobsClaimed(len(leased), lambda: (self._run(each) for each in leased)))
+
+    def completed(self, done: Sequence[Outcome]) -> None:
+        self.counts.completed += len(done)
+        details = lambda: ((self._run(each.leased), each.seconds * 1000) for each in done)  # noqa: E731
+        self._signals.emit(JobsCompleted(len(done), details))
+
+    def ended(self, outcome: Outcome, settle: Other, landed: str) -> None:
+        """It failed, or was given back."""
+        run = self._run(outcome.leased)
+        if settle.verdict in ("back", "cancelled") or landed == "cancelled":
+            self._signals.emit(JobReleased(run, landed))
+            return
+        self.counts.failed += 1
+        self.counts.buried += landed == "buried"
+        if outcome.error is not None:
+            self.counts.errors += (outcome.error,)
+        code, message = settle.code or "error", settle.message or ""
+        self._signals.emit(JobFailed(run, outcome.seconds * 1000, code, message, landed, outcome.error))
+
+    def lost(self, leased: Leased, reason: str) -> None:
+        self._signals.emit(LeaseLost(self._run(leased), reason))
+
+    def troubled(self, error: BaseException, in_a_row: int) -> None:
+        self._signals.emit(Troubled(CREW, code_of(error), describe(error), in_a_row))
+
+    def _run(self, leased: Leased) -> JobRun:
+        return JobRun(leased.subscription, leased.id, leased.key, leased.attempt, self._worker)

@@ -1,0 +1,177 @@
+"""Enqueue: one insert on the caller's own connection, in the caller's transaction.
+
+As with publish: never commits, never opens a connection; what cannot be stored is refused before the insert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import Enum
+from functools import partial
+from typing import Literal, TypedDict, Unpack, get_args
+
+from outrider import names
+from outrider.config import Settings
+from outrider.envelope import inherited_workspace
+from outrider.errors import ConfigError, EnqueueRefused, PublishRefused
+from outrider.ids import uuid7
+from outrider.job import Job
+from outrider.payload import encode
+from outrider.postgres.enqueue import Enqueue, Enqueued, Request
+from outrider.postgres.insert import Driver
+from outrider.postgres.poke import Poker
+from outrider.publish import FindDriver, wrong_time
+from outrider.registry import EventSpec
+from outrider.retry import Duration, parse_duration
+from outrider.signals import JobEnqueued, Signals
+from outrider.trace import current_trace
+
+OnConflict = Literal["keep", "replace", "debounce"]
+UNIQUE_BYTES = 512
+MOST_PRIORITY = 100
+
+
+class EnqueueOptions(TypedDict, total=False):
+    run_at: datetime | None
+    """Not before this time. Default: now, by the database's clock."""
+    delay: Duration | None
+    """Not before so long from now, by the database's clock; instead of run_at."""
+    priority: int
+    """-100 to 100, more is sooner: one step is worth a minute of waiting. Default 0."""
+    unique_key: str | None
+    """At most one pending job of its type has it."""
+    on_conflict: OnConflict
+    """When a pending job has the key: keep it (the default), replace it, or debounce: replace it, and push it back."""
+    queue: str
+    """Workers can be told to serve some queues only. Default "default"."""
+    key: str | None
+    """What key_concurrency counts, instead of the field that the job names."""
+    workspace_id: str | None
+    """The tenant. Default: that of the event or job being handled, if one is; None = none."""
+
+
+OPTIONS = frozenset(EnqueueOptions.__annotations__)
+
+
+class Enqueuer:
+    """Turns jobs into requests by the settings of one app, and inserts them."""
+
+    def __init__(self, settings: Settings, signals: Signals, driver_of: FindDriver, poker: Poker) -> None:
+        self._settings = settings
+        self._signals = signals
+        self._driver_of = driver_of
+        self._poker = poker
+
+    def request(self, job: Job, **options: Unpack[EnqueueOptions]) -> Request:
+        """What would be inserted; EnqueueRefused if it cannot be stored."""
+        if unknown := options.keys() - OPTIONS:
+            raise TypeError(f"enqueue has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(OPTIONS))}")
+        spec = _spec_of(job)
+        try:
+            payload = encode(job, spec.type, self._settings.payload_limit)
+        except PublishRefused as refused:
+            raise EnqueueRefused(refused.event_type, refused.field, refused.rule) from refused.__cause__
+        run_at, priority = options.get("run_at"), options.get("priority", 0)
+        queue, unique_key = options.get("queue", "default"), options.get("unique_key")
+        on_conflict = options.get("on_conflict", "keep")
+        workspace_id = options["workspace_id"] if "workspace_id" in options else inherited_workspace.get()
+        key = options.get("key")
+        if key is None and spec.key is not None:
+            value = getattr(job, spec.key)
+            value = value.value if isinstance(value, Enum) else value
+            key = None if value is None else str(value)
+        for field, text, limit in (
+            ("key", key, names.KEY_BYTES),
+            ("unique_key", unique_key, UNIQUE_BYTES),
+            ("workspace_id", workspace_id, names.WORKSPACE_BYTES),
+        ):
+            if text is not None and (wrong := names.wrong_text(text, limit)):
+                raise EnqueueRefused(spec.type, field, wrong)
+        if wrong := names.wrong_word(queue):
+            raise EnqueueRefused(spec.type, "queue", wrong)
+        if type(priority) is not int or abs(priority) > MOST_PRIORITY:
+            raise EnqueueRefused(spec.type, "priority", f"{priority!r} is not a whole number from -100 to 100")
+        if on_conflict not in get_args(OnConflict):
+            known = ", ".join(get_args(OnConflict))
+            raise EnqueueRefused(spec.type, "on_conflict", f"{on_conflict!r} is none of {known}")
+        if on_conflict != "keep" and unique_key is None:
+            raise EnqueueRefused(spec.type, "on_conflict", "needs a unique_key")
+        if run_at is not None and (wrong := wrong_time(run_at)):
+            raise EnqueueRefused(spec.type, "run_at", wrong)
+        return Request(
+            id=uuid7(),
+            job_type=spec.type,
+            version=spec.version,
+            payload_json=payload,
+            source=self._settings.context,
+            generation=self._settings.generation,
+            run_at=run_at,
+            delay=_seconds(spec.type, options.get("delay"), run_at),
+            priority=priority,
+            queue=queue,
+            key=key,
+            unique_key=unique_key,
+            on_conflict=on_conflict,
+            workspace_id=workspace_id,
+            trace_context=current_trace(),
+        )
+
+    def requests(self, jobs: Iterable[Job], options: EnqueueOptions) -> list[Request]:
+        if isinstance(jobs, Job):
+            raise TypeError("enqueue_many takes several jobs, not one: use enqueue, or a list")
+        if options.get("unique_key") is not None:
+            raise TypeError("enqueue_many gives all jobs the same options, and a unique_key is for one: use enqueue")
+        return [self.request(job, **options) for job in jobs]
+
+    async def insert(self, conn: object, requests: Sequence[Request]) -> list[Enqueued]:
+        driver = self._driver_of(conn, blocking=False, verb="enqueue")
+        assert driver.run is not None
+        if not requests:
+            return []
+        insert = self._insert(requests)
+        return self._announce(conn, driver, requests, insert.written(await driver.run(conn, insert)))
+
+    def insert_sync(self, conn: object, requests: Sequence[Request]) -> list[Enqueued]:
+        driver = self._driver_of(conn, blocking=True, verb="enqueue")
+        assert driver.run_sync is not None
+        if not requests:
+            return []
+        insert = self._insert(requests)
+        return self._announce(conn, driver, requests, insert.written(driver.run_sync(conn, insert)))
+
+    def _insert(self, requests: Sequence[Request]) -> Enqueue:
+        return Enqueue.of(requests, self._settings.schema, poke=self._settings.notify == "commit")
+
+    def _announce(
+        self, conn: object, driver: Driver, requests: Sequence[Request], written: list[Enqueued]
+    ) -> list[Enqueued]:
+        if self._settings.notify == "after_commit" and driver.after_commit is not None:
+            generation = self._settings.generation
+            channel = f"outbox_gen_{generation}" if generation else "outbox_default"
+            pokes = {(channel, each.job_type) for each in written}
+            driver.after_commit(conn, lambda: self._poker.poke(pokes))
+        for each, asked in zip(written, requests, strict=True):
+            self._signals.emit(JobEnqueued(each.job_type, each.id, each.outcome, partial(asked.envelope, each.id)))
+        return written
+
+
+def _spec_of(job: object) -> EventSpec:
+    if isinstance(job, type) or not isinstance(job, Job):
+        found = job.__name__ if isinstance(job, type) else type(job).__name__
+        raise EnqueueRefused(found, "job", "is not an instance of a Job class")
+    if (spec := type(job).__outrider__) is None:
+        rule = 'is not registered: declare it as class X(Job, type="a.b")'
+        raise EnqueueRefused(type(job).__name__, "job", rule)
+    return spec
+
+
+def _seconds(job_type: str, delay: Duration | None, run_at: datetime | None) -> float | None:
+    if delay is None:
+        return None
+    if run_at is not None:
+        raise EnqueueRefused(job_type, "delay", "excludes run_at: give one of them")
+    try:
+        return parse_duration(delay).total_seconds()
+    except ConfigError as wrong:
+        raise EnqueueRefused(job_type, "delay", str(wrong)) from None

@@ -1,0 +1,117 @@
+"""One insert on the caller's own connection: what to send, in whatever way a driver writes parameters, and clear errors.
+
+Deciding and performing are apart: every driver runs the same statement. Only text and numbers go and come back, so what a
+caller has taught its driver about other types makes no difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from outrider.errors import NoTransaction, PublishRefused
+from outrider.outcome import sqlstate
+from outrider.postgres.log import Params, forbidden, missing_schema
+
+Rows = Sequence[Sequence[Any]]
+
+_PLACEHOLDER = re.compile(r"%\((\w+)\)[sb]")
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    subject: str
+    """The type of what is inserted, for errors."""
+    schema: str
+    query: bytes
+    """With psycopg's placeholders; each name occurs once."""
+    params: Params
+
+    def named(self) -> tuple[str, Params]:
+        """With the parameters as %(name)s."""
+        return _named(self.query), self.params
+
+    def numbered(self) -> tuple[str, tuple[Any, ...]]:
+        """With the parameters as $1, $2 and so on."""
+        text, names = _numbered(self.query)
+        return text, tuple(self.params[name] for name in names)
+
+    @contextmanager
+    def explaining(self, encoding: str | None = None) -> Iterator[None]:
+        """Clear errors for what the caller can mend; others pass as they are."""
+        try:
+            yield
+        except UnicodeEncodeError as error:
+            rule = f"is {encoding or error.encoding}, which cannot carry {error.object[error.start]!r}"
+            field = "the connection's client_encoding"
+            raise PublishRefused(self.subject, field, f"{rule}: set client_encoding to UTF8") from error
+        except Exception as error:
+            match sqlstate(error):
+                case "42P01" | "3F000":
+                    raise missing_schema(self.schema) from error
+                case "42501":
+                    raise forbidden(self.schema, _said(error)) from error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """How the connections of one library run an insert, in the transaction that is open on them."""
+
+    run: Callable[[Any, Insert], Awaitable[Rows]] | None = None
+    run_sync: Callable[[Any, Insert], Rows] | None = None
+    after_commit: Callable[[Any, Callable[[], None]], None] | None = None
+    """Calls back when the transaction has committed; None where the library cannot tell."""
+    under: Callable[[Any], Awaitable[object]] | None = None
+    """The driver's own connection below a session; None where there is nothing between."""
+    under_sync: Callable[[Any], object] | None = None
+
+
+async def _run(conn: AsyncConnection[Any], insert: Insert) -> Rows:
+    if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+        raise NoTransaction("wrap both in `async with conn.transaction():`")
+    with insert.explaining(conn.info.encoding):
+        async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
+            await cursor.execute(insert.query, insert.params)
+            return await cursor.fetchall()
+
+
+def _run_sync(conn: Connection[Any], insert: Insert) -> Rows:
+    if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+        raise NoTransaction("wrap both in `with conn.transaction():`")
+    with insert.explaining(conn.info.encoding), Cursor(conn, row_factory=tuple_row) as cursor:
+        cursor.execute(insert.query, insert.params)
+        return cursor.fetchall()
+
+
+PSYCOPG = Driver(_run, _run_sync)
+
+
+@cache
+def _named(query: bytes) -> str:
+    return _PLACEHOLDER.sub(r"%(\1)s", query.decode())
+
+
+@cache
+def _numbered(query: bytes) -> tuple[str, tuple[str, ...]]:
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        names.append(found[1])
+        return f"${len(names)}"
+
+    return _PLACEHOLDER.sub(number, query.decode()), tuple(names)
+
+
+def _said(error: BaseException) -> str:
+    """The server's own words, without what SQLAlchemy adds to them."""
+    words: BaseException = getattr(error, "orig", None) or error
+    return str(words).strip().partition("\n")[0].split(": ")[-1]

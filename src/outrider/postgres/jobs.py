@@ -1,0 +1,229 @@
+"""Jobs as rows: claim, settle, renew, route. What to send and how to read the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import AsyncCursor
+from psycopg.rows import tuple_row
+from psycopg.types.string import ByteaBinaryLoader
+
+from outrider.envelope import Envelope
+from outrider.postgres.fetch import fetch, in_our_words
+from outrider.postgres.log import Params, time_of, trace_of
+from outrider.postgres.session import AsyncSession
+from outrider.postgres.statement import statement
+
+Row = tuple[Any, ...]
+
+# The columns of a claim: the first is that of its last row; then those of each job.
+_HEAD, _DELIVERY, _TOKEN, _SUBSCRIPTION, _LEASE, _ATTEMPT, _CRASHES, _QUEUE, _PRIORITY, _RUN_AT = range(10)
+ID, TYPE, VERSION, _OCCURRED_AT, _SOURCE, _GENERATION, WORKSPACE, KEY, PAYLOAD, TRACE, _EVENT = range(10, 21)
+
+
+_NOT_OF_JOBS: dict[str, Any] = {"content_class": "internal", "channel": "outbox_default"}
+
+
+class Leased:
+    """A job that is this worker's own. Reads its row when it is asked: most jobs are asked for little."""
+
+    __slots__ = ("row", "since", "until")
+
+    def __init__(self, row: Row, since: float, until: float) -> None:
+        self.row = row
+        self.since = since
+        """When the worker knew of it, by time.monotonic."""
+        self.until = until
+        """When its lease runs out unless it is renewed."""
+
+    @property
+    def delivery(self) -> int:
+        return self.row[_DELIVERY]  # type: ignore[no-any-return]
+
+    @property
+    def token(self) -> int:
+        return self.row[_TOKEN]  # type: ignore[no-any-return]
+
+    @property
+    def subscription(self) -> str:
+        return self.row[_SUBSCRIPTION]  # type: ignore[no-any-return]
+
+    @property
+    def lease(self) -> float:
+        """Seconds."""
+        return self.row[_LEASE]  # type: ignore[no-any-return]
+
+    @property
+    def attempt(self) -> int:
+        return self.row[_ATTEMPT]  # type: ignore[no-any-return]
+
+    @property
+    def suspect(self) -> bool:
+        """A worker has died that had it."""
+        return self.row[_CRASHES] > 0  # type: ignore[no-any-return]
+
+    @property
+    def queue(self) -> str:
+        return self.row[_QUEUE]  # type: ignore[no-any-return]
+
+    @property
+    def id(self) -> UUID:
+        return UUID(bytes=self.row[ID])
+
+    @property
+    def key(self) -> str | None:
+        return self.row[KEY]  # type: ignore[no-any-return]
+
+    @property
+    def envelope(self) -> Envelope:
+        """Of an event: as the log holds it. Of an enqueued job: what travels beside it."""
+        row = self.row
+        event = row[_EVENT] or {"idempotency_key": str(self.id), **_NOT_OF_JOBS}
+        return Envelope(
+            id=self.id,
+            event_type=row[TYPE],
+            event_version=row[VERSION],
+            payload_json=row[PAYLOAD],
+            source=row[_SOURCE],
+            generation=row[_GENERATION],
+            workspace_id=row[WORKSPACE],
+            key=row[KEY],
+            trace_context=None if row[TRACE] is None else trace_of(row[TRACE]),
+            occurred_at=time_of(row[_OCCURRED_AT]),
+            **event,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    delivery: int
+    token: int
+    result: str | None
+    """JSON"""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Not done: see the SQL function release."""
+
+    delivery: int
+    token: int
+    verdict: str
+    delay: float = 0
+    code: str | None = None
+    message: str | None = None
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The arguments of the SQL function claim."""
+
+    worker: UUID
+    names: list[str]
+    limit: int
+    generation: int
+    queues: list[str] | None
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where there is more than enough: the arguments of the SQL function claim_lane."""
+
+    subscription: str
+    generation: int
+    queue: str
+    priority: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    rows: list[Row]
+    due_in: float | None = None
+    """Seconds until there may be more; None = nothing is waiting."""
+    stop: Sequence[int] = ()
+    """Those of the worker's jobs that somebody wants to stop."""
+    lane: Lane | None = None
+    """The only one that held anything."""
+
+
+async def claim(conn: AsyncSession, asked: Asked, schema: str) -> Claimed:
+    params = {name: getattr(asked, name) for name in asked.__slots__}
+    *rows, (head, *_) = await _claim(conn, "claim", params, schema)
+    return Claimed(rows, head.get("due_in"), head["stop"], _lane(rows) if head.get("single") else None)
+
+
+async def claim_lane(conn: AsyncSession, asked: Asked, lane: Lane, schema: str) -> Claimed:
+    params = {name: getattr(lane, name) for name in lane.__slots__} | {"worker": asked.worker, "limit": asked.limit}
+    rows = await _claim(conn, "claim_lane", params, schema)
+    return Claimed(rows, 0, (), _lane(rows))
+
+
+async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> list[Row]:
+    cursor = AsyncCursor(conn, row_factory=tuple_row)
+    for kind in ("uuid", "timestamptz"):  # loaded when asked for
+        cursor.adapters.register_loader(kind, ByteaBinaryLoader)
+    with in_our_words(schema):
+        await cursor.execute(statement(name, schema), params, binary=True)
+        return await cursor.fetchall()
+
+
+def _lane(rows: Sequence[Row]) -> Lane | None:
+    """That of the last job."""
+    if not rows:
+        return None
+    last = rows[-1]
+    return Lane(last[_SUBSCRIPTION], last[_GENERATION], last[_QUEUE], last[_PRIORITY], time_of(last[_RUN_AT]))
+
+
+async def settle(
+    conn: AsyncSession, done: Sequence[Done], others: Sequence[Other], names: list[str], worker: str, schema: str
+) -> dict[int, str]:
+    """What landed, by delivery; what is missing was not this worker's any more."""
+    with in_our_words(schema):
+        cursor = AsyncCursor(conn, row_factory=tuple_row)
+        await cursor.execute(statement("settle_jobs", schema), _settling(done, others, names, worker), binary=True)
+        rows = await cursor.fetchall()
+    landed = {delivery: outcome for delivery, outcome in rows if delivery is not None}
+    if len(landed) < len(rows):  # all that were done
+        landed |= dict.fromkeys((each.delivery for each in done), "done")
+    return landed
+
+
+def _settling(done: Sequence[Done], others: Sequence[Other], names: list[str], worker: str) -> Params:
+    return {
+        "names": names,
+        "done": [each.delivery for each in done],
+        "tokens": [each.token for each in done],
+        "results": [each.result for each in done],
+        "others": json.dumps([{name: getattr(each, name) for name in each.__slots__} for each in others]),
+        "worker": worker,
+    }
+
+
+async def report(conn: AsyncSession, progress: Sequence[tuple[int, int, str]], schema: str) -> None:
+    """How far jobs are: delivery, token and JSON of each."""
+    deliveries, tokens, texts = (list(each) for each in zip(*progress, strict=True))
+    params = {"deliveries": deliveries, "tokens": tokens, "progress": texts}
+    await conn.execute(statement("progress", schema), params)
+
+
+async def renew(conn: AsyncSession, worker: UUID, names: list[str], schema: str) -> list[Row]:
+    return await fetch(conn, "renew", schema, {"worker": worker, "names": names})
+
+
+async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int]:
+    """In its own transaction: the outcome of the take, and how many jobs came of it."""
+    try:
+        [(outcome, routed)] = await fetch(conn, "route", schema, params)
+    except psycopg.errors.UniqueViolation:
+        return "more", 0  # somebody has enqueued the same in between
+    return outcome, routed

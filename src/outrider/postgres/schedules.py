@@ -1,0 +1,50 @@
+"""The statements of schedules: register, look, fire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from outrider.postgres.enqueue import Request
+from outrider.postgres.fetch import fetch
+from outrider.postgres.session import AsyncSession
+from outrider.schedule import Due, Schedule
+
+
+async def register(conn: AsyncSession, schedule: Schedule, schema: str) -> None:
+    """A new one begins now. Without a change nothing is written: a worker's role needs no right to register."""
+    wanted = (schedule.job_type, schedule.cron, schedule.time_zone)
+    if await fetch(conn, "registered_schedule", schema, {"name": schedule.name}) == [wanted]:
+        return
+    params = {"name": schedule.name} | dict(zip(("job_type", "cron", "time_zone"), wanted, strict=True))
+    await fetch(conn, "register_schedule", schema, params)
+
+
+async def seen(conn: AsyncSession, names: Sequence[str], schema: str) -> tuple[datetime, dict[str, datetime]]:
+    """What time it is, and how far each schedule has come that is registered."""
+    rows = await fetch(conn, "schedules", schema, {"names": list(names)})
+    return rows[0][0], {name: fired_at for _, name, fired_at in rows if name is not None}
+
+
+async def fire(
+    conn: AsyncSession, name: str, last: datetime, due: Due, job: Request, schema: str, *, poke: bool
+) -> bool:
+    """False: somebody else has fired it, or is about to."""
+    params = {
+        "name": name,
+        "seen": last,
+        "to": due.to,
+        "times": list(due.times),
+        "job_type": job.job_type,
+        "payload": job.payload_json,
+        "queue": job.queue,
+        "priority": job.priority,
+        "version": job.version,
+        "source": job.source,
+        "key": job.key,
+        "workspace_id": job.workspace_id,
+        "generation": job.generation,
+        "poke": poke,
+    }
+    [(won,)] = await fetch(conn, "fire", schema, params)
+    return bool(won)

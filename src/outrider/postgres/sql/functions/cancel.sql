@@ -1,0 +1,69 @@
+-- cancel: a job shall not run, or not go on. cancelled: it was pending, or a dead letter that nobody shall replay;
+-- cancelling: it is running, and its worker was told; done: it has a receipt; not_found. One row per subscription: an event
+-- may be several jobs. Audited.
+-- Locks:  the limits of its type, then the job.
+create or replace function /*schema*/cancel(
+    p_job_id uuid, p_by text default null, p_reason text default null, p_subscription text default null
+) returns table (subscription text, outcome text)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    job  /*schema*/delivery;
+    who  text := coalesce(p_by, session_user);
+    seen boolean := false;
+begin
+    perform /*schema*/hold_limits(array(
+        select d.subscription from /*schema*/delivery as d where d.event_id = p_job_id and d.queue is not null));
+    for job in
+        select d.* from /*schema*/delivery as d
+        where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
+        order by d.id for update
+    loop
+        seen := true;
+        subscription := job.subscription;
+        if job.status = 'in_flight' then
+            update /*schema*/delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
+            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                              job.subscription);
+            outcome := 'cancelling';
+        elsif job.status in ('pending', 'failed') then
+            update /*schema*/delivery as d
+            set status = 'discarded', waiting = false, last_error_code = 'cancelled',
+                last_error = coalesce(p_reason, 'it was cancelled before it ran'),
+                failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
+                    'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', p_reason))
+            where d.id = job.id;
+            if job.job_key is not null and not job.waiting then
+                perform /*schema*/admit(job.subscription, job.job_key);
+            end if;
+            outcome := 'cancelled';
+        else
+            outcome := 'cancelled';
+        end if;
+        if job.status <> 'discarded' then
+            insert into /*schema*/audit (by, action, subscription, event_id, details)
+            values (who, 'cancel', job.subscription, p_job_id,
+                    jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'status', job.status)));
+        end if;
+        return next;
+    end loop;
+    if not seen then
+        return query
+        select h.handler_name, 'done' from /*schema*/subscription as s
+        left join lateral (select o.* from /*schema*/outbox as o where o.id = p_job_id limit 1) as o on true
+        join /*schema*/event_handled as h
+            on h.handler_name = s.name
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, p_job_id::text)
+        where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
+        if not found then
+            subscription := p_subscription;
+            outcome := 'not_found';
+            return next;
+        end if;
+    end if;
+end
+$$;

@@ -1,0 +1,190 @@
+-- claim: the next jobs of these types for a worker, at most p_limit; they are its own for the time of their lease.
+--
+-- Order:  run_at, but a step of priority weighs as much as a minute of waiting; then the older one. p_queues: only of these
+--         queues. Jobs of another generation than p_generation are left to its own workers while there are any.
+-- Limits: a type's concurrency over all workers, and that of a key: what must wait for its key is set aside (waiting) and
+--         comes back when one of them has ended (admit).
+-- p_suspect: one of the jobs whose worker has died may be among them; a worker runs one of those at a time, so that at
+--         most one healthy job can be taken for the killer, and once.
+-- Locks:  the limits of the types that have any; then the jobs, FOR UPDATE SKIP LOCKED.
+-- Reads:  delivery by job_due: a look-up for each lane (generation, queue, priority) of each type, then the jobs.
+-- The CTE is MATERIALIZED: inlined, a join may run it more than once, and each run would lock and claim another p_limit.
+--
+-- First what ran out is reaped. Back: the jobs in their order, and after them a row without one: the seconds until there
+-- may be more (null = nothing is waiting), and those of the worker's jobs that somebody wants to stop. With p_limit 0 only
+-- that row.
+create or replace function /*schema*/claim(
+    p_worker uuid, p_names text[], p_limit integer, p_generation bigint default 0, p_queues text[] default null,
+    p_suspect boolean default true
+) returns setof /*schema*/claimed
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set plan_cache_mode = force_generic_plan
+    set jit = off
+as $$
+#variable_conflict use_column
+declare
+    last    /*schema*/claimed;
+    due_in  double precision;
+    stop    bigint[];
+    moment  timestamptz;
+    lapses  timestamptz;
+    places  tid[];
+    names   text[];
+    limited boolean;
+    lanes   record;
+    chosen  bigint[] := '{}';
+    wanted  integer := p_limit;
+    limits  record;
+    taken   integer := 0;
+    counted bigint;
+begin
+    perform /*schema*/reap(p_names);
+    select array_agg(s.name order by s.name), bool_or(s.concurrency is not null or s.key_concurrency is not null)
+    into names, limited
+    from /*schema*/subscription as s
+    where s.name = any (p_names) and s.paused_at is null
+      and not exists (select from /*schema*/setting as p where p.name = 'paused' and p.value <> 0);
+    if limited then
+        perform /*schema*/hold_limits(names);
+    end if;
+    moment := clock_timestamp();
+    stop := array(select d.id from /*schema*/delivery as d
+                            where d.locked_by = p_worker and d.status = 'in_flight' and d.cancelled_at is not null);
+    if p_limit <= 0 then
+        last.head := jsonb_build_object('stop', stop);
+        return next last;
+        return;
+    end if;
+
+    lapses := (select min(next.lease_expires_at) + interval '10 milliseconds' from unnest(p_names) as n (name)
+               cross join lateral (
+                   select d.lease_expires_at from /*schema*/delivery as d
+                   where d.subscription = n.name and d.status = 'in_flight'
+                   order by d.lease_expires_at limit 1) as next);
+
+    -- The lanes that hold anything, by skipping from one to the next.
+    with recursive lane as (
+        select first.* from unnest(names) as n (name)
+        cross join lateral (
+            select d.subscription, d.generation, d.queue, d.priority from /*schema*/delivery as d
+            where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+            order by d.generation, d.queue, d.priority limit 1) as first
+        union all
+        select next.* from lane
+        cross join lateral (
+            select d.subscription, d.generation, d.queue, d.priority from /*schema*/delivery as d
+            where d.subscription = lane.subscription
+              and (d.generation, d.queue, d.priority) > (lane.generation, lane.queue, lane.priority)
+              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+            order by d.generation, d.queue, d.priority limit 1) as next
+    )
+    select array_agg(lane.subscription) as subscription, array_agg(lane.generation) as generation,
+           array_agg(lane.queue) as queue, array_agg(lane.priority) as priority, count(*) as number
+    into lanes
+    from lane
+    where (p_queues is null or lane.queue = any (p_queues))
+      and (lane.generation = p_generation
+           or not /*schema*/has_workers(lane.subscription, lane.generation, lane.queue));
+
+    if p_suspect then
+        chosen := array(
+            select picked.id
+            from (select n.name from unnest(names) as n (name)
+                  where not limited or /*schema*/room(n.name, null) > 0 offset 0) as n
+            cross join lateral (
+                select d.id from /*schema*/delivery as d
+                where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                  and d.crashes > 0 and d.run_at <= moment
+                  and (p_queues is null or d.queue = any (p_queues))
+                  and (d.generation = p_generation or not /*schema*/has_workers(d.subscription, d.generation, d.queue))
+                  and (not limited or /*schema*/room(d.subscription, d.job_key) > 0)
+                order by d.run_at, d.id limit 1 for update skip locked) as picked
+            limit 1);
+        wanted := wanted - cardinality(chosen);
+    end if;
+    if limited and wanted > 0 then
+        select p.* into limits from /*schema*/pick_limited(
+            chosen, lanes.subscription, lanes.generation, lanes.queue, lanes.priority, wanted, moment) as p;
+        chosen := chosen || limits.picked;
+        due_in := case when limits.cut then 0 end;
+        lanes.number := 0;
+    end if;
+    -- A second time where others are about to take some of what was counted: whatever else is due, then.
+    for pass in 1..2 loop
+        wanted := p_limit - taken - cardinality(chosen);
+        exit when wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
+        with lane as materialized (
+            select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority)
+                as l (subscription, generation, queue, priority)
+            where lanes.number > 0
+        ),
+        -- How many of each lane are among the next; without locks, because it looks at more than it takes.
+        share as materialized (
+            select next.subscription, next.generation, next.queue, next.priority, count(*) as jobs
+            from (select lane.*, d.run_at from lane
+                  cross join lateral (
+                      select d.run_at, d.id from /*schema*/delivery as d
+                      where d.subscription = lane.subscription and d.generation = lane.generation
+                        and d.queue = lane.queue and d.priority = lane.priority
+                        and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                        and d.run_at <= moment
+                      order by d.run_at, d.id limit wanted) as d
+                  where lanes.number > 1 and pass = 1
+                  order by d.run_at - lane.priority * interval '1 minute', d.run_at, d.id limit wanted) as next
+            group by 1, 2, 3, 4
+            union all
+            select lane.*, wanted from lane where lanes.number = 1 or pass = 2
+        ),
+        -- By their place in the table: it stays what it is while they are locked.
+        q as materialized (
+            (select picked.ctid as place from share
+             cross join lateral (
+                 select d.ctid, d.run_at, d.id from /*schema*/delivery as d
+                 where d.subscription = share.subscription and d.generation = share.generation
+                   and d.queue = share.queue and d.priority = share.priority
+                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                   and d.run_at <= moment
+                 order by d.run_at, d.id limit share.jobs for update skip locked) as picked
+             order by picked.run_at - share.priority * interval '1 minute', picked.run_at, picked.id limit wanted)
+            union all
+            select d.ctid from /*schema*/delivery as d where d.id = any (chosen)
+        )
+        select array_agg(q.place) into places from q;
+        return query select l.* from /*schema*/lease(places, p_worker, moment) as l;
+        get diagnostics counted = row_count;
+        taken := taken + counted;
+        chosen := '{}';
+        exit when lanes.number <= 1 or taken = p_limit;
+    end loop;
+
+    if taken = p_limit then
+        due_in := 0;
+    elsif due_in is null then
+        due_in := extract(epoch from least(
+            (select min(next.run_at) from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority)
+                 as l (subscription, generation, queue, priority)
+             cross join lateral (
+                 select d.run_at from /*schema*/delivery as d
+                 where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+                   and d.priority = l.priority and d.status = 'pending' and d.queue is not null and not d.waiting
+                   and d.crashes = 0 and d.run_at > moment
+                 order by d.run_at limit 1) as next),
+            (select min(next.run_at) from unnest(names) as n (name)
+             cross join lateral (
+                 select d.run_at from /*schema*/delivery as d
+                 where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                   and d.crashes > 0 and d.run_at > moment
+                 order by d.run_at limit 1) as next),
+            lapses) - moment);
+        if due_in < 0 then
+            due_in := 0;
+        end if;
+    end if;
+    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1);
+    return next last;
+end
+$$;

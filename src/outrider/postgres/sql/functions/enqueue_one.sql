@@ -1,0 +1,62 @@
+-- enqueue_one: one job, in the caller's transaction. What became of it: created; or, when a pending job of the type has
+-- its unique key, what p_on_conflict says: kept (the first stays as it is), replaced (it gets this payload, priority and
+-- time, and all its attempts), debounced (the same, but it never runs earlier than it would have). Back: the id of the job
+-- that there is now.
+-- Locks:  nothing; with a unique key the pending job that has it, waiting for whoever is about to change it.
+create or replace function /*schema*/enqueue_one(
+    p_job_type text, p_payload jsonb, p_id uuid default null, p_run_at timestamptz default null, p_priority integer default 0,
+    p_unique_key text default null, p_on_conflict text default 'keep', p_queue text default 'default',
+    p_key text default null, p_version integer default 1, p_source text default 'sql', p_workspace_id text default null,
+    p_trace_context jsonb default null, p_generation bigint default 0, p_poke boolean default true,
+    out job_id uuid, out outcome text
+)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    due    timestamptz := coalesce(p_run_at, clock_timestamp());
+    before /*schema*/delivery;
+begin
+    if p_poke and coalesce(current_setting('outrider.notify', true), '') not in ('off', 'after_commit') then
+        perform pg_notify(case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
+    end if;
+    loop
+        insert into /*schema*/delivery (
+            subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
+            status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
+        values (
+            p_job_type, p_generation, 0, coalesce(p_id, /*schema*/uuid7()), p_job_type, p_version, p_source, p_workspace_id,
+            p_trace_context, 'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload)
+        on conflict do nothing
+        returning event_id into job_id;
+        if found then
+            outcome := 'created';
+            return;
+        end if;
+        -- Nobody claims it before the caller commits: it shall see what the caller has written.
+        select d.* into before from /*schema*/delivery as d
+        where d.subscription = p_job_type and d.unique_key = p_unique_key and d.status = 'pending'
+        for key share;
+        if found and p_on_conflict = 'keep' then
+            job_id := before.event_id;
+            outcome := 'kept';
+            return;
+        end if;
+        update /*schema*/delivery as d
+        set payload = p_payload, event_version = p_version, source = p_source, workspace_id = p_workspace_id,
+            trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
+            job_key = p_key, waiting = false, attempts = 0, crashes = 0,
+            run_at = case p_on_conflict when 'replace' then due else greatest(d.run_at, due) end
+        where d.id = before.id and d.status = 'pending'
+        returning d.event_id into job_id;
+        if found then
+            outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
+            if before.job_key is not null and not before.waiting then  -- another of that key may come first now
+                perform /*schema*/admit(p_job_type, before.job_key);
+            end if;
+            return;
+        end if;
+        -- It was claimed in between: the next insert will do, unless there is a third.
+    end loop;
+end
+$$;

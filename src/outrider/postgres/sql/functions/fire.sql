@@ -1,0 +1,24 @@
+-- fire: a schedule moves on from the time that the caller saw to p_to, and each of p_times gets its job: true. False:
+-- somebody else has moved it on, or is about to; then nothing happens.
+-- Locks:  the schedule's row; waits for nobody.
+create or replace function /*schema*/fire(
+    p_name text, p_seen timestamptz, p_to timestamptz, p_times timestamptz[], p_job_type text, p_payload jsonb,
+    p_queue text, p_priority integer, p_version integer, p_source text, p_key text, p_workspace_id text,
+    p_generation bigint, p_poke boolean
+) returns boolean
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from /*schema*/schedule as s where s.name = p_name and s.fired_at = p_seen for update skip locked;
+    if not found then
+        return false;
+    end if;
+    update /*schema*/schedule as s set fired_at = p_to where s.name = p_name;
+    perform /*schema*/enqueue_one(
+        p_job_type, p_payload, null, t.at, p_priority, null, 'keep', p_queue, p_key, p_version, p_source, p_workspace_id,
+        null, p_generation, p_poke)
+    from unnest(p_times) as t (at);
+    return true;
+end
+$$;

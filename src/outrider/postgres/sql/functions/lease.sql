@@ -1,0 +1,40 @@
+-- lease: these jobs, which the caller has locked, are the worker's own for the time of their lease. Back: what it needs to run
+-- them, in the order of claim.
+-- Reads:  delivery by place; subscription and, for jobs of events, the log by number.
+create or replace function /*schema*/lease(p_places tid[], p_worker uuid, p_moment timestamptz)
+    returns setof /*schema*/claimed
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set plan_cache_mode = force_generic_plan
+    set jit = off
+as $$
+#variable_conflict use_column
+declare
+    token bigint := nextval('/*schema*/lease_token');
+begin
+    return query
+    with leased as (
+        update /*schema*/delivery as d
+        set status = 'in_flight', attempts = d.attempts + 1, locked_by = p_worker, locked_at = p_moment,
+            lease_token = token, lease_expires_at = p_moment + coalesce(s.lease, interval '5 minutes')
+        from unnest(p_places) as q (place), /*schema*/subscription as s
+        where d.ctid = q.place and s.name = d.subscription
+        returning d.*, extract(epoch from d.lease_expires_at - p_moment)::double precision as lease
+    )
+    select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.priority, t.run_at,
+           t.event_id, t.event_type, coalesce(o.event_version, t.event_version), coalesce(o.occurred_at, t.created_at),
+           coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
+           coalesce(o.aggregate_id, t.job_key), coalesce(t.payload, o.payload)::text,
+           coalesce(o.trace_context, t.trace_context)::text,
+           case when o.seq is not null then jsonb_build_object(
+               'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
+               'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,
+               'idempotency_key', coalesce(o.idempotency_key, o.id::text), 'origin', o.origin) end
+    from leased as t
+    left join lateral (select o.* from /*schema*/outbox as o where o.seq = t.seq limit 1) as o on t.seq is not null
+    order by t.run_at - t.priority * interval '1 minute', t.run_at, t.id;
+end
+$$;

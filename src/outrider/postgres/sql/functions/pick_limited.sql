@@ -1,0 +1,124 @@
+-- pick_limited: of these lanes, the next jobs that their limits leave room for; some of the types have limits, which the
+-- caller holds. A job whose key has no room is set aside until one of that key has ended, so that no claim passes it again;
+-- cut: there were so many of them that this one did not come to the end of a lane.
+-- p_chosen: what this claim has picked already.
+create or replace function /*schema*/pick_limited(
+    p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[],
+    p_wanted integer, p_moment timestamptz, out picked bigint[], out cut boolean
+)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set jit = off
+as $$
+declare
+    lane     record;
+    job      record;
+    places   jsonb := '{}';
+    keys     jsonb := '{}';
+    spare    jsonb;
+    key      text;
+    room     bigint;
+    mine     bigint;
+    number   integer;
+    passed   bigint[] := '{}';
+    best     record;
+    candidates bigint[] := '{}';
+begin
+    picked := '{}';
+    cut := false;
+    -- What each type has room for, without what this claim has picked.
+    for lane in
+        select n.name, s.concurrency, s.key_concurrency,
+               s.concurrency - (select count(*) from /*schema*/delivery as d
+                                where d.subscription = n.name and d.status = 'in_flight')
+                             - (select count(*) from /*schema*/delivery as d
+                                where d.id = any (p_chosen) and d.subscription = n.name) as room
+        from (select distinct u.name from unnest(p_subscriptions) as u (name)) as n
+        join /*schema*/subscription as s on s.name = n.name
+    loop
+        places := places || jsonb_build_object(lane.name, least(coalesce(lane.room, p_wanted), p_wanted));
+        -- And each key of those that run, read once: by its key each would be found among all that wait for it.
+        if lane.key_concurrency is not null then
+            keys := keys || coalesce((
+                select jsonb_object_agg(lane.name || ' ' || taken.job_key, lane.key_concurrency - taken.number)
+                from (select each.job_key, count(*) as number
+                      from (select d.job_key from /*schema*/delivery as d
+                            where d.subscription = lane.name and d.status = 'in_flight'
+                            union all
+                            select d.job_key from /*schema*/delivery as d
+                            where d.id = any (p_chosen) and d.subscription = lane.name) as each
+                      where each.job_key is not null
+                      group by each.job_key) as taken), '{}');
+        end if;
+    end loop;
+    for lane in
+        select l.subscription, l.generation, l.queue, l.priority, s.key_concurrency
+        from unnest(p_subscriptions, p_generations, p_queues, p_priorities) as l (subscription, generation, queue, priority)
+        join /*schema*/subscription as s on s.name = l.subscription
+    loop
+        room := (places ->> lane.subscription)::bigint;
+        if room <= 0 then
+            continue;
+        end if;
+        if lane.key_concurrency is null then
+            candidates := candidates || array(
+                select d.id from /*schema*/delivery as d
+                where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+                  and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting
+                  and d.crashes = 0 and d.run_at <= p_moment
+                order by d.run_at, d.id limit room for update skip locked);
+            continue;
+        end if;
+        -- Each lane may fill the room of a key: which of them does is decided over all lanes.
+        spare := '{}';
+        number := 0;
+        for job in
+            select d.id, d.job_key from /*schema*/delivery as d
+            where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+              and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting
+              and d.crashes = 0 and d.run_at <= p_moment
+            order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked
+        loop
+            exit when room <= 0;
+            number := number + 1;
+            if job.job_key is not null then
+                key := lane.subscription || ' ' || job.job_key;
+                mine := coalesce((spare ->> key)::bigint, (keys ->> key)::bigint, lane.key_concurrency);
+                if mine <= 0 then
+                    passed := passed || job.id;
+                    continue;
+                end if;
+                spare := spare || jsonb_build_object(key, mine - 1);
+            end if;
+            room := room - 1;
+            candidates := candidates || job.id;
+        end loop;
+        cut := cut or room > 0 and number = greatest(1000, p_wanted);
+    end loop;
+
+    -- The best of them, as claim orders them, and of each type and key no more than it has room for.
+    for best in
+        select d.id, d.subscription, s.key_concurrency,
+               case when s.key_concurrency is not null then d.subscription || ' ' || d.job_key end as key
+        from /*schema*/delivery as d join /*schema*/subscription as s on s.name = d.subscription
+        where d.id = any (candidates)
+        order by d.run_at - d.priority * interval '1 minute', d.run_at, d.id
+    loop
+        exit when cardinality(picked) >= p_wanted;
+        continue when (places ->> best.subscription)::bigint <= 0;
+        if (keys ->> best.key)::bigint <= 0 then
+            passed := passed || best.id;
+            continue;
+        end if;
+        picked := picked || best.id;
+        places := jsonb_set(places, array[best.subscription], to_jsonb((places ->> best.subscription)::bigint - 1));
+        if best.key is not null then
+            keys := keys || jsonb_build_object(
+                best.key, coalesce((keys ->> best.key)::bigint, best.key_concurrency) - 1);
+        end if;
+    end loop;
+    update /*schema*/delivery as d set waiting = true where d.id = any (passed);
+end
+$$;

@@ -1,0 +1,46 @@
+-- reap: jobs whose lease has run out are given to others. A crash is counted only where the worker was not seen for a while:
+-- one that lives, but could not renew, did not die.
+-- p_worker: all that this worker held, at once, because it has ended. p_begun: those that it had begun, where that is known;
+-- the others are as if they had not been claimed.
+-- Locks:  the limits of these types; then the jobs, SKIP LOCKED. Returns how many.
+-- Reads:  delivery by (subscription, lease_expires_at): only what has run out, at most p_limit.
+create or replace function /*schema*/reap(p_names text[], p_worker uuid default null, p_limit integer default 500,
+                                               p_begun bigint[] default null)
+    returns integer
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set jit = off
+as $$
+declare
+    job    /*schema*/delivery;
+    before timestamptz := case when p_worker is null then clock_timestamp() else 'infinity' end;
+    reaped integer := 0;
+begin
+    if not exists (select from /*schema*/delivery as d
+                   where d.subscription = any (p_names) and d.status = 'in_flight' and d.lease_expires_at < before) then
+        return 0;
+    end if;
+    perform /*schema*/hold_limits(p_names);
+    for job in
+        select d.* from /*schema*/delivery as d
+        where d.subscription = any (p_names) and d.status = 'in_flight'
+          and d.lease_expires_at < before and (p_worker is null or d.locked_by = p_worker)
+        order by d.subscription, d.lease_expires_at limit p_limit
+        for update skip locked
+    loop
+        perform /*schema*/release(
+            job,
+            case when p_worker is null and exists (
+                     select from /*schema*/worker as w
+                     where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
+                 when p_worker is not null and job.id <> all (p_begun) then 'back'
+                 else 'crashed' end,
+            p_worker => job.locked_by::text);
+        reaped := reaped + 1;
+    end loop;
+    return reaped;
+end
+$$;

@@ -1,0 +1,109 @@
+-- release: a job that was running is its worker's no more. p_verdict:
+--   later      it failed: pending again after p_delay; counted = this used an attempt
+--   dead       it failed for good: a dead letter
+--   back       handed back: as if it had not been claimed
+--   lapsed     its lease ran out, while its worker lives: the same, and noted
+--   crashed    its worker died: the attempt is given back and a crash counted; after the third it is a dead letter
+--   cancelled  it stopped because somebody wanted it to
+-- Back: retry, buried, back, cancelled; or superseded: while it ran, another job with its unique key was enqueued, to which
+-- it yields. The caller has locked the row, and the limits of its type before.
+create or replace function /*schema*/release(
+    p_job /*schema*/delivery, p_verdict text, p_delay double precision default 0, p_code text default null,
+    p_message text default null, p_counted boolean default true, p_worker text default null
+) returns text
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+as $$
+declare
+    job     /*schema*/delivery := p_job;
+    code    text := p_code;
+    message text := p_message;
+    told    text;
+begin
+    job.locked_by := null;
+    job.locked_at := null;
+    job.lease_token := null;
+    job.lease_expires_at := null;
+    job.cancelled_at := null;
+    case p_verdict
+        when 'later' then
+            told := 'retry';
+            job.status := 'pending';
+            job.run_at := clock_timestamp() + p_delay * interval '1 second';
+            job.attempts := job.attempts - (not p_counted)::integer;
+            job.crashes := 0;
+        when 'dead' then
+            told := 'buried';
+            job.status := 'failed';
+        when 'back' then
+            told := 'back';
+            job.status := 'pending';
+            job.attempts := job.attempts - 1;
+        when 'lapsed' then
+            told := 'back';
+            job.status := 'pending';
+            job.attempts := job.attempts - 1;
+            code := 'lease_lost';
+            message := 'its lease ran out while its worker was alive';
+        when 'crashed' then
+            job.crashes := job.crashes + 1;
+            job.attempts := job.attempts - 1;
+            code := 'worker_crash';
+            message := 'the process that ran it died: ' || job.crashes || case job.crashes when 1 then ' time' else ' times' end;
+            told := case when job.crashes >= 3 then 'buried' else 'retry' end;
+            job.status := case when job.crashes >= 3 then 'failed' else 'pending' end;
+            job.run_at := clock_timestamp();
+        when 'cancelled' then
+            told := 'cancelled';
+            job.status := 'discarded';
+            code := 'cancelled';
+            message := coalesce(p_message, 'it was cancelled while it ran');
+    end case;
+    if job.status = 'pending' and p_job.cancelled_at is not null then
+        told := 'cancelled';
+        job.status := 'discarded';
+        code := 'cancelled';
+        message := 'it was cancelled while it ran';
+    end if;
+    if code is not null then
+        job.last_error_code := code;
+        job.last_error := message;
+        job.first_failed_at := coalesce(job.first_failed_at, now());
+        job.failure_history := (case when jsonb_array_length(job.failure_history) >= 100 then job.failure_history - 0
+                                     else job.failure_history end)
+                               || /*schema*/failure(job.cycle, p_job.attempts, code, message, p_worker);
+    end if;
+    job.buried_at := case when job.status = 'failed' then now() end;
+    -- Two statements that may both find nobody: the index decides, and the second then yields.
+    for attempt in 1..2 loop
+        if job.status = 'pending' and job.unique_key is not null and (attempt = 2 or exists (
+            select from /*schema*/delivery as d
+            where d.subscription = job.subscription and d.unique_key = job.unique_key and d.status = 'pending')) then
+            told := 'superseded';
+            job.status := 'discarded';
+            job.failure_history := job.failure_history || jsonb_build_object(
+                'cycle', job.cycle, 'superseded_at', clock_timestamp());
+        end if;
+        if job.status = 'pending' and job.unique_key is not null then
+            begin
+                perform /*schema*/rewrite(job);
+                exit;
+            exception when unique_violation then
+                null;
+            end;
+        else
+            perform /*schema*/rewrite(job);
+            exit;
+        end if;
+    end loop;
+    if job.job_key is not null then
+        perform /*schema*/admit(job.subscription, job.job_key);
+    end if;
+    if job.status = 'pending' and job.run_at <= clock_timestamp() then
+        perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                          job.subscription);
+    end if;
+    return told;
+end
+$$;

@@ -1,0 +1,12 @@
+-- rewrite: what release has decided, in one place. The caller has locked the row.
+create or replace function /*schema*/rewrite(p_job /*schema*/delivery) returns void
+    language sql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+    update /*schema*/delivery as d
+    set status = p_job.status, run_at = p_job.run_at, attempts = p_job.attempts, crashes = p_job.crashes,
+        buried_at = p_job.buried_at, last_error_code = p_job.last_error_code, last_error = p_job.last_error,
+        first_failed_at = p_job.first_failed_at, failure_history = p_job.failure_history, locked_by = null,
+        locked_at = null, lease_token = null, lease_expires_at = null, cancelled_at = null
+    where d.id = p_job.id
+$$;

@@ -1,0 +1,46 @@
+-- route: the next events of a job's subscription become jobs, set-based; in their own transaction, as take. What has a
+-- receipt, or is owed already, is passed over. An event with a key of its producer's is one job while it waits, and once it is done.
+-- Back: the outcome of the take, and how many jobs came of it.
+create or replace function /*schema*/route(
+    p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer,
+    out outcome text, out routed bigint
+)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set jit = off
+as $$
+#variable_conflict use_column
+begin
+    with taken as materialized (
+        select t.* from /*schema*/take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
+    ),
+    made as (
+        insert into /*schema*/delivery (
+            subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, queue, priority,
+            job_key, unique_key, workspace_id)
+        select p_subscription, t.generation, 0, t.seq, t.id, t.event_type, 'pending', false, true, clock_timestamp(), p_queue,
+               p_priority, t.aggregate_id,
+               case when t.idempotency_key <> t.id::text then t.event_type || ':' || t.idempotency_key end,
+               t.workspace_id
+        from taken as t
+        where t.seq is not null
+          and not exists (
+              select from /*schema*/event_handled as h
+              where h.handler_name = p_subscription
+                and h.idempotency_key = case when t.idempotency_key <> t.id::text
+                                             then t.event_type || ':' || t.idempotency_key else t.id::text end)
+        order by t.seq
+        on conflict do nothing
+        returning generation
+    ),
+    poked as (
+        select pg_notify(case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
+                         p_subscription)
+        from (select distinct made.generation from made) as g
+    )
+    select (select t.outcome from taken as t where t.seq is null),
+           (select count(*) from made) + 0 * (select count(*) from poked)
+    into outcome, routed;
+end
+$$;

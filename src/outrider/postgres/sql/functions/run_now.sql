@@ -1,0 +1,46 @@
+-- run_now: a job that waits for its time does not wait any more. due; running (it is running); dead (replay it); done;
+-- cancelled; not_found.
+create or replace function /*schema*/run_now(p_job_id uuid, p_subscription text default null)
+    returns table (subscription text, outcome text)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    job  /*schema*/delivery;
+    seen boolean := false;
+begin
+    for job in
+        select d.* from /*schema*/delivery as d
+        where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
+        order by d.id for update
+    loop
+        seen := true;
+        subscription := job.subscription;
+        outcome := case job.status when 'pending' then 'due' when 'in_flight' then 'running' when 'failed' then 'dead'
+                                   else 'cancelled' end;
+        if job.status = 'pending' then
+            update /*schema*/delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
+            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                              job.subscription);
+        end if;
+        return next;
+    end loop;
+    if not seen then
+        return query
+        select h.handler_name, 'done' from /*schema*/subscription as s
+        left join lateral (select o.* from /*schema*/outbox as o where o.id = p_job_id limit 1) as o on true
+        join /*schema*/event_handled as h
+            on h.handler_name = s.name
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, p_job_id::text)
+        where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
+        if not found then
+            subscription := p_subscription;
+            outcome := 'not_found';
+            return next;
+        end if;
+    end if;
+end
+$$;

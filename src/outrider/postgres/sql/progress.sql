@@ -1,0 +1,9 @@
+-- progress: how far jobs are, as they say. Each names its lease. What is being settled meanwhile is passed over: who waited
+-- here for one job, holding another, could be waited for.
+with said as materialized (
+    select d.id, p.progress
+    from unnest(%(deliveries)s::bigint[], %(tokens)s::bigint[], %(progress)s::text[]) as p (id, token, progress)
+    join /*schema*/delivery as d on d.id = p.id and d.lease_token = p.token and d.status = 'in_flight'
+    order by d.id for update of d skip locked
+)
+update /*schema*/delivery as d set progress = said.progress::jsonb from said where d.id = said.id

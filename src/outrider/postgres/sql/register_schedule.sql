@@ -1,0 +1,7 @@
+-- register_schedule: a new schedule begins now; one that has changed goes on from where it was.
+-- Locks:  its row.
+insert into /*schema*/schedule as s (name, job_type, cron, time_zone, fired_at)
+values (%(name)s, %(job_type)s, %(cron)s, %(time_zone)s, clock_timestamp())
+on conflict (name) do update
+set job_type = excluded.job_type, cron = excluded.cron, time_zone = excluded.time_zone, updated_at = clock_timestamp()
+returning s.name

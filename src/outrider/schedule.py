@@ -1,0 +1,143 @@
+"""What a schedule is, and which of its times get a job. Values and decisions only; what time it is, is passed in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
+from typing import Literal, TypedDict, get_args
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from outrider import names
+from outrider.errors import DeclarationError
+from outrider.event import spec_of
+from outrider.job import Job
+
+Missed = Literal["once", "skip", "all"]
+CRON_LENGTH = 200
+MOST_AT_ONCE = 1000
+"""So many times get their jobs in one transaction; the rest comes with the next."""
+ON_TIME = timedelta(minutes=1)
+"""What is not later than this was not missed."""
+
+
+class ScheduleOptions(TypedDict, total=False):
+    time_zone: str
+    """Whose clock the times are read from, like "Europe/Berlin". Default "UTC"."""
+    missed: Missed
+    """When no worker was there: "once" (the default): one job, for the newest of the times; "skip": none, if it is more
+    than a minute ago; "all": one for each of them."""
+    queue: str
+    """Workers can be told to serve some queues only. Default "default"."""
+    priority: int
+    """-100 to 100, more is sooner. Default 0."""
+    key: str | None
+    """What key_concurrency counts, instead of the field that the job names."""
+    workspace_id: str | None
+    """The tenant. Default: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    to: datetime
+    """How far the schedule has come."""
+    times: tuple[datetime, ...]
+    """Those that get a job; none when all of them are skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    cron: str
+    job: Job
+    name: str = ""
+    """By default the type of its job."""
+    time_zone: str = "UTC"
+    missed: Missed = "once"
+    queue: str = "default"
+    priority: int = 0
+    key: str | None = None
+    workspace_id: str | None = None
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.job, Job):
+            raise DeclarationError(f"{self.job!r:.60} cannot be scheduled: pass a job, like Report(), not its class")
+        object.__setattr__(self, "name", self.name or self.job_type)
+        if wrong := names.wrong_dotted(self.name, names.TYPE_BYTES):
+            raise DeclarationError(f"the name of the schedule {wrong}")
+        if self.missed not in get_args(Missed):
+            raise DeclarationError(f"{self.name}: missed={self.missed!r} is none of {', '.join(get_args(Missed))}")
+        object.__setattr__(self, "_zone", self._known_zone())
+        if wrong := self._wrong_cron():
+            raise DeclarationError(f"{self.name}: {self.cron!r:.60} is no schedule: {wrong}")
+
+    @property
+    def job_type(self) -> str:
+        return spec_of(type(self.job)).type
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first time after this one; None if there is none in fifty years."""
+        return next(self._times(after), None)
+
+    def due(self, last: datetime, now: datetime) -> Due | None:
+        """What came due since `last`; None if nothing did."""
+        if self.missed == "all":
+            times = tuple(islice(self._until(last, now), MOST_AT_ONCE))
+            return Due(times[-1], times) if times else None
+        newest = self._newest(last, now)
+        if newest is None:
+            return None
+        on_time = self.missed == "once" or now - newest <= ON_TIME
+        return Due(newest, (newest,) if on_time else ())
+
+    def _newest(self, last: datetime, now: datetime) -> datetime | None:
+        """Looked for backwards, in steps that grow: the last time may be years ago, with millions of others since."""
+        step = timedelta(minutes=1)
+        while True:
+            start = max(last, now - step)
+            found = deque(self._until(start, now), maxlen=1)
+            if found or start == last:
+                return found[0] if found else None
+            step *= 8
+
+    def _until(self, after: datetime, end: datetime) -> Iterator[datetime]:
+        for time in self._times(after):
+            if time > end:
+                return
+            yield time
+
+    def _times(self, after: datetime) -> Iterator[datetime]:
+        """In UTC, each later than the one before, which cronsim does not promise from within an hour that comes twice."""
+        for local in CronSim(self.cron, after.astimezone(self._zone)):
+            time = local.astimezone(UTC)
+            if time > after:
+                after = time
+                yield time
+
+    def _known_zone(self) -> tzinfo:
+        if self.time_zone == "UTC":
+            return UTC  # also where there is no time zone data
+        try:
+            return ZoneInfo(self.time_zone)
+        except (KeyError, ValueError, TypeError, OSError):
+            raise DeclarationError(
+                f"{self.name}: time_zone={self.time_zone!r:.60} is not known here: write it like 'Europe/Berlin'; a system "
+                "without time zone data needs the package tzdata"
+            ) from None
+
+    def _wrong_cron(self) -> str | None:
+        if not isinstance(self.cron, str) or len(self.cron) > CRON_LENGTH:
+            return f"write text of at most {CRON_LENGTH} characters"
+        try:
+            never = self.next(datetime(2024, 1, 1, tzinfo=UTC)) is None
+        except CronSimError as error:
+            reason = str(error)
+            return (
+                f"{reason[0].lower()}{reason[1:]}; the five fields are minute, hour, day of the month, month and day of the "
+                "week, like '0 3 * * MON'; with six, the first is the second"
+            )
+        return "there is no such day" if never else None
