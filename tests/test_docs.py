@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import psycopg
 import pytest
 from tests.postgres.embedded.conftest import place
 
-from outrider import Bury, Event, HandlerContext, Outrider, RetryPolicy
+from outrider import Bury, Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
 from outrider.errors import SchemaMismatch
+from outrider.signals import Fired, JobsCompleted
+from outrider.testing import expect
 
 __all__ = ["place"]
 
@@ -98,6 +101,56 @@ async def test_the_rights_in_the_guide_are_enough_and_no_more(database: str) -> 
                         await conn.rollback()
         finally:
             owner.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+class Chore(Job, type="docs.chore", key="n"):
+    n: int
+
+
+async def test_the_rights_in_the_guide_are_enough_for_jobs(database: str) -> None:
+    """Enqueued in Python, in SQL and by the clock, made of events; limited, failing, cancelled, handed back, renewed."""
+    [grants] = re.findall(
+        r"^```sql\n(grant usage.*?)^```", (ROOT / "docs/guide.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+
+    def declared(dsn: str) -> Outrider:
+        app, failed = Outrider(context="docs", dsn=dsn), set[int]()
+
+        @app.job(Chore, concurrency=3, key_concurrency=1, lease=1, retry=RetryPolicy(base="1ms", cap="1ms"))
+        async def chore(job: Chore, ctx: JobContext) -> None:
+            if job.n == 1 and job.n not in failed:
+                failed.add(job.n)
+                raise ValueError("once")
+            if job.n == 2:
+                ctx.progress(0.5)
+                await asyncio.sleep(1.5)
+
+        @app.job(on=Granted, name="docs.of_events")
+        async def of_events(event: Granted) -> None:
+            pass
+
+        app.schedule("* * * * * *", Chore(n=3), name="docs.every_second")
+        return app
+
+    async with declared(database) as owning:
+        await owning.migrate()
+    with psycopg.connect(database, autocommit=True) as owner:
+        role = f"role_{owner.info.dbname}"
+        app = declared(psycopg.conninfo.make_conninfo(database, user=role))
+        owner.execute(f"create role {role} login".encode())
+        try:
+            owner.execute(re.sub(r"\bapp\b", role, grants).encode())
+            long = expect(app, JobsCompleted, lambda each: any(run.key == "2" for run, _ in each.details()))
+            async with app, app.worker(), expect(app, Fired), long, app.connect() as conn:
+                await app.enqueue_many(conn, [Chore(n=n) for n in (1, 1, 2)])
+                await app.enqueue(conn, Chore(n=4), unique_key="four", on_conflict="debounce")
+                await conn.execute("select outrider.enqueue('docs.chore', '{\"n\": 5}')")
+                await app.publish(conn, Granted(name="job"))
+        finally:
+            owner.execute(f"drop owned by {role}; drop role {role}".encode())
+        left = owner.execute("select last_error from outrider.delivery where status = 'failed'").fetchall()
+        assert left == []
+        assert owner.execute("select 1 from outrider.event_handled").rowcount >= 6
 
 
 def test_the_readme_shows_the_quickstart() -> None:

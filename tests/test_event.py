@@ -20,9 +20,9 @@ from outrider.registry import EventSpec, Registry, registry
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[Event]]:
     """Every test declares in a registry of its own."""
-    fresh = Registry()
+    fresh = Registry[Event]()
     monkeypatch.setattr("outrider.event.registry", fresh)
     yield fresh
     assert not [model for model in registry if model.__module__ == __name__]
@@ -39,7 +39,7 @@ def envelope(payload: str, version: int = 1) -> Envelope:
     )
 
 
-def test_the_declaration_is_kept_apart_from_the_fields(own_registry: Registry) -> None:
+def test_the_declaration_is_kept_apart_from_the_fields(own_registry: Registry[Event]) -> None:
     class Placed(Event, type="orders.placed", version=4, key="key"):
         type: str
         version: str
@@ -104,7 +104,7 @@ def test_an_alias_is_read_back() -> None:
         ({"version": 2}, "version= needs a type="),
     ],
 )
-def test_a_declaration_that_cannot_work(options: dict[str, Any], message: str, own_registry: Registry) -> None:
+def test_a_declaration_that_cannot_work(options: dict[str, Any], message: str, own_registry: Registry[Event]) -> None:
     with pytest.raises(DeclarationError, match=message):
 
         class Bad(Event, **options):
@@ -120,7 +120,7 @@ def test_a_class_variable_is_no_key() -> None:
             shop: ClassVar[str] = "a"
 
 
-def test_a_subclass_without_a_type_is_no_event_of_its_own(own_registry: Registry) -> None:
+def test_a_subclass_without_a_type_is_no_event_of_its_own(own_registry: Registry[Event]) -> None:
     class Placed(Event, type="orders.placed"):
         total: int
 
@@ -146,7 +146,7 @@ def test_a_shared_ancestor_and_an_inherited_key() -> None:
     assert Placed(order_id="1", total=1).order_id == "1"
 
 
-def test_the_same_type_and_version_twice(own_registry: Registry) -> None:
+def test_the_same_type_and_version_twice(own_registry: Registry[Event]) -> None:
     class Placed(Event, type="orders.placed"):
         pass
 
@@ -163,7 +163,7 @@ def test_the_same_type_and_version_twice(own_registry: Registry) -> None:
     assert list(own_registry) == [Placed, Newer]
 
 
-def test_a_reloaded_module_replaces_its_class(own_registry: Registry) -> None:
+def test_a_reloaded_module_replaces_its_class(own_registry: Registry[Event]) -> None:
     def declare() -> type[Event]:
         class Placed(Event, type="orders.placed"):
             pass
@@ -175,7 +175,7 @@ def test_a_reloaded_module_replaces_its_class(own_registry: Registry) -> None:
     assert list(own_registry) == [again]
 
 
-def test_foreign_views_stand_beside_the_owner(own_registry: Registry) -> None:
+def test_foreign_views_stand_beside_the_owner(own_registry: Registry[Event]) -> None:
     class Placed(Event, type="orders.placed"):
         order_id: str
         total: int
@@ -247,7 +247,7 @@ def test_the_same_name_in_two_outer_classes_of_one_name(written: Path) -> None:
 
 
 @pytest.mark.parametrize("above", [0, 7])
-def test_a_reload_may_move_the_class(written: Path, own_registry: Registry, above: int) -> None:
+def test_a_reload_may_move_the_class(written: Path, own_registry: Registry[Event], above: int) -> None:
     written.write_text(declaring("Placed"))
     module = importlib.import_module("declared_again")
     written.write_text(declaring("Placed", above=above))
@@ -256,7 +256,7 @@ def test_a_reload_may_move_the_class(written: Path, own_registry: Registry, abov
     assert list(own_registry) == [module.Placed]
 
 
-def test_an_import_anew_may_move_the_class(written: Path, own_registry: Registry) -> None:
+def test_an_import_anew_may_move_the_class(written: Path, own_registry: Registry[Event]) -> None:
     written.write_text(declaring("Placed"))
     importlib.import_module("declared_again")
     del sys.modules["declared_again"]
@@ -267,14 +267,16 @@ def test_an_import_anew_may_move_the_class(written: Path, own_registry: Registry
 
 
 @pytest.mark.parametrize("cells", [("<stdin>", "<stdin>"), ("/tmp/ipykernel_7/1.py", "/tmp/ipykernel_7/2.py")])
-def test_a_cell_of_a_notebook_may_be_changed_and_run_again(own_registry: Registry, cells: tuple[str, str]) -> None:
+def test_a_cell_of_a_notebook_may_be_changed_and_run_again(
+    own_registry: Registry[Event], cells: tuple[str, str]
+) -> None:
     space: dict[str, Any] = {"__name__": "__main__"}
     for above, cell in enumerate(cells):
         exec(compile(declaring("Placed", above=above), cell, "exec"), space)
     assert list(own_registry) == [space["Placed"]]
 
 
-def test_a_factory_may_be_called_twice(own_registry: Registry) -> None:
+def test_a_factory_may_be_called_twice(own_registry: Registry[Event]) -> None:
     def make() -> type[Event]:
         return create_model("Placed", __base__=Event, __cls_kwargs__={"type": "orders.again"}, total=(int, ...))
 
@@ -330,7 +332,9 @@ async def later(payload: dict[str, Any]) -> dict[str, Any]:
         ({"type": None, "deprecated_after": "2027-01-31"}, "Bad: deprecated_after= needs a type="),
     ],
 )
-def test_upcasters_and_ends_that_cannot_work(options: dict[str, Any], message: str, own_registry: Registry) -> None:
+def test_upcasters_and_ends_that_cannot_work(
+    options: dict[str, Any], message: str, own_registry: Registry[Event]
+) -> None:
     with pytest.raises(DeclarationError, match=message):
 
         class Bad(Event, **({"type": "a.b"} | options)):

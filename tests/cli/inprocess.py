@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import cli
+from outrider.event import Event
 from outrider.registry import Registry
 
 
@@ -25,8 +26,9 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("OUTRIDER_", "PG"))]:
             patch.delenv(name)
-        fresh = Registry()
+        fresh: Registry[Event] = Registry()
         patch.setattr("outrider.event.registry", fresh)
+        patch.setattr("outrider.job.jobs", Registry())
         patch.setattr("outrider.cli.declared.registry", fresh)
         patch.setattr(sys, "dont_write_bytecode", True)
         patch.setattr(sys, "path", list(sys.path))

@@ -23,6 +23,10 @@ def test_version(outrider: Run) -> None:
         ["demo"],
         ["worker"],
         *(["subscription", verb] for verb in ("list", "pause", "resume", "rename", "retire")),
+        *(["job", verb] for verb in ("list", "show", "cancel", "run-now")),
+        *(["dlq", verb] for verb in ("list", "show", "replay", "discard")),
+        ["generations"],
+        ["generations", "move"],
     ],
 )
 def test_help_teaches(outrider: Run, command: list[str]) -> None:
@@ -35,7 +39,7 @@ def test_help_teaches(outrider: Run, command: list[str]) -> None:
 
 def test_help_lists_the_commands(outrider: Run) -> None:
     done = outrider("--help")
-    assert all(command in done.stdout for command in ("demo", "dev", "migrate", "worker", "subscription"))
+    assert all(command in done.stdout for command in ("demo", "dev", "migrate", "worker", "subscription", "job", "dlq"))
 
 
 def test_the_command_line_declares_no_events() -> None:

@@ -96,13 +96,13 @@ def test_for_programs(database: str, tmp_path: Path) -> None:
     asyncio.run(busy(database))
     told = json.loads(inprocess.run(tmp_path, "status", "--dsn", database, "--json").stdout)
     assert (told["schema"], told["version"], told["pending"], told["seq"]) == ("outrider", known()[-1].version, [], 4)
-    assert told["paused_at"] is None
+    assert (told["paused_at"], told["jobs"]) == (None, {})
     [standing] = told["subscriptions"]
     assert standing.pop("oldest_owed_at") is not None
     assert standing == {
         "name": "shop.effect", "kind": "handler", "context": "shop", "event_types": ["dispatch.placed"], "partitions": 1,
         "order": "key", "states": ["running"], "paused_at": None, "lag": 1, "oldest_is_certain": True, "parked": 1,
-        "dead": 1, "orphaned": None,
+        "running": 0, "dead": 1, "orphaned": None,
         "positions": [
             {"generation": 0, "served_by": 0, "seq": 3, "lag": 1, "failures": 0, "open_until": None,
              "workers": ["host:11"]},

@@ -318,8 +318,8 @@ async def test_a_child_notices_by_itself_that_it_is_alone(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--app", "shop:app", "--handlers", "shop.cuont"], "no handler is called 'shop.cuont'; the app declares: shop.c"),
-        (["--app", "shop:app", "--exclude", "shop.*"], "no handler is left"),
+        (["--app", "shop:app", "--handlers", "shop.cuont"], "no handler or job is called 'shop.cuont'; the app declares: "),
+        (["--app", "shop:app", "--exclude", "shop.*"], "no handler or job is left"),
         (["--app", "shop:app", "--grace", "soon"], "--grace: "),
         (["--app", "shop:app", "--class", "Not Good"], "--class: "),
         (["--app", "empty:app"], "the app declares no handler"),

@@ -16,10 +16,11 @@ from tests.dispatch.shop import SOON, Cancelled, Placed, Shop, opened
 from tests.dispatch.test_worker import WAIT, Heard
 
 from outrider import Envelope, HandlerContext, Outrider
+from outrider.dispatch.channels import counterpart
 from outrider.dispatch.generations import Generations
 from outrider.dispatch.tail import Step, Tail
 from outrider.dispatch.wake import Polling
-from outrider.dispatch.worker import Worker, counterpart
+from outrider.dispatch.worker import Worker
 from outrider.errors import CursorError
 from outrider.postgres import generations, subscriptions, workers
 from outrider.postgres.session import AsyncSession

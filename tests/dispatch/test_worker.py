@@ -14,7 +14,8 @@ from tests.proxy import Proxy
 
 from outrider import Backoff, HandlerContext, Outrider
 from outrider.config import Settings
-from outrider.dispatch.worker import Worker, channels, polling
+from outrider.dispatch.channels import channels, polling
+from outrider.dispatch.worker import Worker
 from outrider.signals import ListenerDown, ListenerUp, Settled, Signal, Skipped, Taken, Woken, WorkerDown
 
 WAIT = 15

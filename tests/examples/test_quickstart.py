@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID
 
 from tests.postgres.embedded.conftest import place
 
@@ -13,11 +14,14 @@ __all__ = ["place"]
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
 
-def test_quickstart_invoices_its_order_at_every_run(place: Path) -> None:
+def test_quickstart_invoices_its_order_and_mails_the_receipt_at_every_run(place: Path) -> None:
     for _ in range(2):
         command = [sys.executable, str(QUICKSTART)]
         done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-        invoiced, drained = done.stdout.splitlines()
-        assert invoiced.startswith("invoiced 9.90 for order ")
-        assert drained == "1 handled, 0 parked, 0 buried, 0 conceded"
+        invoiced, mailed, drained = done.stdout.splitlines()
+        order = invoiced.removeprefix("invoiced 9.90 for order ")
+        assert str(UUID(order)) == order
+        assert mailed == f"mailing the receipt of order {order}, attempt 1"
+        counts = "1 handled, 0 parked, 0 buried, 0 conceded; 1 job done, 0 attempts failed, 0 jobs buried"
+        assert drained == counts

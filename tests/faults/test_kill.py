@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults import subject
+from tests.faults import subject, test_jobs_kill
 from tests.faults.nursery import Nursery
 from tests.faults.subject import Producer
 from tests.oracle import Oracle, check
 
 from outrider import failpoint
 
+POINTS = ("take.sent", "take.done", "handle.before", "handle.after", "commit.before", "commit.after", "rollback.after")
 ENDS = {"exit": failpoint.EXIT_CODE, "kill": -9}
 
 
@@ -40,7 +41,7 @@ async def die_at(dsn: str, folder: Path, point: str, seeds: range, handlers: str
     check(dsn, oracle, crashes=len(seeds))
 
 
-@pytest.mark.parametrize("point", sorted(failpoint.POINTS))
+@pytest.mark.parametrize("point", POINTS)
 async def test_a_worker_that_dies_at(database: str, tmp_path: Path, point: str, long: bool) -> None:
     """Once by exit, once by SIGKILL; the others then find what it left."""
     await die_at(database, tmp_path, point, range(20 if long else 2))
@@ -61,7 +62,8 @@ async def test_no_point_is_out_of_the_way(database: str, tmp_path: Path) -> None
     await Producer(database, oracle).burst(10, failing=0.5)
     failpoint.load({"OUTRIDER_FAIL_LOG": str(log)})
     await subject.finish(database, oracle)
-    assert set(log.read_text().split()) == failpoint.POINTS
+    assert set(log.read_text().split()) == set(POINTS)
+    assert {*POINTS, *test_jobs_kill.POINTS} == failpoint.POINTS
     check(database, oracle)
 
 

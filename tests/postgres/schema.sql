@@ -1,5 +1,29 @@
 CREATE SCHEMA outrider;
 
+CREATE TYPE outrider.claimed AS (
+	head jsonb,
+	delivery bigint,
+	token bigint,
+	subscription text,
+	lease double precision,
+	attempt integer,
+	crashes integer,
+	queue text,
+	priority smallint,
+	run_at timestamp with time zone,
+	id uuid,
+	event_type text,
+	event_version integer,
+	occurred_at timestamp with time zone,
+	source text,
+	generation bigint,
+	workspace_id text,
+	key text,
+	payload text,
+	trace_context text,
+	event jsonb
+);
+
 CREATE TYPE outrider.taken AS (
 	outcome text,
 	partition integer,
@@ -29,6 +53,44 @@ CREATE TYPE outrider.taken AS (
 	origin text
 );
 
+CREATE FUNCTION outrider.admit(p_subscription text, p_key text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    next "outrider".delivery;
+begin
+    with recursive step as (
+        (select w.priority from "outrider".delivery as w
+         where w.subscription = p_subscription and w.job_key = p_key and w.waiting
+         order by w.priority limit 1)
+        union all
+        select above.priority from step
+        cross join lateral (
+            select w.priority from "outrider".delivery as w
+            where w.subscription = p_subscription and w.job_key = p_key and w.waiting and w.priority > step.priority
+            order by w.priority limit 1) as above
+    ),
+    first as materialized (
+        select w.id from step
+        cross join lateral (
+            select w.id, w.run_at from "outrider".delivery as w
+            where w.subscription = p_subscription and w.job_key = p_key and w.waiting and w.priority = step.priority
+            order by w.run_at, w.id limit 1 for update skip locked) as w
+        order by w.run_at - step.priority * interval '1 minute', w.run_at, w.id limit 1
+    )
+    update "outrider".delivery as d set waiting = false
+    from first where d.id = first.id
+    returning d.* into next;
+    if found then
+        perform pg_notify(case next.generation when 0 then 'outbox_default' else 'outbox_gen_' || next.generation end,
+                          p_subscription);
+    end if;
+end
+$$;
+
 CREATE FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -43,6 +105,274 @@ begin
     where d.id = p_delivery and d.status = 'pending'
     returning d.* into buried;
     perform "outrider".promote(buried.subscription, buried.generation, array[buried.ordering_key]);
+end
+$$;
+
+CREATE FUNCTION outrider.cancel(p_job_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    job  "outrider".delivery;
+    who  text := coalesce(p_by, session_user);
+    seen boolean := false;
+begin
+    perform "outrider".hold_limits(array(
+        select d.subscription from "outrider".delivery as d where d.event_id = p_job_id and d.queue is not null));
+    for job in
+        select d.* from "outrider".delivery as d
+        where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
+        order by d.id for update
+    loop
+        seen := true;
+        subscription := job.subscription;
+        if job.status = 'in_flight' then
+            update "outrider".delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
+            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                              job.subscription);
+            outcome := 'cancelling';
+        elsif job.status in ('pending', 'failed') then
+            update "outrider".delivery as d
+            set status = 'discarded', waiting = false, last_error_code = 'cancelled',
+                last_error = coalesce(p_reason, 'it was cancelled before it ran'),
+                failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
+                    'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', p_reason))
+            where d.id = job.id;
+            if job.job_key is not null and not job.waiting then
+                perform "outrider".admit(job.subscription, job.job_key);
+            end if;
+            outcome := 'cancelled';
+        else
+            outcome := 'cancelled';
+        end if;
+        if job.status <> 'discarded' then
+            insert into "outrider".audit (by, action, subscription, event_id, details)
+            values (who, 'cancel', job.subscription, p_job_id,
+                    jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'status', job.status)));
+        end if;
+        return next;
+    end loop;
+    if not seen then
+        return query
+        select h.handler_name, 'done' from "outrider".subscription as s
+        left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
+        join "outrider".event_handled as h
+            on h.handler_name = s.name
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, p_job_id::text)
+        where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
+        if not found then
+            subscription := p_subscription;
+            outcome := 'not_found';
+            return next;
+        end if;
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint DEFAULT 0, p_queues text[] DEFAULT NULL::text[], p_suspect boolean DEFAULT true) RETURNS SETOF outrider.claimed
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    last    "outrider".claimed;
+    due_in  double precision;
+    stop    bigint[];
+    moment  timestamptz;
+    lapses  timestamptz;
+    places  tid[];
+    names   text[];
+    limited boolean;
+    lanes   record;
+    chosen  bigint[] := '{}';
+    wanted  integer := p_limit;
+    limits  record;
+    taken   integer := 0;
+    counted bigint;
+begin
+    perform "outrider".reap(p_names);
+    select array_agg(s.name order by s.name), bool_or(s.concurrency is not null or s.key_concurrency is not null)
+    into names, limited
+    from "outrider".subscription as s
+    where s.name = any (p_names) and s.paused_at is null
+      and not exists (select from "outrider".setting as p where p.name = 'paused' and p.value <> 0);
+    if limited then
+        perform "outrider".hold_limits(names);
+    end if;
+    moment := clock_timestamp();
+    stop := array(select d.id from "outrider".delivery as d
+                            where d.locked_by = p_worker and d.status = 'in_flight' and d.cancelled_at is not null);
+    if p_limit <= 0 then
+        last.head := jsonb_build_object('stop', stop);
+        return next last;
+        return;
+    end if;
+
+    lapses := (select min(next.lease_expires_at) + interval '10 milliseconds' from unnest(p_names) as n (name)
+               cross join lateral (
+                   select d.lease_expires_at from "outrider".delivery as d
+                   where d.subscription = n.name and d.status = 'in_flight'
+                   order by d.lease_expires_at limit 1) as next);
+
+    -- The lanes that hold anything, by skipping from one to the next.
+    with recursive lane as (
+        select first.* from unnest(names) as n (name)
+        cross join lateral (
+            select d.subscription, d.generation, d.queue, d.priority from "outrider".delivery as d
+            where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+            order by d.generation, d.queue, d.priority limit 1) as first
+        union all
+        select next.* from lane
+        cross join lateral (
+            select d.subscription, d.generation, d.queue, d.priority from "outrider".delivery as d
+            where d.subscription = lane.subscription
+              and (d.generation, d.queue, d.priority) > (lane.generation, lane.queue, lane.priority)
+              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+            order by d.generation, d.queue, d.priority limit 1) as next
+    )
+    select array_agg(lane.subscription) as subscription, array_agg(lane.generation) as generation,
+           array_agg(lane.queue) as queue, array_agg(lane.priority) as priority, count(*) as number
+    into lanes
+    from lane
+    where (p_queues is null or lane.queue = any (p_queues))
+      and (lane.generation = p_generation
+           or not "outrider".has_workers(lane.subscription, lane.generation, lane.queue));
+
+    if p_suspect then
+        chosen := array(
+            select picked.id
+            from (select n.name from unnest(names) as n (name)
+                  where not limited or "outrider".room(n.name, null) > 0 offset 0) as n
+            cross join lateral (
+                select d.id from "outrider".delivery as d
+                where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                  and d.crashes > 0 and d.run_at <= moment
+                  and (p_queues is null or d.queue = any (p_queues))
+                  and (d.generation = p_generation or not "outrider".has_workers(d.subscription, d.generation, d.queue))
+                  and (not limited or "outrider".room(d.subscription, d.job_key) > 0)
+                order by d.run_at, d.id limit 1 for update skip locked) as picked
+            limit 1);
+        wanted := wanted - cardinality(chosen);
+    end if;
+    if limited and wanted > 0 then
+        select p.* into limits from "outrider".pick_limited(
+            chosen, lanes.subscription, lanes.generation, lanes.queue, lanes.priority, wanted, moment) as p;
+        chosen := chosen || limits.picked;
+        due_in := case when limits.cut then 0 end;
+        lanes.number := 0;
+    end if;
+    -- A second time where others are about to take some of what was counted: whatever else is due, then.
+    for pass in 1..2 loop
+        wanted := p_limit - taken - cardinality(chosen);
+        exit when wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
+        with lane as materialized (
+            select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority)
+                as l (subscription, generation, queue, priority)
+            where lanes.number > 0
+        ),
+        -- How many of each lane are among the next; without locks, because it looks at more than it takes.
+        share as materialized (
+            select next.subscription, next.generation, next.queue, next.priority, count(*) as jobs
+            from (select lane.*, d.run_at from lane
+                  cross join lateral (
+                      select d.run_at, d.id from "outrider".delivery as d
+                      where d.subscription = lane.subscription and d.generation = lane.generation
+                        and d.queue = lane.queue and d.priority = lane.priority
+                        and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                        and d.run_at <= moment
+                      order by d.run_at, d.id limit wanted) as d
+                  where lanes.number > 1 and pass = 1
+                  order by d.run_at - lane.priority * interval '1 minute', d.run_at, d.id limit wanted) as next
+            group by 1, 2, 3, 4
+            union all
+            select lane.*, wanted from lane where lanes.number = 1 or pass = 2
+        ),
+        -- By their place in the table: it stays what it is while they are locked.
+        q as materialized (
+            (select picked.ctid as place from share
+             cross join lateral (
+                 select d.ctid, d.run_at, d.id from "outrider".delivery as d
+                 where d.subscription = share.subscription and d.generation = share.generation
+                   and d.queue = share.queue and d.priority = share.priority
+                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                   and d.run_at <= moment
+                 order by d.run_at, d.id limit share.jobs for update skip locked) as picked
+             order by picked.run_at - share.priority * interval '1 minute', picked.run_at, picked.id limit wanted)
+            union all
+            select d.ctid from "outrider".delivery as d where d.id = any (chosen)
+        )
+        select array_agg(q.place) into places from q;
+        return query select l.* from "outrider".lease(places, p_worker, moment) as l;
+        get diagnostics counted = row_count;
+        taken := taken + counted;
+        chosen := '{}';
+        exit when lanes.number <= 1 or taken = p_limit;
+    end loop;
+
+    if taken = p_limit then
+        due_in := 0;
+    elsif due_in is null then
+        due_in := extract(epoch from least(
+            (select min(next.run_at) from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority)
+                 as l (subscription, generation, queue, priority)
+             cross join lateral (
+                 select d.run_at from "outrider".delivery as d
+                 where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+                   and d.priority = l.priority and d.status = 'pending' and d.queue is not null and not d.waiting
+                   and d.crashes = 0 and d.run_at > moment
+                 order by d.run_at limit 1) as next),
+            (select min(next.run_at) from unnest(names) as n (name)
+             cross join lateral (
+                 select d.run_at from "outrider".delivery as d
+                 where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                   and d.crashes > 0 and d.run_at > moment
+                 order by d.run_at limit 1) as next),
+            lapses) - moment);
+        if due_in < 0 then
+            due_in := 0;
+        end if;
+    end if;
+    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1);
+    return next last;
+end
+$$;
+
+CREATE FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamp with time zone, p_limit integer) RETURNS SETOF outrider.claimed
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+    moment timestamptz := clock_timestamp();
+    places tid[];
+begin
+    if not exists (select from "outrider".subscription as s
+                   where s.name = p_subscription and s.paused_at is null and s.concurrency is null
+                     and s.key_concurrency is null)
+       or exists (select from "outrider".setting as p where p.name = 'paused' and p.value <> 0) then
+        return;
+    end if;
+    places := array(
+        select d.ctid from "outrider".delivery as d
+        where d.subscription = p_subscription and d.generation = p_generation and d.queue = p_queue
+          and d.priority = p_priority and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+          and d.run_at >= p_since and d.run_at <= moment
+        order by d.run_at, d.id limit p_limit for update skip locked);
+    if places <> '{}' then
+        return query select l.* from "outrider".lease(places, p_worker, moment) as l;
+    end if;
 end
 $$;
 
@@ -62,7 +392,7 @@ CREATE TABLE outrider.delivery (
     subscription text NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
     partition integer NOT NULL,
-    seq bigint NOT NULL,
+    seq bigint,
     event_id uuid NOT NULL,
     event_type text NOT NULL,
     ordering_key text,
@@ -86,12 +416,35 @@ CASE
     WHEN (last_error_code IS NOT NULL) THEN outrider.error_fingerprint(last_error_code, last_error)
     ELSE NULL::text
 END) STORED,
+    queue text,
+    priority smallint DEFAULT 0 NOT NULL,
+    job_key text,
+    unique_key text,
+    waiting boolean DEFAULT false NOT NULL,
+    event_version integer,
+    source text,
+    workspace_id text,
+    trace_context jsonb,
+    locked_by uuid,
+    locked_at timestamp with time zone,
+    lease_token bigint,
+    lease_expires_at timestamp with time zone,
+    cancelled_at timestamp with time zone,
+    progress jsonb,
     CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
-    CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])))),
-    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text])))
+    CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])) OR (queue IS NOT NULL))),
+    CONSTRAINT delivery_is_event_or_job CHECK (((seq IS NOT NULL) OR (queue IS NOT NULL))),
+    CONSTRAINT delivery_job_key_check CHECK (((octet_length(job_key) >= 1) AND (octet_length(job_key) <= 512))),
+    CONSTRAINT delivery_lease_check CHECK ((((status = 'in_flight'::text) = (lease_token IS NOT NULL)) AND ((status = 'in_flight'::text) = (lease_expires_at IS NOT NULL)))),
+    CONSTRAINT delivery_priority_check CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
+    CONSTRAINT delivery_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63))),
+    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text]))),
+    CONSTRAINT delivery_unique_key_check CHECK (((octet_length(unique_key) >= 1) AND (octet_length(unique_key) <= 900)))
 );
 
 COMMENT ON COLUMN outrider.delivery.generation IS 'the generation of the cursor that it belongs to';
+
+COMMENT ON COLUMN outrider.delivery.event_id IS 'the event; for an enqueued job the job itself';
 
 COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting; null = nothing';
 
@@ -101,9 +454,21 @@ COMMENT ON COLUMN outrider.delivery.reached IS 'the cursor has come past it, so 
 
 COMMENT ON COLUMN outrider.delivery.suspect IS 'was in a batch whose worker died again and again: runs alone, counted before it runs';
 
-COMMENT ON COLUMN outrider.delivery.payload IS 'what its handler gets instead of the event''s own: it was edited for a replay';
+COMMENT ON COLUMN outrider.delivery.payload IS 'of an enqueued job; of an event: what its handler gets instead of its own, edited for a replay';
 
 COMMENT ON COLUMN outrider.delivery.fingerprint IS 'errors with the same one have the same cause, as far as their texts say';
+
+COMMENT ON COLUMN outrider.delivery.queue IS 'null = no job, but a failed event';
+
+COMMENT ON COLUMN outrider.delivery.priority IS 'one step is worth a minute of waiting';
+
+COMMENT ON COLUMN outrider.delivery.unique_key IS 'at most one pending job of a type has it';
+
+COMMENT ON COLUMN outrider.delivery.waiting IS 'as many with its key are running as may';
+
+COMMENT ON COLUMN outrider.delivery.lease_token IS 'whoever settles must name it: a worker that lost its lease cannot';
+
+COMMENT ON COLUMN outrider.delivery.cancelled_at IS 'somebody wants it to stop';
 
 CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.delivery
     LANGUAGE plpgsql STABLE
@@ -126,8 +491,8 @@ begin
           and (p_since is null or d.buried_at >= p_since)
           and (p_until is null or d.buried_at < p_until)
           and (p_generation is null or d.generation = p_generation)
-          and (p_workspace_id is null or p_workspace_id = (
-              select o.workspace_id from "outrider".outbox as o where o.seq = d.seq))
+          and (p_workspace_id is null or p_workspace_id = coalesce(d.workspace_id, (
+              select o.workspace_id from "outrider".outbox as o where o.seq = d.seq)))
         order by d.id limit p_limit) as d
     where p_subscription is null or s.name = p_subscription
     order by d.id limit p_limit;
@@ -158,6 +523,104 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.enqueue(job_type text, payload jsonb DEFAULT '{}'::jsonb, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, priority integer DEFAULT 0, unique_key text DEFAULT NULL::text, on_conflict text DEFAULT 'keep'::text, queue text DEFAULT 'default'::text, key text DEFAULT NULL::text, job_version integer DEFAULT 1, source text DEFAULT 'sql'::text, workspace_id text DEFAULT NULL::text, trace_context jsonb DEFAULT NULL::jsonb) RETURNS uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_variable
+declare
+    bytes   bigint := octet_length(payload::text);
+    allowed bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
+begin
+    if job_type is null or job_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' or octet_length(job_type) > 63 then
+        raise 'job type % is not lower-case words joined by dots, of at most 63 bytes',
+            coalesce(quote_literal(job_type), 'NULL') using errcode = 'OR004';
+    end if;
+    if payload is null or jsonb_typeof(payload) <> 'object' then
+        raise '% was not enqueued: the payload must be a JSON object', job_type using errcode = 'OR004';
+    end if;
+    if bytes > allowed then
+        raise '% was not enqueued: its payload has % bytes, the limit is %', job_type, bytes, allowed
+            using errcode = 'OR004', hint = 'The setting payload_max_bytes holds the limit.';
+    end if;
+    if on_conflict is null or on_conflict not in ('keep', 'replace', 'debounce') then
+        raise '% was not enqueued: on_conflict is keep, replace or debounce, not %', job_type,
+            quote_nullable(on_conflict) using errcode = 'OR004';
+    end if;
+    if priority is null or priority not between -100 and 100 then
+        raise '% was not enqueued: priority % is not between -100 and 100', job_type, quote_nullable(priority)
+            using errcode = 'OR004';
+    end if;
+    if queue is null or queue !~ '^[a-z][a-z0-9_]*$' or octet_length(queue) > 63 then
+        raise '% was not enqueued: queue % is not a lower-case word', job_type, quote_nullable(queue)
+            using errcode = 'OR004';
+    end if;
+    if unique_key = '' or key = '' then
+        raise '% was not enqueued: an empty key or unique key', job_type
+            using errcode = 'OR004', hint = 'Leave it out, or pass NULL.';
+    end if;
+    if octet_length(unique_key) > 512 or octet_length(key) > 512 then
+        raise '% was not enqueued: a key or unique key of more than 512 bytes', job_type using errcode = 'OR004';
+    end if;
+    return ("outrider".enqueue_one(
+        job_type, payload, null, run_at, priority, unique_key, on_conflict, queue, key, job_version, source,
+        coalesce(workspace_id, nullif(current_setting('app.workspace_id', true), '')), trace_context,
+        coalesce(nullif(current_setting('outrider.generation', true), '')::bigint, 0))).job_id;
+end
+$_$;
+
+CREATE FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid DEFAULT NULL::uuid, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT 0, p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'keep'::text, p_queue text DEFAULT 'default'::text, p_key text DEFAULT NULL::text, p_version integer DEFAULT 1, p_source text DEFAULT 'sql'::text, p_workspace_id text DEFAULT NULL::text, p_trace_context jsonb DEFAULT NULL::jsonb, p_generation bigint DEFAULT 0, p_poke boolean DEFAULT true, OUT job_id uuid, OUT outcome text) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    due    timestamptz := coalesce(p_run_at, clock_timestamp());
+    before "outrider".delivery;
+begin
+    if p_poke and coalesce(current_setting('outrider.notify', true), '') not in ('off', 'after_commit') then
+        perform pg_notify(case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
+    end if;
+    loop
+        insert into "outrider".delivery (
+            subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
+            status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
+        values (
+            p_job_type, p_generation, 0, coalesce(p_id, "outrider".uuid7()), p_job_type, p_version, p_source, p_workspace_id,
+            p_trace_context, 'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload)
+        on conflict do nothing
+        returning event_id into job_id;
+        if found then
+            outcome := 'created';
+            return;
+        end if;
+        -- Nobody claims it before the caller commits: it shall see what the caller has written.
+        select d.* into before from "outrider".delivery as d
+        where d.subscription = p_job_type and d.unique_key = p_unique_key and d.status = 'pending'
+        for key share;
+        if found and p_on_conflict = 'keep' then
+            job_id := before.event_id;
+            outcome := 'kept';
+            return;
+        end if;
+        update "outrider".delivery as d
+        set payload = p_payload, event_version = p_version, source = p_source, workspace_id = p_workspace_id,
+            trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
+            job_key = p_key, waiting = false, attempts = 0, crashes = 0,
+            run_at = case p_on_conflict when 'replace' then due else greatest(d.run_at, due) end
+        where d.id = before.id and d.status = 'pending'
+        returning d.event_id into job_id;
+        if found then
+            outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
+            if before.job_key is not null and not before.waiting then  -- another of that key may come first now
+                perform "outrider".admit(p_job_type, before.job_key);
+            end if;
+            return;
+        end if;
+        -- It was claimed in between: the next insert will do, unless there is a third.
+    end loop;
+end
+$$;
+
 CREATE FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -165,6 +628,24 @@ CREATE FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text
     select jsonb_strip_nulls(jsonb_build_object(
         'cycle', p_cycle, 'attempt', p_attempt, 'at', clock_timestamp(), 'code', p_code, 'message', p_message,
         'worker', p_worker, 'batch', p_batch))
+$$;
+
+CREATE FUNCTION outrider.fire(p_name text, p_seen timestamp with time zone, p_to timestamp with time zone, p_times timestamp with time zone[], p_job_type text, p_payload jsonb, p_queue text, p_priority integer, p_version integer, p_source text, p_key text, p_workspace_id text, p_generation bigint, p_poke boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform from "outrider".schedule as s where s.name = p_name and s.fired_at = p_seen for update skip locked;
+    if not found then
+        return false;
+    end if;
+    update "outrider".schedule as s set fired_at = p_to where s.name = p_name;
+    perform "outrider".enqueue_one(
+        p_job_type, p_payload, null, t.at, p_priority, null, 'keep', p_queue, p_key, p_version, p_source, p_workspace_id,
+        null, p_generation, p_poke)
+    from unnest(p_times) as t (at);
+    return true;
+end
 $$;
 
 CREATE FUNCTION outrider.fold_generation(p_subscription text, p_generation bigint) RETURNS boolean
@@ -266,6 +747,29 @@ CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
     ), 0)
 $$;
 
+CREATE FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return exists (select from "outrider".worker as w
+                   where w.generation = p_generation and p_subscription = any (w.subscriptions)
+                     and p_subscription <> all (w.unable) and not w.stopping
+                     and (w.queues is null or p_queue = any (w.queues))
+                     and w.seen_at > now() - interval '30 seconds');
+end
+$$;
+
+CREATE FUNCTION outrider.hold_limits(p_names text[]) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select pg_advisory_xact_lock(hashtextextended('"outrider".' || limited.name, 6))
+    from (select s.name from "outrider".subscription as s
+          where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null)
+          order by s.name) as limited
+$$;
+
 CREATE FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) RETURNS SETOF xid8
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -297,6 +801,43 @@ begin
         )
         select above.tx from above where above.tx is not null;
     end if;
+end
+$$;
+
+CREATE FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp with time zone) RETURNS SETOF outrider.claimed
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    token bigint := nextval('"outrider".lease_token');
+begin
+    return query
+    with leased as (
+        update "outrider".delivery as d
+        set status = 'in_flight', attempts = d.attempts + 1, locked_by = p_worker, locked_at = p_moment,
+            lease_token = token, lease_expires_at = p_moment + coalesce(s.lease, interval '5 minutes')
+        from unnest(p_places) as q (place), "outrider".subscription as s
+        where d.ctid = q.place and s.name = d.subscription
+        returning d.*, extract(epoch from d.lease_expires_at - p_moment)::double precision as lease
+    )
+    select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.priority, t.run_at,
+           t.event_id, t.event_type, coalesce(o.event_version, t.event_version), coalesce(o.occurred_at, t.created_at),
+           coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
+           coalesce(o.aggregate_id, t.job_key), coalesce(t.payload, o.payload)::text,
+           coalesce(o.trace_context, t.trace_context)::text,
+           case when o.seq is not null then jsonb_build_object(
+               'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
+               'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,
+               'idempotency_key', coalesce(o.idempotency_key, o.id::text), 'origin', o.origin) end
+    from leased as t
+    left join lateral (select o.* from "outrider".outbox as o where o.seq = t.seq limit 1) as o on t.seq is not null
+    order by t.run_at - t.priority * interval '1 minute', t.run_at, t.id;
 end
 $$;
 
@@ -408,12 +949,13 @@ begin
         order by c.generation, c.partition for update;
         insert into "outrider".delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            failure_history)
+            failure_history, queue, job_key)
         select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
                case s.ordering when 'total' then '' when 'key' then o.aggregate_id end, 'discarded', false, true, now(),
-               coalesce(h.failure_history, '[]')
+               coalesce(h.failure_history, '[]'), case s.kind when 'job' then 'default' end,
+               case s.kind when 'job' then o.aggregate_id end
         from "outrider".outbox as o
-        join "outrider".subscription as s on s.name = p_subscription and s.kind = 'handler'
+        join "outrider".subscription as s on s.name = p_subscription and s.kind in ('handler', 'job')
         join "outrider".event_handled as h
             on h.handler_name = s.name
            and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
@@ -423,7 +965,7 @@ begin
               and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (s.partitions - 1)
             order by c.generation desc limit 1) as place
         where o.id = p_event_id
-        on conflict (subscription, seq) do nothing;
+        on conflict (subscription, seq) where seq is not null do nothing;
     end if;
     -- What is gone when its line is ours at last has been handled meanwhile, and is found there.
     select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes
@@ -547,7 +1089,7 @@ begin
           -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
           and not exists (select from "outrider".withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
-        on conflict (subscription, seq) do nothing
+        on conflict (subscription, seq) where seq is not null do nothing
         returning seq, ordering_key
     ),
     parked as (
@@ -570,6 +1112,124 @@ begin
     update "outrider".delivery as d set run_at = broken.later
     from broken where broken.spared and d.subscription = p_subscription and d.seq = broken.seq;
     return told;
+end
+$$;
+
+CREATE FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+    lane     record;
+    job      record;
+    places   jsonb := '{}';
+    keys     jsonb := '{}';
+    spare    jsonb;
+    key      text;
+    room     bigint;
+    mine     bigint;
+    number   integer;
+    passed   bigint[] := '{}';
+    best     record;
+    candidates bigint[] := '{}';
+begin
+    picked := '{}';
+    cut := false;
+    -- What each type has room for, without what this claim has picked.
+    for lane in
+        select n.name, s.concurrency, s.key_concurrency,
+               s.concurrency - (select count(*) from "outrider".delivery as d
+                                where d.subscription = n.name and d.status = 'in_flight')
+                             - (select count(*) from "outrider".delivery as d
+                                where d.id = any (p_chosen) and d.subscription = n.name) as room
+        from (select distinct u.name from unnest(p_subscriptions) as u (name)) as n
+        join "outrider".subscription as s on s.name = n.name
+    loop
+        places := places || jsonb_build_object(lane.name, least(coalesce(lane.room, p_wanted), p_wanted));
+        -- And each key of those that run, read once: by its key each would be found among all that wait for it.
+        if lane.key_concurrency is not null then
+            keys := keys || coalesce((
+                select jsonb_object_agg(lane.name || ' ' || taken.job_key, lane.key_concurrency - taken.number)
+                from (select each.job_key, count(*) as number
+                      from (select d.job_key from "outrider".delivery as d
+                            where d.subscription = lane.name and d.status = 'in_flight'
+                            union all
+                            select d.job_key from "outrider".delivery as d
+                            where d.id = any (p_chosen) and d.subscription = lane.name) as each
+                      where each.job_key is not null
+                      group by each.job_key) as taken), '{}');
+        end if;
+    end loop;
+    for lane in
+        select l.subscription, l.generation, l.queue, l.priority, s.key_concurrency
+        from unnest(p_subscriptions, p_generations, p_queues, p_priorities) as l (subscription, generation, queue, priority)
+        join "outrider".subscription as s on s.name = l.subscription
+    loop
+        room := (places ->> lane.subscription)::bigint;
+        if room <= 0 then
+            continue;
+        end if;
+        if lane.key_concurrency is null then
+            candidates := candidates || array(
+                select d.id from "outrider".delivery as d
+                where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+                  and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting
+                  and d.crashes = 0 and d.run_at <= p_moment
+                order by d.run_at, d.id limit room for update skip locked);
+            continue;
+        end if;
+        -- Each lane may fill the room of a key: which of them does is decided over all lanes.
+        spare := '{}';
+        number := 0;
+        for job in
+            select d.id, d.job_key from "outrider".delivery as d
+            where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+              and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting
+              and d.crashes = 0 and d.run_at <= p_moment
+            order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked
+        loop
+            exit when room <= 0;
+            number := number + 1;
+            if job.job_key is not null then
+                key := lane.subscription || ' ' || job.job_key;
+                mine := coalesce((spare ->> key)::bigint, (keys ->> key)::bigint, lane.key_concurrency);
+                if mine <= 0 then
+                    passed := passed || job.id;
+                    continue;
+                end if;
+                spare := spare || jsonb_build_object(key, mine - 1);
+            end if;
+            room := room - 1;
+            candidates := candidates || job.id;
+        end loop;
+        cut := cut or room > 0 and number = greatest(1000, p_wanted);
+    end loop;
+
+    -- The best of them, as claim orders them, and of each type and key no more than it has room for.
+    for best in
+        select d.id, d.subscription, s.key_concurrency,
+               case when s.key_concurrency is not null then d.subscription || ' ' || d.job_key end as key
+        from "outrider".delivery as d join "outrider".subscription as s on s.name = d.subscription
+        where d.id = any (candidates)
+        order by d.run_at - d.priority * interval '1 minute', d.run_at, d.id
+    loop
+        exit when cardinality(picked) >= p_wanted;
+        continue when (places ->> best.subscription)::bigint <= 0;
+        if (keys ->> best.key)::bigint <= 0 then
+            passed := passed || best.id;
+            continue;
+        end if;
+        picked := picked || best.id;
+        places := jsonb_set(places, array[best.subscription], to_jsonb((places ->> best.subscription)::bigint - 1));
+        if best.key is not null then
+            keys := keys || jsonb_build_object(
+                best.key, coalesce((keys ->> best.key)::bigint, best.key_concurrency) - 1);
+        end if;
+    end loop;
+    update "outrider".delivery as d set waiting = true where d.id = any (passed);
 end
 $$;
 
@@ -652,6 +1312,45 @@ begin
 end
 $_$;
 
+CREATE FUNCTION outrider.reap(p_names text[], p_worker uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 500, p_begun bigint[] DEFAULT NULL::bigint[]) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+    job    "outrider".delivery;
+    before timestamptz := case when p_worker is null then clock_timestamp() else 'infinity' end;
+    reaped integer := 0;
+begin
+    if not exists (select from "outrider".delivery as d
+                   where d.subscription = any (p_names) and d.status = 'in_flight' and d.lease_expires_at < before) then
+        return 0;
+    end if;
+    perform "outrider".hold_limits(p_names);
+    for job in
+        select d.* from "outrider".delivery as d
+        where d.subscription = any (p_names) and d.status = 'in_flight'
+          and d.lease_expires_at < before and (p_worker is null or d.locked_by = p_worker)
+        order by d.subscription, d.lease_expires_at limit p_limit
+        for update skip locked
+    loop
+        perform "outrider".release(
+            job,
+            case when p_worker is null and exists (
+                     select from "outrider".worker as w
+                     where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
+                 when p_worker is not null and job.id <> all (p_begun) then 'back'
+                 else 'crashed' end,
+            p_worker => job.locked_by::text);
+        reaped := reaped + 1;
+    end loop;
+    return reaped;
+end
+$$;
+
 CREATE FUNCTION outrider.refuse_unsettled() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -690,6 +1389,11 @@ begin
     values (p_name, p_kind, p_context, p_event_types, p_partitions, p_ordering)
     on conflict (name) do nothing;
 
+    if found and p_event_types = '{}' then  -- a job that is only enqueued reads nothing
+        outcome := 'created';
+        partitions := p_partitions;
+        return;
+    end if;
     if found then
         r := pg_current_xact_id();
         with snapshot as materialized (
@@ -716,6 +1420,12 @@ begin
     if sub.kind <> p_kind or sub.context <> p_context then
         raise 'subscription "%" is registered as a % of context "%", not as a % of context "%"',
             p_name, sub.kind, sub.context, p_kind, p_context
+            using errcode = 'OR002', hint = 'Give the new one another name.';
+    end if;
+
+    if (sub.event_types = '{}') is distinct from (p_event_types = '{}') then
+        raise 'the job "%" is registered as one that is %, and cannot become the other', p_name,
+            case when sub.event_types = '{}' then 'enqueued' else 'made of events' end
             using errcode = 'OR002', hint = 'Give the new one another name.';
     end if;
 
@@ -755,6 +1465,151 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform pg_advisory_xact_lock(hashtextextended('"outrider".' || p_name, 6));
+    update "outrider".subscription as s
+    set lease = p_lease, timeout = p_timeout, concurrency = p_concurrency, key_concurrency = p_key_concurrency
+    where s.name = p_name
+      and (s.lease, s.timeout, s.concurrency, s.key_concurrency)
+          is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency);
+    if found then
+        update "outrider".delivery as d set waiting = false where d.subscription = p_name and d.waiting;
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.release(p_job outrider.delivery, p_verdict text, p_delay double precision DEFAULT 0, p_code text DEFAULT NULL::text, p_message text DEFAULT NULL::text, p_counted boolean DEFAULT true, p_worker text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    job     "outrider".delivery := p_job;
+    code    text := p_code;
+    message text := p_message;
+    told    text;
+begin
+    job.locked_by := null;
+    job.locked_at := null;
+    job.lease_token := null;
+    job.lease_expires_at := null;
+    job.cancelled_at := null;
+    case p_verdict
+        when 'later' then
+            told := 'retry';
+            job.status := 'pending';
+            job.run_at := clock_timestamp() + p_delay * interval '1 second';
+            job.attempts := job.attempts - (not p_counted)::integer;
+            job.crashes := 0;
+        when 'dead' then
+            told := 'buried';
+            job.status := 'failed';
+        when 'back' then
+            told := 'back';
+            job.status := 'pending';
+            job.attempts := job.attempts - 1;
+        when 'lapsed' then
+            told := 'back';
+            job.status := 'pending';
+            job.attempts := job.attempts - 1;
+            code := 'lease_lost';
+            message := 'its lease ran out while its worker was alive';
+        when 'crashed' then
+            job.crashes := job.crashes + 1;
+            job.attempts := job.attempts - 1;
+            code := 'worker_crash';
+            message := 'the process that ran it died: ' || job.crashes || case job.crashes when 1 then ' time' else ' times' end;
+            told := case when job.crashes >= 3 then 'buried' else 'retry' end;
+            job.status := case when job.crashes >= 3 then 'failed' else 'pending' end;
+            job.run_at := clock_timestamp();
+        when 'cancelled' then
+            told := 'cancelled';
+            job.status := 'discarded';
+            code := 'cancelled';
+            message := coalesce(p_message, 'it was cancelled while it ran');
+    end case;
+    if job.status = 'pending' and p_job.cancelled_at is not null then
+        told := 'cancelled';
+        job.status := 'discarded';
+        code := 'cancelled';
+        message := 'it was cancelled while it ran';
+    end if;
+    if code is not null then
+        job.last_error_code := code;
+        job.last_error := message;
+        job.first_failed_at := coalesce(job.first_failed_at, now());
+        job.failure_history := (case when jsonb_array_length(job.failure_history) >= 100 then job.failure_history - 0
+                                     else job.failure_history end)
+                               || "outrider".failure(job.cycle, p_job.attempts, code, message, p_worker);
+    end if;
+    job.buried_at := case when job.status = 'failed' then now() end;
+    -- Two statements that may both find nobody: the index decides, and the second then yields.
+    for attempt in 1..2 loop
+        if job.status = 'pending' and job.unique_key is not null and (attempt = 2 or exists (
+            select from "outrider".delivery as d
+            where d.subscription = job.subscription and d.unique_key = job.unique_key and d.status = 'pending')) then
+            told := 'superseded';
+            job.status := 'discarded';
+            job.failure_history := job.failure_history || jsonb_build_object(
+                'cycle', job.cycle, 'superseded_at', clock_timestamp());
+        end if;
+        if job.status = 'pending' and job.unique_key is not null then
+            begin
+                perform "outrider".rewrite(job);
+                exit;
+            exception when unique_violation then
+                null;
+            end;
+        else
+            perform "outrider".rewrite(job);
+            exit;
+        end if;
+    end loop;
+    if job.job_key is not null then
+        perform "outrider".admit(job.subscription, job.job_key);
+    end if;
+    if job.status = 'pending' and job.run_at <= clock_timestamp() then
+        perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                          job.subscription);
+    end if;
+    return told;
+end
+$$;
+
+CREATE FUNCTION outrider.renew(p_worker uuid, p_names text[]) RETURNS TABLE(delivery bigint, token bigint, lease double precision, cancelled boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    moment timestamptz := clock_timestamp();
+begin
+    with each as materialized (
+        select s.name, coalesce(s.lease, interval '5 minutes') as lease, s.timeout from "outrider".subscription as s
+        where s.name = any (p_names)
+    ),
+    held as materialized (
+        select d.id, each.lease from each join "outrider".delivery as d on d.subscription = each.name
+        where d.status = 'in_flight' and d.locked_by = p_worker and d.lease_expires_at < moment + each.lease * 0.9
+          and (each.timeout is null or d.locked_at + each.timeout + each.lease > moment)
+        for update of d skip locked
+    )
+    update "outrider".delivery as d set lease_expires_at = moment + held.lease from held where d.id = held.id;
+    return query
+    select d.id, d.lease_token, extract(epoch from d.lease_expires_at - moment)::double precision,
+           d.cancelled_at is not null
+    from "outrider".delivery as d
+    where d.subscription = any (p_names) and d.status = 'in_flight' and d.locked_by = p_worker;
+end
+$$;
+
 CREATE FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text DEFAULT NULL::text, p_new_generation bigint DEFAULT NULL::bigint, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb) RETURNS TABLE(delivery bigint, event_id uuid, subscription text, outcome text)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -769,7 +1624,9 @@ declare
     places    bigint[];
     held      bigint[] := '{}';
     handled   bigint[];
+    superseded bigint[];
     revived   bigint[];
+    violated  text;
 begin
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
@@ -780,7 +1637,7 @@ begin
             select distinct c.id from "outrider".delivery as d join "outrider".cursor as c
                 on c.subscription = d.subscription and c.partition = d.partition
                and c.generation in (d.generation, coalesce(p_new_generation, d.generation))
-            where d.id = any (p_deliveries));
+            where d.id = any (p_deliveries) and d.queue is null);
         exit when places <@ held;
         held := array(select locked.id from (
             select c.id from "outrider".cursor as c where c.id = any (places)
@@ -788,7 +1645,7 @@ begin
     end loop;
     -- Under the lock, so that the generation stays.
     select d.subscription into wrong from "outrider".delivery as d
-    where d.id = any (p_deliveries) and p_new_generation is not null
+    where d.id = any (p_deliveries) and p_new_generation is not null and d.queue is null
       and not exists (select from "outrider".cursor as c
                       where c.subscription = d.subscription and c.generation = p_new_generation);
     if found then
@@ -819,45 +1676,188 @@ begin
         handled := '{}';
     end if;
 
-    with back as (
-        update "outrider".delivery as d
-        set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false,
-            cycle = d.cycle + 1, run_at = now(), buried_at = null, payload = coalesce(p_payload, d.payload),
-            generation = coalesce(p_new_generation, d.generation),
-            -- What its cursor will not read any more need not wait for it.
-            reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
-                select from "outrider".subscription as s where s.name = d.subscription
-                   and (s.event_types is null or d.event_type = any (s.event_types))),
-            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
-                                    else d.failure_history end) || jsonb_strip_nulls(jsonb_build_object(
-                'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', replayer,
-                'forced', nullif(p_force, false), 'edited', nullif(p_payload is not null, false),
-                'generation', p_new_generation))
-        where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
-          and d.id <> all (handled)
-        returning d.id
-    )
-    select array_agg(back.id) into revived from back;
+    loop
+        -- Of the jobs with one unique key the newest is pending, or becomes so.
+        superseded := array(
+            select d.id from "outrider".delivery as d
+            where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+              and d.id <> all (handled) and d.unique_key is not null and exists (
+                select from "outrider".delivery as other
+                where other.subscription = d.subscription and other.unique_key = d.unique_key and other.id <> d.id
+                  and (other.status = 'pending'
+                       or other.id > d.id and other.id = any (p_deliveries) and other.id <> all (handled)
+                          and (other.status = 'failed' or (p_force and other.status = 'discarded')))));
+        begin
+            if p_payload is not null then
+                insert into "outrider".audit (by, action, subscription, event_id, details)
+                select replayer, 'edit', d.subscription, d.event_id,
+                       jsonb_build_object('payload', p_payload, 'before', d.payload)
+                from "outrider".delivery as d
+                where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+                  and d.id <> all (handled) and d.id <> all (superseded) and d.queue is not null and d.seq is null;
+            end if;
+            with back as (
+                update "outrider".delivery as d
+                set status = 'pending', head = d.ordering_key is null and d.queue is null, attempts = 0, crashes = 0,
+                    suspect = false, cycle = d.cycle + 1, run_at = now(), buried_at = null,
+                    payload = coalesce(p_payload, d.payload), generation = coalesce(p_new_generation, d.generation),
+                    -- What its cursor will not read any more need not wait for it.
+                    reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
+                        select from "outrider".subscription as s where s.name = d.subscription
+                           and (s.event_types is null or d.event_type = any (s.event_types))),
+                    failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                            else d.failure_history end) || jsonb_strip_nulls(jsonb_build_object(
+                        'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', replayer,
+                        'forced', nullif(p_force, false), 'edited', nullif(p_payload is not null, false),
+                        'generation', p_new_generation))
+                where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
+                  and d.id <> all (handled) and d.id <> all (superseded)
+                returning d.id
+            )
+            select array_agg(back.id) into revived from back;
+            exit;
+        exception when unique_violation then
+            get stacked diagnostics violated = constraint_name;
+            if violated <> 'job_unique' then
+                raise;
+            end if;
+            -- One was enqueued in between, and is there now.
+        end;
+    end loop;
     if p_payload is not null then  -- a statement of its own: who only replays needs no right to the audit
         insert into "outrider".audit (by, action, subscription, event_id, details)
         select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload)
-        from "outrider".delivery as d where d.id = any (revived);
+        from "outrider".delivery as d where d.id = any (revived) and d.seq is not null;
     end if;
     perform "outrider".promote(line.subscription, line.generation, line.keys)
     from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from "outrider".delivery as d
           where d.id = any (revived) and d.ordering_key is not null
           group by d.subscription, d.generation) as line;
     perform pg_notify(poke.channel, poke.event_type)
-    from (select distinct d.event_type, case d.generation when 0 then 'outbox_default'
+    from (select distinct case when d.queue is null then d.event_type else d.subscription end as event_type,
+                          case d.generation when 0 then 'outbox_default'
                                                           else 'outbox_gen_' || d.generation end as channel
           from "outrider".delivery as d where d.id = any (revived)) as poke;
     return query
     select asked.id, d.event_id, d.subscription,
            case when asked.id = any (revived) then 'replayed'
-                when asked.id = any (handled) then 'skipped_handled' else 'not_found' end
+                when asked.id = any (handled) then 'skipped_handled'
+                when asked.id = any (superseded) then 'superseded' else 'not_found' end
     from unnest(p_deliveries) with ordinality as asked (id, place)
     left join "outrider".delivery as d on d.id = asked.id
     order by asked.place;
+end
+$$;
+
+CREATE FUNCTION outrider.rewrite(p_job outrider.delivery) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    update "outrider".delivery as d
+    set status = p_job.status, run_at = p_job.run_at, attempts = p_job.attempts, crashes = p_job.crashes,
+        buried_at = p_job.buried_at, last_error_code = p_job.last_error_code, last_error = p_job.last_error,
+        first_failed_at = p_job.first_failed_at, failure_history = p_job.failure_history, locked_by = null,
+        locked_at = null, lease_token = null, lease_expires_at = null, cancelled_at = null
+    where d.id = p_job.id
+$$;
+
+CREATE FUNCTION outrider.room(p_subscription text, p_key text) RETURNS bigint
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+    select least(
+        s.concurrency - (select count(*) from "outrider".delivery as d
+                         where d.subscription = p_subscription and d.status = 'in_flight' and s.concurrency is not null),
+        s.key_concurrency - (select count(*) from "outrider".delivery as d
+                             where d.subscription = p_subscription and d.job_key = p_key and d.status = 'in_flight'
+                               and s.key_concurrency is not null),
+        2147483647)
+    from "outrider".subscription as s where s.name = p_subscription
+$$;
+
+CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+    with taken as materialized (
+        select t.* from "outrider".take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
+    ),
+    made as (
+        insert into "outrider".delivery (
+            subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, queue, priority,
+            job_key, unique_key, workspace_id)
+        select p_subscription, t.generation, 0, t.seq, t.id, t.event_type, 'pending', false, true, clock_timestamp(), p_queue,
+               p_priority, t.aggregate_id,
+               case when t.idempotency_key <> t.id::text then t.event_type || ':' || t.idempotency_key end,
+               t.workspace_id
+        from taken as t
+        where t.seq is not null
+          and not exists (
+              select from "outrider".event_handled as h
+              where h.handler_name = p_subscription
+                and h.idempotency_key = case when t.idempotency_key <> t.id::text
+                                             then t.event_type || ':' || t.idempotency_key else t.id::text end)
+        order by t.seq
+        on conflict do nothing
+        returning generation
+    ),
+    poked as (
+        select pg_notify(case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
+                         p_subscription)
+        from (select distinct made.generation from made) as g
+    )
+    select (select t.outcome from taken as t where t.seq is null),
+           (select count(*) from made) + 0 * (select count(*) from poked)
+    into outcome, routed;
+end
+$$;
+
+CREATE FUNCTION outrider.run_now(p_job_id uuid, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    job  "outrider".delivery;
+    seen boolean := false;
+begin
+    for job in
+        select d.* from "outrider".delivery as d
+        where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
+        order by d.id for update
+    loop
+        seen := true;
+        subscription := job.subscription;
+        outcome := case job.status when 'pending' then 'due' when 'in_flight' then 'running' when 'failed' then 'dead'
+                                   else 'cancelled' end;
+        if job.status = 'pending' then
+            update "outrider".delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
+            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                              job.subscription);
+        end if;
+        return next;
+    end loop;
+    if not seen then
+        return query
+        select h.handler_name, 'done' from "outrider".subscription as s
+        left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
+        join "outrider".event_handled as h
+            on h.handler_name = s.name
+           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, p_job_id::text)
+        where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
+        if not found then
+            subscription := p_subscription;
+            outcome := 'not_found';
+            return next;
+        end if;
+    end if;
 end
 $$;
 
@@ -870,6 +1870,104 @@ begin
         raise 'a handler ended the transaction of its batch' using errcode = 'OR005';
     end if;
     perform set_config('outrider.settled', p_batch::text, true);
+end
+$$;
+
+CREATE FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) RETURNS TABLE(delivery bigint, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    limited text[];
+    asked   record;
+    job     "outrider".delivery;
+    landed  bigint[];
+    names   text[];
+    keys    text[];
+begin
+    limited := array(
+        select s.name from "outrider".subscription as s
+        where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null));
+    if limited <> '{}' then
+        perform "outrider".hold_limits(limited);
+    end if;
+    with named as materialized (
+        select n.id, n.token, n.result from unnest(p_done, p_tokens, p_results) as n (id, token, result)
+    ),
+    gone as (
+        delete from "outrider".delivery as d using named
+        -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
+        where d.id = named.id and d.lease_token = named.token
+        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.unique_key, d.job_key, d.failure_history,
+                  named.result
+    ),
+    receipts as (
+        insert into "outrider".event_handled (
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+        select gone.subscription, coalesce(gone.unique_key, gone.event_id::text), gone.event_id, gone.seq,
+               gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
+        from gone where gone.seq is not null
+        on conflict do nothing
+    ),
+    -- Nobody else has the id of an enqueued job: a plain insert does, which costs less (see take).
+    own_receipts as (
+        insert into "outrider".event_handled (
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+        select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
+               nullif(gone.failure_history, '[]')
+        from gone where gone.seq is null
+    ),
+    freed as (
+        select distinct gone.subscription, gone.job_key from gone
+        where gone.job_key is not null and gone.subscription = any (limited)
+    )
+    select array_agg(gone.id),
+           (select array_agg(freed.subscription) from freed), (select array_agg(freed.job_key) from freed)
+    into landed, names, keys from gone;
+    perform "outrider".admit(k.name, k.key) from unnest(names, keys) as k (name, key);
+    if cardinality(landed) = cardinality(p_done) then
+        outcome := 'done';
+        return next;
+    else
+        return query select l.id, 'done' from unnest(landed) as l (id);
+    end if;
+
+    for asked in
+        select o.* from jsonb_to_recordset(p_others) as o (
+            delivery bigint, token bigint, verdict text, delay double precision, code text, message text, counted boolean)
+        order by o.delivery
+    loop
+        select d.* into job from "outrider".delivery as d
+        where d.id = asked.delivery and d.lease_token = asked.token and d.status = 'in_flight'
+        for update;
+        if found then
+            delivery := asked.delivery;
+            outcome := "outrider".release(
+                job, asked.verdict, coalesce(asked.delay, 0), asked.code, asked.message, coalesce(asked.counted, true),
+                p_worker);
+            return next;
+        end if;
+    end loop;
+    -- There is room again, and others may be waiting for it; suspects also for that of their key, since nobody admits them.
+    perform pg_notify(case next.generation when 0 then 'outbox_default' else 'outbox_gen_' || next.generation end, l.name)
+    from unnest(limited) as l (name)
+    join "outrider".subscription as s on s.name = l.name
+    cross join lateral (
+        (select d.generation from "outrider".delivery as d
+         where s.concurrency is not null
+           and d.subscription = l.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+         order by d.generation limit 1)
+        union
+        (select d.generation from "outrider".delivery as d
+         where d.subscription = l.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes > 0
+         order by d.run_at, d.id limit 1)) as next;
 end
 $$;
 
@@ -1486,6 +2584,7 @@ begin
         perform from "outrider".subscription as s where s.name = any (concerned) order by s.name for no key update;
         perform from "outrider".cursor as c where c.subscription = any (concerned)
         order by c.subscription, c.generation, c.partition for update;
+        perform "outrider".hold_limits(concerned);
     end loop;
     outcomes := coalesce((
         select jsonb_object_agg(each.subscription, each.outcome)
@@ -1502,6 +2601,9 @@ begin
     loop
         owed := owed || to_jsonb(gone);
         perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
+        if gone.job_key is not null then
+            perform "outrider".admit(gone.subscription, gone.job_key);
+        end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           gone.event_type);
     end loop;
@@ -1621,18 +2723,34 @@ CREATE TABLE outrider.subscription (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     ordering text DEFAULT 'key'::text NOT NULL,
     paused_at timestamp with time zone,
+    lease interval,
+    timeout interval,
+    concurrency integer,
+    key_concurrency integer,
+    CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
     CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
-    CONSTRAINT subscription_event_types_check CHECK ((cardinality(event_types) > 0)),
-    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text]))),
+    CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = 'job'::text))),
+    CONSTRAINT subscription_key_concurrency_check CHECK ((key_concurrency > 0)),
+    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text]))),
+    CONSTRAINT subscription_lease_check CHECK ((lease > '00:00:00'::interval)),
     CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
     CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
     CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
+    CONSTRAINT subscription_timeout_check CHECK ((timeout > '00:00:00'::interval)),
     CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1)))
 );
 
-COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type';
+COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type; none = a job that is only enqueued';
 
 COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
+
+COMMENT ON COLUMN outrider.subscription.lease IS 'so long a job is its worker''s own, from each renewal';
+
+COMMENT ON COLUMN outrider.subscription.timeout IS 'a job that runs longer is not renewed any more';
+
+COMMENT ON COLUMN outrider.subscription.concurrency IS 'so many of these jobs run at the same time, over all workers';
+
+COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the same key';
 
 CREATE TABLE outrider.withdrawal (
     seq bigint NOT NULL,
@@ -1728,6 +2846,13 @@ CREATE VIEW outrider.event_status AS
           ORDER BY a.id
          LIMIT 1) told ON (true))
   WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = 'reader'::text) AND (o.occurred_at >= s.created_at)))));
+
+CREATE SEQUENCE outrider.lease_token
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
 
 CREATE TABLE outrider.migration (
     version integer NOT NULL,
@@ -2341,6 +3466,18 @@ CREATE TABLE outrider.outbox_tail (
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 );
 
+CREATE TABLE outrider.schedule (
+    name text NOT NULL,
+    job_type text NOT NULL,
+    cron text NOT NULL,
+    time_zone text NOT NULL,
+    fired_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT schedule_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
+);
+
+COMMENT ON COLUMN outrider.schedule.fired_at IS 'the newest time that was fired, or passed over; a new schedule begins now';
+
 CREATE TABLE outrider.setting (
     name text NOT NULL,
     value bigint NOT NULL,
@@ -2362,12 +3499,15 @@ CREATE TABLE outrider.worker (
     started_at timestamp with time zone DEFAULT now() NOT NULL,
     seen_at timestamp with time zone DEFAULT now() NOT NULL,
     unable text[] DEFAULT '{}'::text[] NOT NULL,
-    schema_version integer
+    schema_version integer,
+    queues text[]
 );
 
 COMMENT ON COLUMN outrider.worker.unable IS 'subscriptions that want event types which its code does not know';
 
 COMMENT ON COLUMN outrider.worker.schema_version IS 'the newest migration that its code knows; null = code from before 0004';
+
+COMMENT ON COLUMN outrider.worker.queues IS 'null = jobs of every queue';
 
 ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s0 FOR VALUES FROM (MINVALUE) TO ('1000000');
 
@@ -2472,6 +3612,9 @@ ALTER TABLE ONLY outrider.outbox_s9
 ALTER TABLE ONLY outrider.outbox_tail
     ADD CONSTRAINT outbox_tail_pkey PRIMARY KEY (seq);
 
+ALTER TABLE ONLY outrider.schedule
+    ADD CONSTRAINT schedule_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY outrider.setting
     ADD CONSTRAINT setting_pkey PRIMARY KEY (name);
 
@@ -2490,7 +3633,7 @@ CREATE UNIQUE INDEX cursor_id ON outrider.cursor USING btree (id);
 
 CREATE INDEX delivery_due ON outrider.delivery USING btree (subscription, generation, partition, run_at) WHERE ((status = 'pending'::text) AND head AND reached);
 
-CREATE UNIQUE INDEX delivery_event ON outrider.delivery USING btree (subscription, seq);
+CREATE UNIQUE INDEX delivery_event ON outrider.delivery USING btree (subscription, seq) WHERE (seq IS NOT NULL);
 
 CREATE INDEX delivery_failed ON outrider.delivery USING btree (subscription, id) WHERE (status = 'failed'::text);
 
@@ -2501,6 +3644,18 @@ CREATE UNIQUE INDEX delivery_head ON outrider.delivery USING btree (subscription
 CREATE INDEX delivery_line ON outrider.delivery USING btree (subscription, generation, ordering_key, seq) WHERE ((status = 'pending'::text) AND (ordering_key IS NOT NULL));
 
 CREATE INDEX delivery_of_event ON outrider.delivery USING btree (event_id);
+
+CREATE INDEX job_cancelled ON outrider.delivery USING btree (locked_by) WHERE ((status = 'in_flight'::text) AND (cancelled_at IS NOT NULL));
+
+CREATE INDEX job_due ON outrider.delivery USING btree (subscription, generation, queue, priority, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes = 0));
+
+CREATE INDEX job_running ON outrider.delivery USING btree (subscription, lease_expires_at) WHERE (status = 'in_flight'::text);
+
+CREATE INDEX job_suspect ON outrider.delivery USING btree (subscription, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes > 0));
+
+CREATE UNIQUE INDEX job_unique ON outrider.delivery USING btree (subscription, unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL));
+
+CREATE INDEX job_waiting ON outrider.delivery USING btree (subscription, job_key, priority, run_at, id) WHERE waiting;
 
 CREATE INDEX outbox_id ON ONLY outrider.outbox USING btree (id);
 
@@ -2685,10 +3840,15 @@ CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cur
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
-ALTER TABLE ONLY outrider.delivery
-    ADD CONSTRAINT delivery_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+REVOKE ALL ON FUNCTION outrider.admit(p_subscription text, p_key text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.cancel(p_job_id uuid, p_by text, p_reason text, p_subscription text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint, p_queues text[], p_suspect boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamp with time zone, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
 
@@ -2696,13 +3856,25 @@ REVOKE ALL ON FUNCTION outrider.dead_letters(p_subscription text, p_event_type t
 
 REVOKE ALL ON FUNCTION outrider.discard(p_deliveries bigint[], p_by text, p_reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.enqueue(job_type text, payload jsonb, run_at timestamp with time zone, priority integer, unique_key text, on_conflict text, queue text, key text, job_version integer, source text, workspace_id text, trace_context jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, p_poke boolean, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.fire(p_name text, p_seen timestamp with time zone, p_to timestamp with time zone, p_times timestamp with time zone[], p_job_type text, p_payload jsonb, p_queue text, p_priority integer, p_version integer, p_source text, p_key text, p_workspace_id text, p_generation bigint, p_poke boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.fold_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.hold_limits(p_names text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 
@@ -2714,19 +3886,39 @@ REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation 
 
 REVOKE ALL ON FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint, p_worker text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.poke() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_generation bigint, p_lines text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.publish(event_type text, payload jsonb, key text, idempotency_key text, event_version integer, source text, target text, content_class text, channel_class text, workspace_id text, aggregate_kind text, entity_version bigint, occurred_at timestamp with time zone, trace_context jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.reap(p_names text[], p_worker uuid, p_limit integer, p_begun bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_ordering text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.release(p_job outrider.delivery, p_verdict text, p_delay double precision, p_code text, p_message text, p_counted boolean, p_worker text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.renew(p_worker uuid, p_names text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.rewrite(p_job outrider.delivery) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_armed bigint, p_excused integer, p_worker text, p_careful boolean, p_alone boolean) FROM PUBLIC;
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import psycopg
 
-from outrider import Event
+from outrider import Event, Job
 
 
 class OrderPlaced(Event, type="kit.placed", key="order_id"):
@@ -16,6 +16,11 @@ class OrderPlaced(Event, type="kit.placed", key="order_id"):
 
 class OrderShipped(Event, type="kit.shipped", key="order_id"):
     order_id: str
+
+
+class SendReceipt(Job, type="kit.send_receipt", key="order_id"):
+    order_id: str
+    copies: int = 1
 
 
 class PlacedElsewhere(Event, type="kit.placed", foreign=True):

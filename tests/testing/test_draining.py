@@ -126,7 +126,7 @@ async def test_a_second_drain_handles_only_what_is_new(app: Outrider, conn: Asyn
     await app.publish(conn, order(2))
     assert (await drain(app, conn, exclude=["shop.[b-z]*"])).handled == 1
     assert (await drain(app, conn)).handled == 8
-    with pytest.raises(ConfigError, match="no handler is called"):
+    with pytest.raises(ConfigError, match="no handler or job is called"):
         await drain(app, conn, handlers=["shop.unknown"])
 
 
@@ -225,7 +225,7 @@ async def test_on_an_autocommit_connection(app: Outrider, database: str) -> None
             await conn.execute("create table invoice (order_id text, made_by text)")
             await app.publish(conn, order(1))
             assert (await drain(app, conn)).handled == 5
-        with pytest.raises(CursorError, match=r"drain looks at the events of an open transaction.*use app.drain\(\)"):
+        with pytest.raises(CursorError, match=r"drain looks at what is in an open transaction.*use app.drain\(\)"):
             await drain(app, conn)
         with pytest.raises(TypeError, match=r"this is a psycopg AsyncConnection: use drain\(\) with it"):
             drain_sync(app, conn)
