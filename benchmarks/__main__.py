@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import cursor, dispatch
+from benchmarks import cursor, dispatch, jobs
 
 BENCHMARKS: dict[str, tuple[str, Callable[[list[str]], None]]] = {
     "cursor": ("publish and the exact cursor, beside the plainest SQL (the default)", cursor.main),
     "dispatch": ("handlers: drain, one row per event, pickup latency, publish with subscribers", dispatch.main),
+    "jobs": ("jobs: drain, beside Graphile Worker; claims with a million waiting and an old snapshot", jobs.main),
 }
 
 

@@ -43,23 +43,23 @@ def main(arguments: list[str]) -> None:
 
 
 async def _run(server: Embedded, sizes: Sizes, parts: tuple[str, ...], *, with_graphile: bool) -> None:
-    say(_describe(server))
+    say(describe(server))
     if "drain" in parts:
         await _drain(server, sizes, with_graphile=with_graphile)
     if "write" in parts:
-        await drain.seed(_database(server, "seed_write"), sizes.written)
+        await drain.seed(database(server, "seed_write"), sizes.written)
         tell(f"one row per event: {sizes.written:,} events")
         results = await compare(server, drain.writing_cases("seed_write", sizes.written), sizes.repeats)
         show_rates(f"{sizes.written:,} events, a handler that writes one row each", results)
     if "pickup" in parts:
-        await drain.seed(_database(server, "seed_pickup"), 0)
+        await drain.seed(database(server, "seed_pickup"), 0)
         tell(f"pickup: {sizes.picked_up} events, one at a time")
         results = await compare(server, pickup.cases("seed_pickup", sizes.picked_up), sizes.repeats)
         show_latencies(f"Pickup of single events on an idle system, {sizes.picked_up} a round", results)
     if "publish" in parts:
         seeds = {subscribers: f"seed_publish_{subscribers}" for subscribers in (0, 20)}
         for subscribers, name in seeds.items():
-            await publish.seed(_database(server, name), subscribers)
+            await publish.seed(database(server, name), subscribers)
         tell(f"publish: {sizes.published:,} events with each number of subscribers")
         results = await compare(server, publish.cases(seeds, 200), sizes.published // 200)
         show_latencies("Publish, one event per commit, in rounds of 200", results)
@@ -67,7 +67,7 @@ async def _run(server: Embedded, sizes: Sizes, parts: tuple[str, ...], *, with_g
 
 async def _drain(server: Embedded, sizes: Sizes, *, with_graphile: bool) -> None:
     tell(f"no-op drain: publishing {sizes.drained:,} events")
-    await drain.seed(_database(server, "seed_drain"), sizes.drained)
+    await drain.seed(database(server, "seed_drain"), sizes.drained)
     cases = drain.noop_cases("seed_drain", sizes.drained)
     rival = _graphile(server, sizes.drained) if with_graphile else None
     results = await compare(server, [*cases, rival] if rival else cases, sizes.repeats)
@@ -85,16 +85,16 @@ def _graphile(server: Embedded, jobs: int) -> Case | None:
     except graphile.Unavailable as reason:
         tell(f"  without Graphile Worker: {reason}")
         return None
-    graphile.seed(_database(server, "seed_graphile"), jobs)
+    graphile.seed(database(server, "seed_graphile"), jobs)
     return graphile.case(version, "seed_graphile", jobs)
 
 
-def _database(server: Embedded, name: str) -> str:
+def database(server: Embedded, name: str) -> str:
     server.ensure_database(name)
     return server.dsn(name)
 
 
-def _describe(server: Embedded) -> str:
+def describe(server: Embedded) -> str:
     with psycopg.connect(server.dsn()) as conn:
         shown = [
             f"{name} {row[0]}"
