@@ -81,6 +81,10 @@ class Work:
         self._connect = connect
         self._dsn = dsn
         self._processes = processes
+        self._context = copy_context()
+        """What jobs start with: whoever made the worker may have been handling an event."""
+        self._context.run(inherited_workspace.set, None)
+        self._context.run(trace.inherited.set, None)
         # What model_validate_json calls; at thousands a second the step between them shows.
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
@@ -88,9 +92,11 @@ class Work:
     async def run(self, running: Running, thread: HandlerThread) -> Outcome:
         """In a context of its own: what one job sets there is not the next one's."""
         leased, row = running.leased, running.leased.row
-        context = copy_context()
-        context.run(inherited_workspace.set, row[WORKSPACE])
-        context.run(trace.inherited.set, None if row[TRACE] is None else leased.envelope.trace_context)
+        context = self._context.copy()
+        if row[WORKSPACE] is not None:
+            context.run(inherited_workspace.set, row[WORKSPACE])
+        if row[TRACE] is not None:
+            context.run(trace.inherited.set, leased.envelope.trace_context)
         error: BaseException | None = None
         hit("run.before")
         try:
