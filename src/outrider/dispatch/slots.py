@@ -94,6 +94,9 @@ class Slots:
 
     def add(self, leased: Sequence[Leased]) -> None:
         self._ready.extend(leased)
+        self._man()
+
+    def _man(self) -> None:
         while len(self._runners) < min(self.number, len(self._ready) + len(self._running)):
             runner = asyncio.create_task(self._run())
             self._runners.add(runner)
@@ -131,6 +134,8 @@ class Slots:
         self._runners.discard(runner)
         if not runner.cancelled() and (error := runner.exception()) is not None:
             self.broken = self.broken or error
+        else:
+            self._man()  # for what came while it was on its way out, and was counted still
         self._on_change()
 
     # Settle
