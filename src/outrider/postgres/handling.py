@@ -14,7 +14,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
-from outrider.postgres.lanes import abandon, usable
+from outrider.postgres.lanes import abandon, together, usable
 from outrider.postgres.log import HEADER, Asked, Params, clear_error
 from outrider.postgres.statement import statement
 from outrider.postgres.tenant import home_of
@@ -50,7 +50,7 @@ async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
     for kind in ("uuid", "timestamptz"):
         cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     try:
-        async with conn.pipeline():
+        async with together(conn):
             await conn.execute("begin isolation level read committed")
             await cursor.execute(statement("take", schema), asked.params(), binary=True)
         rows = await cursor.fetchall()
@@ -91,7 +91,7 @@ async def park(conn: Connection, asked: Params, schema: str) -> list[int]:
     cursor = AsyncCursor(conn, row_factory=tuple_row)
     unfinished, home = in_use(conn), home_of(conn)
     try:
-        async with conn.pipeline():
+        async with together(conn):
             if unfinished:
                 await conn.execute("rollback")
             if home.away:  # it may have ended our transaction, and have set something between that one and this

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import AsyncConnection, pq
+from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
 from outrider.postgres import session, tenant
@@ -103,6 +104,26 @@ class Lanes:
     async def close(self) -> None:
         while self._free:
             await self._free.pop().close()
+
+
+@asynccontextmanager
+async def together(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
+    """Several statements in one round trip.
+
+    psycopg ends a pipeline by Sync and Flush. At a Flush, a server that waits in a transaction forgets that it was to end
+    a session that stays idle there: a worker that is stopped would keep its partition. Sync alone does.
+    """
+    async with conn.pipeline() as pipeline:
+
+        def end() -> PQGen[None]:
+            try:
+                pipeline._enqueue_sync()
+                yield from pipeline._communicate_gen()
+            finally:
+                yield from pipeline._fetch_gen(flush=False)
+
+        pipeline._exit_gen = end  # type: ignore[method-assign]
+        yield
 
 
 def _cancel(cancel: pq.abc.PGcancel) -> None:
