@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,13 @@ union all select 'database', datname from pg_database
 
 
 def in_server(dsn: str) -> list[str]:
+    """A closed session's backend is gone a moment later: look until it is, or until it clearly stays."""
+    deadline = time.monotonic() + 3
     with psycopg.connect(dsn, autocommit=True) as conn:
-        return [f"{kind} {name}" for kind, name in conn.execute(HELD.replace("%", "%%"), []).fetchall()]
+        while found := conn.execute(HELD.replace("%", "%%"), []).fetchall():
+            if time.monotonic() > deadline:
+                break
+    return [f"{kind} {name}" for kind, name in found]
 
 
 def on_machine(folder: Path) -> list[str]:

@@ -13,18 +13,18 @@ from tests.faults import subject
 from tests.faults.subject import NAMES, Producer
 from tests.oracle import Oracle
 
-NEWEST = "select id from outrider.outbox order by seq desc limit 30"
+NEWEST = "select id from outrider.outbox order by seq desc limit %s"
 EFFECTS = """select e.subscription, o.id, count(*) from effect as e join outrider.outbox as o on o.seq = e.seq
              group by 1, 2"""
 STATUSES = "select subscription, event_id, status from outrider.event_status"
 
 
 async def withdraw_some(dsn: str, producing: asyncio.Event, seed: int) -> dict[tuple[str, UUID], str]:
-    """Of the newest events, which the workers are about to take; until nobody publishes any more."""
+    """Of the newest events, which the workers are about to take; until nobody publishes and it was once too late."""
     chosen, told = random.Random(seed), dict[tuple[str, UUID], str]()
     async with subject.make(dsn) as app, await AsyncConnection.connect(dsn, autocommit=True) as conn:
-        while producing.is_set() or not told:
-            rows = await (await conn.execute(NEWEST)).fetchall()
+        while producing.is_set() or "delivered" not in told.values():
+            rows = await (await conn.execute(NEWEST, [30 if producing.is_set() else 1000])).fetchall()
             if rows:
                 event: UUID = chosen.choice(rows)[0]
                 told |= {(each.subscription, event): each.outcome for each in await app.withdraw(event)}

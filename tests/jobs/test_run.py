@@ -398,4 +398,4 @@ async def test_jobs_wait_for_their_time(database: str) -> None:
         assert (await factory.app.drain()).jobs == 1
         await factory.make_due()
         await factory.app.drain()
-        assert ran == [3, 1, 2]
+        assert sorted(ran[1:]) == [1, 2], "both at once, in two threads"
