@@ -13,10 +13,10 @@
 The fixtures (`outrider_database` and others) are a pytest plugin: put `pytest_plugins = ["outrider.testing.plugin"]` into
 your top-level conftest.py. `test_contracts = contract_test("shop.app:app")` in a test module fails when an event no longer
 has the shape that others rely on (`outrider contracts check`). `exercise` is the contract that every adapter for
-publishing must pass.
+publishing must pass, `streams` that of every sink and source.
 """
 
-from outrider.testing import exercise
+from outrider.testing import exercise, streams
 from outrider.testing.asserting import (
     assert_enqueued,
     assert_enqueued_in,
@@ -44,4 +44,5 @@ __all__ = [
     "drain_sync",
     "exercise",
     "expect",
+    "streams",
 ]

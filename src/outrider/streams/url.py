@@ -1,0 +1,78 @@
+"""URLs of brokers: what they say, without the secrets, and the adapter that speaks to one: another broker, another URL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from outrider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outrider.streams.nats import JetStream
+    from outrider.streams.redis import RedisStreams
+    from outrider.streams.stream import Codec
+
+REDIS = ("redis", "rediss", "unix")
+NATS = ("nats", "tls")
+
+
+def broker(
+    url: str, *, stream: str, codec: Codec | None = None, create: bool = False, **options: Any
+) -> RedisStreams | JetStream:
+    """The adapter for the URL's scheme; `options` are its own.
+
+    `create`: make the stream where it must be made first. Redis makes one with its first entry, so there it changes nothing.
+    """
+    scheme = Address.of(url).scheme
+    if scheme in REDIS:
+        from outrider.streams.redis import RedisStreams
+
+        return RedisStreams(url, stream=stream, codec=codec, **options)
+    if scheme in NATS:
+        from outrider.streams.nats import JetStream
+
+        return JetStream(url, stream=stream, codec=codec, create=create, **options)
+    known = ", ".join(f"{name}://" for name in (*REDIS, *NATS))
+    raise ConfigError(f"there is no broker for {scheme}:// URLs: use one of {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A broker's URL, taken apart. Its text, and what `masked` returns, never hold the user, password or token."""
+
+    scheme: str
+    place: str
+    """Host, port and path: what may be shown."""
+    user: str | None = field(repr=False)
+    password: str | None = field(repr=False)
+    parameters: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        try:
+            parts = urlsplit(url)
+            place = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+            _ = [urlsplit(f"//{host}").port for host in place.partition("/")[0].split(",")]
+        except ValueError:
+            place = ""
+        if not place or not parts.scheme:
+            # Not even a part of it is shown: what could not be read may be a password.
+            raise ConfigError(
+                "the broker's URL cannot be read: write scheme://user:password@host:port, with the special characters "
+                "of user and password percent-encoded (urllib.parse.quote)"
+            )
+        user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
+        given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        return cls(parts.scheme, place, user, password, given)
+
+    def masked(self, text: object) -> str:
+        """A text of somebody else's, without what must not be shown."""
+        shown = str(text)
+        for secret in {self.password, self.parameters.get("password"), self.user if self.password is None else None}:
+            if secret:
+                shown = shown.replace(secret, "***").replace(quote(secret, safe=""), "***")
+        return shown
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.place}"
