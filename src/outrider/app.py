@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -22,6 +23,8 @@ from outrider.enqueue import EnqueueOptions, Enqueuer
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.event import Event
+from outrider.inbox.inbox import Inbox
+from outrider.inbox.run import Inboxes
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
 from outrider.observe.log import write_line
@@ -37,6 +40,8 @@ from outrider.postgres.registration import Registered, register
 from outrider.postgres.workers import Identity
 from outrider.protocols import EventListener, EventPublisher
 from outrider.publish import Publisher, PublisherOn, PublishOptions
+from outrider.relay.relay import Relay
+from outrider.relay.run import Relays
 from outrider.retry import Duration, parse_duration
 from outrider.schedule import Schedule
 from outrider.signals import Signals
@@ -207,7 +212,7 @@ class Outrider(Declarations, Operations):
         slots: int = SLOTS,
         queues: Iterable[str] = (),
     ) -> Worker:
-        """A worker for the declared handlers and jobs: `await worker.run()`, or `async with app.worker():` inside a service.
+        """A worker for what is declared: `await worker.run()`, or `async with app.worker():` inside a service.
 
         `handlers` and `exclude` are names, or patterns like `billing.*`. `classes`: also woken by events that were
         published with that `channel_class`. `slots`: how many jobs it runs at the same time; `queues`: only of these.
@@ -216,21 +221,32 @@ class Outrider(Declarations, Operations):
         assert dsn is not None
         wanted, unwanted = tuple(handlers), tuple(exclude)
         chosen, served = self.chosen(wanted, unwanted), self.chosen_jobs(wanted, unwanted)
-        subscriptions = [*(each.subscription for each in chosen), *(each.subscription for each in served)]
+        sent, received = self.chosen_relays(wanted, unwanted), self.chosen_inboxes(wanted, unwanted)
+        subscriptions = [each.subscription for each in self._chosen(wanted, unwanted)]
+        schedules = self.schedules if chosen or served or not wanted else ()
         return Worker(
             dsn=dsn,
             pool=pool,
             settings=self.settings,
             handlers=chosen,
             jobs=served,
-            scheduled=[Scheduled.by(self._enqueuer, each) for each in self.schedules],
+            scheduled=[Scheduled.by(self._enqueuer, each) for each in schedules],
             signals=self.signals,
-            register=lambda: self._register(subscriptions, self.schedules),
+            register=lambda: self._register(subscriptions, schedules),
             classes=tuple(classes),
             grace=parse_duration(grace).total_seconds(),
             slots=slots,
             queues=tuple(queues),
+            parts=lambda worker: [self._sending(sent, worker), self._receiving(received)],
         )
+
+    def _sending(self, relays: Sequence[Relay], worker: str) -> Relays:
+        assert self._dsn is not None
+        return Relays(relays, dsn=self._dsn, schema=self.settings.schema, signals=self.signals, worker=worker)
+
+    def _receiving(self, inboxes: Sequence[Inbox]) -> Inboxes:
+        assert self._dsn is not None
+        return Inboxes(inboxes, dsn=self._dsn, settings=self.settings, signals=self.signals)
 
     def listener(self) -> EventListener:
         """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`."""
@@ -259,11 +275,13 @@ class Outrider(Declarations, Operations):
     ) -> Drained:
         """Handle all that is due now, events and jobs, then return what came of it: for tests and scripts.
 
-        With `raise_on_failure` the first error is raised; its event or job is parked or buried all the same.
+        Before that, inboxes bring in what is there; after it, relays send. With `raise_on_failure` the first error is
+        raised; its event or job is parked or buried all the same.
         """
         pool, wanted, unwanted = self._opened(), tuple(handlers), tuple(exclude)
         assert self._dsn is not None
         dsn, chosen, served = self._dsn, self.chosen(wanted, unwanted), self.chosen_jobs(wanted, unwanted)
+        ingested = await self._receiving(self.chosen_inboxes(wanted, unwanted)).drain()
 
         def crew() -> Crew:
             names = sorted(each.name for each in served)
@@ -273,7 +291,7 @@ class Outrider(Declarations, Operations):
         scheduled = [Scheduled.by(self._enqueuer, each) for each in self.schedules]
         lanes = Lanes(dsn, 1, max((each.timeout for each in chosen), default=0) + 30)
         try:
-            return await drain(
+            drained = await drain(
                 chosen,
                 lanes,
                 self.signals,
@@ -286,6 +304,8 @@ class Outrider(Declarations, Operations):
             )
         finally:
             await lanes.close()
+        relayed = await self._sending(self.chosen_relays(wanted, unwanted), "drain").drain()
+        return replace(drained, ingested=ingested, relayed=relayed)
 
     async def _register(self, declared: Iterable[Subscription], scheduled: Iterable[Schedule] = ()) -> list[Registered]:
         registering, schema = list(declared), self.settings.schema

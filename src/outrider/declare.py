@@ -1,4 +1,4 @@
-"""What an app declares: readers, handlers, jobs, schedules. A part of `Outrider`."""
+"""What an app declares: readers, handlers, jobs, schedules, relays, inboxes. A part of `Outrider`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from outrider.dispatch.job import JobHandler, JobOptions, declare_job
 from outrider.enqueue import Enqueuer
 from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
+from outrider.inbox.inbox import Inbox, InboxOptions, declare_inbox
 from outrider.integrations.parameters import bound, session_of
 from outrider.job import Job
 from outrider.reader import Reader
+from outrider.relay.relay import Relay, RelayOptions, declare_relay
 from outrider.retry import Breaker, Duration, Policy
 from outrider.schedule import Schedule, ScheduleOptions
 from outrider.signals import Signals
+from outrider.streams.stream import Sink, Source
 from outrider.subscription import Order, Start, Subscription
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +56,8 @@ class Declarations:
         self._handlers: dict[str, Handler] = {}
         self._jobs: dict[str, JobHandler] = {}
         self._schedules: dict[str, Schedule] = {}
+        self._relays: dict[str, Relay] = {}
+        self._inboxes: dict[str, Inbox] = {}
         self._readers: list[Reader] = []
 
     def reader(self, *events: type[Event], name: str, partitions: int = 1, start: Start = "now") -> Reader:
@@ -150,6 +155,30 @@ class Declarations:
             raise DeclarationError(f"the schedule {declared.name!r} is declared twice: give one of them another name=")
         self._schedules[declared.name] = declared
 
+    def relay(
+        self, name: str, sink: Sink, *, events: Sequence[type[Event]] = (), **options: Unpack[RelayOptions]
+    ) -> None:
+        """Send events on to the streams of a broker, each once and in order.
+
+        `app.relay("shop.out", RedisStreams("redis://...", stream="orders"), events=[OrderPlaced])`; without `events`: all
+        of them. Run by any worker of this app, or by `outrider relay`; one at a time.
+        """
+        declared = declare_relay(self.settings.context, name, sink, tuple(events), options)
+        self._declare(declared.subscription)
+        self._relays[name] = declared
+
+    def inbox(self, name: str, source: Source, **options: Unpack[InboxOptions]) -> None:
+        """Bring the events of another service's stream into this log, each once and in order, for the handlers here."""
+        declared = declare_inbox(self.settings.context, name, source, options)
+        self._declare(declared.subscription)
+        self._inboxes[name] = declared
+
+    def replica(self, name: str, source: Source, *, table: str, **options: Unpack[InboxOptions]) -> None:
+        """Keep a table up to date with the newest version of each thing, as a stream of the replica codec tells it."""
+        declared = declare_inbox(self.settings.context, name, source, options, table)
+        self._declare(declared.subscription)
+        self._inboxes[name] = declared
+
     def _add_handler(
         self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
     ) -> None:
@@ -205,6 +234,15 @@ class Declarations:
         """What its workers fire."""
         return tuple(self._schedules.values())
 
+    @property
+    def relays(self) -> tuple[Relay, ...]:
+        return tuple(self._relays.values())
+
+    @property
+    def inboxes(self) -> tuple[Inbox, ...]:
+        """Replicas too."""
+        return tuple(self._inboxes.values())
+
     def chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler]:
         """The declared handlers by name or pattern; all but those excluded when none is named."""
         return [each for each in self._chosen(handlers, exclude) if isinstance(each, Handler)]
@@ -213,6 +251,13 @@ class Declarations:
         """The same for jobs."""
         return [each for each in self._chosen(handlers, exclude) if isinstance(each, JobHandler)]
 
-    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler | JobHandler]:
-        declared: list[Handler | JobHandler] = [*self._handlers.values(), *self._jobs.values()]
+    def chosen_relays(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Relay]:
+        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Relay)]
+
+    def chosen_inboxes(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Inbox]:
+        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Inbox)]
+
+    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler | JobHandler | Relay | Inbox]:
+        declared: list[Handler | JobHandler | Relay | Inbox] = [*self._handlers.values(), *self._jobs.values()]
+        declared += [*self._relays.values(), *self._inboxes.values()]
         return choose(declared, tuple(handlers), tuple(exclude))

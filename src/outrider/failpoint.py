@@ -32,6 +32,14 @@ DECLARED = (
     ("settle.sent", "before what became of jobs is sent"),
     ("settle.done", "after it was answered"),
     ("route.done", "after events have become jobs"),
+    ("relay.sent", "before a relay takes"),
+    ("relay.taken", "after it has taken, before anything is appended"),
+    ("relay.opened", "after it began with a new stream, before anything is appended to it"),
+    ("relay.appended", "after the broker's answer, before COMMIT"),
+    ("relay.settled", "after COMMIT was answered"),
+    ("relay.recovered", "after it has compared its streams with what it knows"),
+    ("inbox.read", "after an inbox has read, before anything is written"),
+    ("inbox.settled", "after COMMIT was answered"),
 )
 POINTS = frozenset(name for name, _ in DECLARED)
 EXIT_CODE = 86

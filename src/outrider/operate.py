@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Unpack
 from uuid import UUID
 
 from outrider.config import Settings
-from outrider.postgres import events, subscriptions
+from outrider.errors import ConfigError
+from outrider.inbox.inbox import Inbox
+from outrider.postgres import events, replicas, streams, subscriptions
 from outrider.postgres.events import Story, Withdrawn
+from outrider.postgres.inboxes import Place
 from outrider.postgres.joblist import Jobs
 from outrider.postgres.pool import Pool
 from outrider.postgres.recovery import DeadLetters
 from outrider.postgres.replay import Replayed, ReplayOptions, replay
 from outrider.postgres.status import Status, status
+from outrider.relay.relay import Relay, only_stream
+from outrider.streams.replica import Change
 from outrider.subscription import Subscription
 
 
 class Operations:
     settings: Settings
     _subscriptions: dict[str, Subscription]
+    _inboxes: dict[str, Inbox]
+    _relays: dict[str, Relay]
 
     def _opened(self) -> Pool:
         raise NotImplementedError
@@ -63,6 +71,34 @@ class Operations:
         """Keep an event from whoever has not handled it yet; says where it was too late. Audited."""
         async with self._opened().autocommit() as conn:
             return await events.withdraw(conn, event_id, by, reason, self.settings.schema)
+
+    async def current_hwm(self, stream: str, *, relay: str | None = None, conn: object | None = None) -> str:
+        """Up to where this app's relay has written a stream: a position for `inbox(start=)` and `stitch(hwm=)`.
+
+        Read it first and the snapshot after it, or both in one REPEATABLE READ transaction of yours (`conn`): then the
+        snapshot holds everything up to there, and whoever reads the stream after it misses nothing.
+        """
+        start = next((each.sink.start for each in self._relays.values() if only_stream(each.sink) == stream), None)
+        if conn is not None:
+            return await streams.high_water_mark(conn, stream, relay, start, self.settings.schema)
+        async with self._opened().autocommit() as own:
+            return await streams.high_water_mark(own, stream, relay, start, self.settings.schema)
+
+    async def stitch(self, name: str, snapshot: Iterable[Change], *, hwm: str) -> int:
+        """Fill the table of a replica from a snapshot, and let the replica go on from `hwm`; what is newer there stays.
+
+        Returns how many rows of the snapshot were newer. The table and the position are one transaction.
+        """
+        if (replica := self._inboxes.get(name)) is None or replica.table is None:
+            raise ConfigError(
+                f"{name!r} is no replica of this app: app.replica({name!r}, source, table=...) declares one"
+            )
+        source = replica.source
+        source.place(hwm)
+        place = Place(name, source.stream, source.start, hwm)
+        async with self._opened().autocommit() as conn:
+            ahead = lambda stands: source.place(stands) >= source.place(hwm)  # noqa: E731
+            return await replicas.stitch(conn, place, replica.table, snapshot, ahead, self.settings.schema)
 
     async def status(self) -> Status:
         """Schema, subscriptions and workers as they are now."""

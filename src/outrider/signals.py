@@ -7,10 +7,10 @@ with a warning: observing must never break publishing.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from outrider.envelope import Envelope
@@ -204,6 +204,108 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True)
+class Relayed:
+    """Events are in a stream of the broker, up to `position`; this is committed."""
+
+    relay: str
+    stream: str
+    events: int
+    position: str
+    topics: Mapping[str, int]
+    """How many of each event type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The broker, or the codec, refuses an event for what it is; this is committed. Somebody should look at it."""
+
+    relay: str
+    envelope: Envelope
+    attempts: int
+    code: str
+    message: str
+    buried: bool
+    """It is a dead letter now; else everything behind it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """A stream has lost its end. A relay goes back to where it stood at `at` and sends again what is missing; an inbox
+    (`at` = None) reads the stream anew."""
+
+    subscription: str
+    stream: str
+    position: str
+    """Up to where it had been written, or read."""
+    end: str
+    """Where it ends."""
+    at: datetime | None
+    whole: bool
+    """False: what was sent before `at` is lost in the stream, and no mark reaches back to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """Entries after `position` were removed from a stream before they were read. An inbox has missed them; a relay cannot
+    know what they were, and sends them again."""
+
+    subscription: str
+    stream: str
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intruded:
+    """There are entries in a relay's stream that it has not written. It must be the only one who writes there."""
+
+    relay: str
+    stream: str
+    entries: int
+    event_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDown:
+    """A broker does not answer, or a stream is missing: nothing is buried, it is asked again after a while."""
+
+    subscription: str
+    code: str
+    message: str
+    in_a_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUp:
+    """It answers again."""
+
+    subscription: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """An inbox has read up to `position`; this is committed."""
+
+    inbox: str
+    stream: str
+    events: int
+    """That were new."""
+    known: int
+    """That had come in before."""
+    refused: int
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRefused:
+    """An inbox could not make an event of an entry; it is kept, with the reason; this is committed."""
+
+    inbox: str
+    stream: str
+    position: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerUp:
     """Notifications arrive, as a test has just shown."""
 
@@ -249,6 +351,15 @@ Signal = (
     | LeaseLost
     | Routed
     | Fired
+    | Relayed
+    | Rejection
+    | Rewound
+    | Trimmed
+    | Intruded
+    | BrokerDown
+    | BrokerUp
+    | Ingested
+    | EntryRefused
     | ListenerUp
     | ListenerDown
     | WorkerUp

@@ -10,7 +10,7 @@ from outrider import names
 from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
 
-Kind = Literal["reader", "handler", "job"]
+Kind = Literal["reader", "handler", "job", "relay", "inbox"]
 Order = Literal["key", "none", "total"]
 Start = Literal["now", "beginning"] | datetime
 MOST_PARTITIONS = 1024
@@ -27,18 +27,31 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """What a relay sends of the events that it wants."""
+
+    workspace_id: str | None = None
+    """Only those of this tenant; None = all."""
+    forwards: bool = False
+    """Also what an inbox brought."""
+
+
+@dataclass(frozen=True, slots=True)
 class Subscription:
     name: str
     kind: Kind
     context: str
     events: tuple[type[Event], ...]
-    """The classes that it decodes to; empty = every type, undecoded; for a job: none, it is only enqueued."""
+    """The classes that it decodes to; empty = every type, undecoded; for a job: none, it is only enqueued; an inbox reads
+    no events."""
     partitions: int = 1
     start: Start = "now"
     order: Order = "key"
     """What waits for a failed event: the later ones of its key, nothing, or everything."""
     limits: Limits | None = None
     """Of a job."""
+    scope: Scope | None = None
+    """Of a relay."""
 
     def __post_init__(self) -> None:
         if wrong := names.wrong_dotted(self.name, names.IDENTIFIER_BYTES):
@@ -62,7 +75,7 @@ class Subscription:
 
     @property
     def event_types(self) -> list[str] | None:
-        return sorted({spec_of(model).type for model in self.events}) or ([] if self.kind == "job" else None)
+        return sorted({spec_of(model).type for model in self.events}) or ([] if self.kind in ("job", "inbox") else None)
 
     @property
     def start_text(self) -> str:

@@ -27,6 +27,14 @@ def find_app(asked: str | None) -> Outrider | None:
     return None
 
 
+def need_app(asked: str | None) -> Outrider:
+    if (found := find_app(asked)) is None:
+        raise ConfigError(
+            "no app: name it with --app module:app, in OUTRIDER_APP, or as app under [tool.outrider] in pyproject.toml"
+        )
+    return found
+
+
 def in_pyproject(setting: str, example: str) -> str | None:
     """A text under [tool.outrider] in the pyproject.toml of the current folder."""
     file = Path("pyproject.toml")

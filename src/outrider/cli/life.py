@@ -55,6 +55,8 @@ def standing(fate: Fate, now: datetime) -> str:
             return f"delivered, as event {fate.handled_as}, which has the same idempotency key"
         case "delivered" if fate.handled_at is not None:
             return f"delivered {at(fate.handled_at)}" + (f", at attempt {fate.attempts}" if fate.attempts != 1 else "")
+        case "delivered" if fate.kind == "relay":
+            return "delivered: it is in its stream"
         case "delivered":
             return "delivered: its reader has read it"
         case "failed":

@@ -15,9 +15,11 @@ from outrider.cli import (
     dlq,
     event,
     generations,
+    inbox,
     init,
     job,
     migrate,
+    relay,
     status,
     subscription,
     uninstall,
@@ -65,6 +67,8 @@ cli.add_typer(migrate.commands, name="migrate")
 cli.add_typer(event.commands, name="event")
 cli.add_typer(subscription.commands, name="subscription")
 cli.add_typer(job.commands, name="job")
+cli.add_typer(relay.commands, name="relay")
+cli.add_typer(inbox.commands, name="inbox")
 cli.add_typer(generations.commands, name="generations")
 cli.add_typer(contracts.commands, name="contracts")
 cli.add_typer(dlq.commands, name="dlq")
@@ -88,7 +92,9 @@ def outrider(
     Develop without a Postgres:      [bold]outrider dev[/]
     Begin a service:                 [bold]outrider init[/]
     Install or upgrade the schema:   [bold]outrider migrate[/]
-    Run an app's handlers and jobs:  [bold]outrider worker[/]
+    Run all that an app declares:    [bold]outrider worker[/]
+    Run only its relays, see them:   [bold]outrider relay[/]
+    See what comes in, and did not:  [bold]outrider inbox[/]
     See how everything is:           [bold]outrider status[/]
     See an event's whole life:       [bold]outrider event[/]
     See and change subscriptions:    [bold]outrider subscription[/]

@@ -1,4 +1,4 @@
-"""Serving an app's handlers and jobs: in this process, or in several that it keeps running."""
+"""Serving what an app declares: in this process, or in several that it keeps running."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from outrider.cli.logs import Level
 from outrider.cli.place import Asked
 from outrider.cli.processes import Processes
 from outrider.dispatch.health import HealthServer, Subject, WorkerHealth
+from outrider.errors import ConfigError
 from outrider.retry import parse_duration
 
 MARGIN = 10.0
@@ -43,6 +44,12 @@ class Options:
     def seconds(self) -> float:
         return parse_duration(self.grace).total_seconds()
 
+    def check(self) -> None:
+        try:
+            parse_duration(self.grace)
+        except ConfigError as error:
+            raise ConfigError(f"--grace: {error}") from None
+
     def command(self) -> list[str]:
         """The same worker as a process of its own. Its health is the parent's to tell."""
         asked = self.asked
@@ -59,6 +66,20 @@ class Options:
         command = [sys.executable, "-P", "-m", "outrider.cli", "worker"]
         command += [f"{option}={value}" for option, value in given if value is not None]
         return command + [flag for wanted, flag in flags if wanted]
+
+
+def run_here(app: Outrider, options: Options, parent: int | None = None) -> bool:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work(app, options, parent))
+
+
+def say_unless(clean: bool, grace: str) -> None:
+    if not clean:
+        typer.echo(
+            f"outrider: the grace time of {grace} was not enough; what was not finished is rolled back and comes again",
+            err=True,
+        )
+        raise typer.Exit(1)
 
 
 async def work(app: Outrider, options: Options, parent: int | None) -> bool:

@@ -33,7 +33,9 @@ def status(
     orphaned (with an app) or nobody serves it; how many numbers of the log it has
     not passed; how old the oldest event is that it still owes; what is parked and
     dead; of jobs, what is pending, running and dead, and since when the oldest is
-    due; how far each generation has read, and who serves it.
+    due; how far each generation has read, and who serves it. Of a relay and an
+    inbox, each of their streams: up to which position it was written or read, how
+    many events that were, when it last moved, how many entries could not be read.
 
     Counts end at 10,000, and the log is looked at for a thousand numbers: an age
     of "?" means that it may owe something behind those.
@@ -51,6 +53,8 @@ def status(
     _tell(found)
     if found.subscriptions:
         _print(_subscriptions(found, orphans))
+    if any(each.streams for each in found.subscriptions):
+        _print(_streams(found))
     if found.workers:
         _print(_workers(found))
 
@@ -83,7 +87,7 @@ def _tell(found: Status) -> None:
 def _subscriptions(found: Status, orphans: set[str]) -> Table:
     table = _table("subscription", "state", "lag", "oldest owed", "parked", "dead", "generations")
     for each in found.subscriptions:
-        states = list(_states(each, found, orphaned=each.name in orphans))
+        states = list(tell_states(each, found, orphaned=each.name in orphans))
         generations = "\n".join(
             f"{place.generation} at {place.seq}: {_served(each, place.workers, place.generation, place.served_by)}"
             for place in each.positions
@@ -99,6 +103,19 @@ def _subscriptions(found: Status, orphans: set[str]) -> Table:
     return table
 
 
+def _streams(found: Status) -> Table:
+    table = _table("stream", "of", "position", "events", "moved", "refused")
+    for each in found.subscriptions:
+        for stream in each.streams:
+            way = "written by" if each.kind == "relay" else "read by"
+            row = (
+                one_line(stream.name), f"{way} {one_line(each.name)}", one_line(stream.place), str(stream.events),
+                f"{roughly(found.read_at - stream.moved_at)} ago", "" if each.kind == "relay" else count(stream.refused),
+            )  # fmt: skip
+            table.add_row(*map(Text, row), style="red" if stream.refused else "")
+    return table
+
+
 def _workers(found: Status) -> Table:
     table = _table("worker", "version", "generation", "subscriptions", "woken by", "seen", "state")
     for each in found.workers:
@@ -110,7 +127,7 @@ def _workers(found: Status) -> Table:
     return table
 
 
-def _states(each: Standing, found: Status, *, orphaned: bool) -> Iterator[str]:
+def tell_states(each: Standing, found: Status, *, orphaned: bool = False) -> Iterator[str]:
     if orphaned:
         yield "orphaned"
     for state in each.states:

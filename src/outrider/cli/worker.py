@@ -1,4 +1,4 @@
-"""`outrider worker`: run an app's handlers and jobs until told to stop, in one process or in several."""
+"""`outrider worker`: run an app's handlers, jobs, relays and inboxes until told to stop, in one process or in several."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import typer
 from outrider import names
 from outrider.app import Outrider
 from outrider.cli.ending import end_with
-from outrider.cli.find import find_app
+from outrider.cli.find import need_app
 from outrider.cli.logs import Level, arrange
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, SchemaOption, moved
-from outrider.cli.serve import Options, loop_factory, supervise, work
+from outrider.cli.serve import Options, run_here, say_unless, supervise
 from outrider.dispatch.crew import SLOTS
 from outrider.errors import ConfigError
-from outrider.retry import parse_duration
 
 
 def worker(
@@ -24,7 +23,11 @@ def worker(
     processes: Annotated[int, typer.Option("--processes", metavar="N", min=1, help="How many worker processes.")] = 1,
     handlers: Annotated[
         list[str] | None,
-        typer.Option("--handlers", metavar="NAME", help="Only these, jobs too: a name or a pattern. Repeatable."),
+        typer.Option(
+            "--handlers",
+            metavar="NAME",
+            help="Only these, whatever they are: a name or a pattern. Repeatable.",
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="NAME", help="Not these: a name or a pattern. Repeatable.")
@@ -62,7 +65,7 @@ def worker(
     ] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
-    """Run the app's handlers and jobs until SIGTERM or Ctrl-C.
+    """Run the app's handlers, jobs, relays and inboxes until SIGTERM or Ctrl-C.
 
     The first signal ends the taking of events and jobs and lets what runs finish
     within the grace time; the second leaves at once. Nothing is lost either
@@ -70,10 +73,11 @@ def worker(
     jobs are handed back, or are another's when their leases end.
     Exits with 0, or with 1 if the grace time was not enough.
 
-    Any number of workers may run, on any number of machines.
+    Any number of workers may run, on any number of machines. Of each relay and
+    each inbox one is active at a time; the others stand by.
     With --processes N, one parent keeps N of them running.
 
-    Needs: a migrated schema ([bold]outrider migrate[/]) and an app with handlers or jobs.
+    Needs: a migrated schema ([bold]outrider migrate[/]) and an app that declares something to run.
 
     Examples:
 
@@ -90,40 +94,26 @@ def worker(
         end_with(parent)
     found = _find(options)
     arrange(log_level, log_json)
-    if processes > 1:
-        clean = asyncio.run(supervise(options, processes))
-    else:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            clean = runner.run(work(found, options, parent))
-    if not clean:
-        typer.echo(
-            f"outrider: the grace time of {grace} was not enough; what was not finished is rolled back and comes again",
-            err=True,
-        )
-        raise typer.Exit(1)
+    clean = asyncio.run(supervise(options, processes)) if processes > 1 else run_here(found, options, parent)
+    say_unless(clean, grace)
 
 
 def _find(options: Options) -> Outrider:
     """The app, ready to be opened where the options say; all that can be wrong without a database is said here."""
-    found = find_app(options.asked.app)
-    if found is None:
-        raise ConfigError(
-            "no app: name it with --app module:app, in OUTRIDER_APP, or as app under [tool.outrider] in pyproject.toml"
-        )
-    if not found.handlers and not found.job_handlers and not found.schedules:
+    found = need_app(options.asked.app)
+    streams = found.relays or found.inboxes
+    if not found.handlers and not found.job_handlers and not found.schedules and not streams:
         raise ConfigError(
             "the app declares no handler and no job: decorate a function with @app.handler(YourEvent) or @app.job(YourJob)"
         )
     which = options.handlers, options.exclude
-    if not found.chosen(*which) and not found.chosen_jobs(*which) and not found.schedules:
+    chosen = (found.chosen, found.chosen_jobs, found.chosen_relays, found.chosen_inboxes)
+    if not any(choose(*which) for choose in chosen) and not found.schedules:
         raise ConfigError("no handler or job is left: --exclude takes away all that --handlers gives")
     for option, words in (("--class", options.classes), ("--queue", options.queues)):
         for each in words:
             if wrong := names.wrong_word(each):
                 raise ConfigError(f"{option}: {wrong}")
-    try:
-        parse_duration(options.grace)
-    except ConfigError as error:
-        raise ConfigError(f"--grace: {error}") from None
+    options.check()
     found.relocate(moved(found.settings, options.asked))
     return found

@@ -43,6 +43,10 @@ class Drained:
     """Attempts at jobs that failed, the last ones included."""
     jobs_buried: int = 0
     """Jobs that failed for good."""
+    ingested: int = 0
+    """Events that inboxes brought in, and changes that replicas took."""
+    relayed: int = 0
+    """Events that relays sent."""
 
     def add(self, name: str, step: Step) -> None:
         self.handled += step.handled
@@ -54,10 +58,12 @@ class Drained:
 
     def __str__(self) -> str:
         events = f"{self.handled} handled, {self.parked} parked, {self.buried} buried, {self.conceded} conceded"
-        if not (self.jobs or self.jobs_failed):
-            return events
-        done, buried = _count(self.jobs, "job"), _count(self.jobs_buried, "job")
-        return f"{events}; {done} done, {_count(self.jobs_failed, 'attempt')} failed, {buried} buried"
+        if self.jobs or self.jobs_failed:
+            done, buried = _count(self.jobs, "job"), _count(self.jobs_buried, "job")
+            events += f"; {done} done, {_count(self.jobs_failed, 'attempt')} failed, {buried} buried"
+        if self.ingested or self.relayed:
+            events += f"; {self.ingested} ingested, {self.relayed} relayed"
+        return events
 
 
 def _count(number: int, noun: str) -> str:

@@ -22,6 +22,7 @@ from outrider.dispatch.handler import Handler, roles_of
 from outrider.dispatch.job import JobHandler
 from outrider.dispatch.labour import Labour, Place
 from outrider.dispatch.pace import pause
+from outrider.dispatch.part import Part
 from outrider.dispatch.quarantine import Quarantine
 from outrider.dispatch.tail import Step, Tail
 from outrider.dispatch.voice import CREW
@@ -57,7 +58,7 @@ LOOKS_AFTER_TICK = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Worker:
-    """Runs handlers and jobs until it is told to stop.
+    """Runs handlers, jobs, relays and inboxes until it is told to stop.
 
     `await worker.run()` in a process of its own; `async with app.worker():` inside a service.
     """
@@ -80,6 +81,7 @@ class Worker:
         fold_after: float = FOLD_AFTER,
         slots: int = SLOTS,
         queues: Sequence[str] = (),
+        parts: Callable[[str], Sequence[Part]] = lambda _: (),
     ) -> None:
         self._settings = settings
         self._pool = pool
@@ -92,9 +94,12 @@ class Worker:
         """The next heartbeat does not wait for its time."""
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[bool] | None = None
-        self.identity = Identity(
-            settings.generation, sorted([*(each.name for each in handlers), *(each.name for each in jobs)])
-        )
+        self.identity = Identity(settings.generation, [])
+        self._parts = parts(str(self.identity))
+        """What else runs here."""
+        beside = [name for part in self._parts for name in part.names]
+        names = [*(each.name for each in handlers), *(each.name for each in jobs), *beside]
+        self.identity.subscriptions = sorted(names)
         self.identity.queues = list(queues) or None
         self.ready = asyncio.Event()
         """Registered, and every handler has looked once for what there is to do."""
@@ -129,6 +134,8 @@ class Worker:
         )
         self._unlooked = {each.name for each in handlers} | ({CREW} if jobs else set())
         self._unlooked |= {CLOCK} if scheduled else set()
+        self._unlooked |= set(beside)
+        self._waited_for = frozenset({CREW, CLOCK, *beside})
         self._tails: dict[tuple[str, int, int], asyncio.Task[None]] = {}
         """By handler, generation and place."""
         self._broken: BaseException | None = None
@@ -153,6 +160,8 @@ class Worker:
             if self._clock is not None:
                 ticking = self._clock.run(self._lanes, self._poll, lambda: self._looked(CLOCK))
                 beside.append(asyncio.create_task(ticking, name="outrider schedules"))
+            parts = [task for part in self._parts for task in part.start(self._looked)]
+            beside += parts
             if self._settings.notify != "off":
                 beside.append(asyncio.create_task(self._listener.run()))
             await asyncio.wait([stopping, *beside], return_when=asyncio.FIRST_COMPLETED)
@@ -162,7 +171,9 @@ class Worker:
                 self._labour.stop()
             if self._clock is not None:
                 self._clock.stop()
-            clean = await self._finish()
+            for part in self._parts:
+                part.stop()
+            clean = await self._finish(parts)
         finally:
             self.stop()
             ending = [*self._tails.values(), *beside, stopping]
@@ -209,8 +220,8 @@ class Worker:
         if self._task is not None:
             await self._task
 
-    async def _finish(self) -> bool:
-        tails, labour = list(self._tails.values()), self._labour
+    async def _finish(self, parts: Sequence[asyncio.Task[None]]) -> bool:
+        tails, labour = [*self._tails.values(), *parts], self._labour
         jobs = None if labour is None else asyncio.create_task(labour.finish(self._grace))
         _, unfinished = await asyncio.wait(tails, timeout=self._grace) if tails else (set(), set())
         return (jobs is None or await jobs) and not unfinished
@@ -346,7 +357,7 @@ class Worker:
                 if (key := (name, generation, place)) not in self._tails:
                     self._tails[key] = asyncio.create_task(self._tend(handlers[name], generation, place), name=f"{key}")
                     self._tails[key].add_done_callback(partial(self._ended, key))
-        for name in self._unlooked - {name for name, _ in self._generations} - {CREW, CLOCK}:
+        for name in self._unlooked - {name for name, _ in self._generations} - self._waited_for:
             self._looked(name)
         if any(not self._generations.serves(name, generation) for name, generation, _ in self._tails):
             self._wakes.wake_all("generations")
@@ -371,6 +382,8 @@ class Worker:
             self._wakes.poke(event_type, generation)
             if self._labour is not None:
                 self._labour.poke(event_type)
+            for part in self._parts:
+                part.poke(event_type)
 
     def _fired(self, job_type: str) -> None:
         if self._labour is not None:
@@ -404,6 +417,8 @@ class Worker:
         self._wakes.wake_all(reason)
         if self._labour is not None:
             self._labour.wake_all(reason)
+        for part in self._parts:
+            part.wake_all(reason)
 
     def _poll(self) -> float:
         return self._polling.next(self.listening, None)

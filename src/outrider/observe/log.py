@@ -16,9 +16,14 @@ from outrider.envelope import Envelope
 from outrider.errors import Undecodable
 from outrider.outcome import Dead, Retry, Snooze, TerminalError, sanitise
 from outrider.signals import (
+    BrokerDown,
+    BrokerUp,
     Buried,
+    EntryRefused,
     Failed,
     Fired,
+    Ingested,
+    Intruded,
     JobEnqueued,
     JobFailed,
     JobReleased,
@@ -30,11 +35,15 @@ from outrider.signals import (
     ListenerUp,
     Parked,
     Published,
+    Rejection,
+    Relayed,
+    Rewound,
     Routed,
     Settled,
     Signal,
     Skipped,
     Taken,
+    Trimmed,
     Troubled,
     Woken,
     WorkerDown,
@@ -124,6 +133,10 @@ def write_line(signal: Signal) -> None:
             _lines.debug("routed", subscription=subscription, jobs=jobs)
         case Fired(schedule, jobs):
             _lines.info("fired", schedule=schedule, jobs=jobs)
+        case Relayed() | Rejection() | Rewound() | Trimmed() | Intruded() | BrokerDown() | BrokerUp():
+            _write_stream(signal)
+        case Ingested() | EntryRefused():
+            _write_stream(signal)
         case ListenerUp():
             _lines.info("listener_up")
         case ListenerDown(reason):
@@ -139,6 +152,74 @@ def write_line(signal: Signal) -> None:
                 _lines.debug("taken", subscription=subscription, partition=partition, events=events, outcome=outcome)
         case _:
             assert_never(signal)
+
+
+def _write_stream(
+    signal: Relayed | Rejection | Rewound | Trimmed | Intruded | BrokerDown | BrokerUp | Ingested | EntryRefused,
+) -> None:
+    """What needs somebody to look at it is an error, with severity=page."""
+    match signal:
+        case Relayed(relay, stream, events, position, _):
+            _lines.info("relayed", subscription=relay, stream=stream, events=events, position=position)
+        case Rejection(relay, envelope, attempts, code, message, buried):
+            _lines.error(
+                "rejected",
+                **_event(relay, envelope),
+                attempts=attempts,
+                error_code=code,
+                error=sanitise(message),
+                buried=buried,
+                severity="page",
+            )
+        case Rewound(subscription, stream, position, end, at, whole):
+            _lines.error(
+                "rewound",
+                subscription=subscription,
+                stream=stream,
+                position=position,
+                end=end,
+                back_to=None if at is None else at.isoformat(),
+                whole=whole,
+                severity="page",
+                hint=None if whole else "older events are not in the stream any more: relay them into a new stream",
+            )
+        case Trimmed(subscription, stream, position):
+            _lines.error(
+                "trimmed",
+                subscription=subscription,
+                stream=stream,
+                position=position,
+                severity="page",
+                hint="entries were removed before they were read: keep more of the stream",
+            )
+        case Intruded(relay, stream, entries, event_id):
+            _lines.error(
+                "intruded",
+                subscription=relay,
+                stream=stream,
+                entries=entries,
+                event_id=None if event_id is None else str(event_id),
+                hint="somebody else writes to this stream: a relay needs streams of its own",
+            )
+        case BrokerDown(subscription, code, message, in_a_row):
+            said = sanitise(message)
+            _lines.error("broker_down", subscription=subscription, error_code=code, error=said, in_a_row=in_a_row)
+        case BrokerUp(subscription):
+            _lines.info("broker_up", subscription=subscription)
+        case Ingested(inbox, stream, events, known, refused, position):
+            _lines.info(
+                "ingested",
+                subscription=inbox,
+                stream=stream,
+                events=events,
+                known=known,
+                refused=refused,
+                position=position,
+            )
+        case EntryRefused(inbox, stream, position, message):
+            _lines.error(
+                "entry_refused", subscription=inbox, stream=stream, position=position, error=message, severity="page"
+            )
 
 
 def _write_job(

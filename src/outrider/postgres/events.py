@@ -89,7 +89,7 @@ class Fate:
     nobody serves it. unable: its workers lack types.
     """
     attempts: int | None = None
-    """Used in its present cycle; with the one that succeeded, if it is delivered. None: a reader, or not tried yet."""
+    """Used in its present cycle; with the one that succeeded, if it is delivered. None: reader, relay, or not tried yet."""
     run_at: datetime | None = None
     behind: UUID | None = None
     behind_seq: int | None = None
@@ -223,13 +223,13 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
         ("all_paused", all_paused_at is not None),
         ("paused", paused_at is not None),
         ("breaker", open_until is not None),
-        ("unread", not parked or not (reached or later)),
+        ("unread", not parked or not (reached or later or kind == "relay")),
         ("behind", behind is not None),
         ("key", bool(waiting)),
         ("suspect", bool(suspect)),
         ("retry", behind is None and later),
-        ("due", behind is None and parked and reached and not later and not waiting),
-        ("no_worker", kind in ("handler", "job") and not workers),
+        ("due", behind is None and parked and (reached or kind == "relay") and not later and not waiting),
+        ("no_worker", kind in ("handler", "job", "relay") and not workers),
         ("unable", workers > 0 and not able),
     ]
     if status == "withdrawn":

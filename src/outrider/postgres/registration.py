@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from outrider.postgres.fetch import fetch
 from outrider.postgres.log import Params, clear_error
 from outrider.postgres.statement import statement
-from outrider.subscription import Limits, Subscription
+from outrider.subscription import Limits, Scope, Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,11 @@ async def register(conn: AsyncConnection[Any], subscription: Subscription, schem
         params = _limits(subscription.limits)
         if known != tuple(params.values()):
             await fetch(conn, "register_job", schema, {"name": subscription.name} | params)
+    if subscription.scope is not None:
+        [known] = await fetch(conn, "registered_relay", schema, {"name": subscription.name})
+        params = _scope(subscription.scope)
+        if known != tuple(params.values()):
+            await fetch(conn, "register_relay", schema, {"name": subscription.name} | params)
     return registered
 
 
@@ -91,15 +96,22 @@ def script(subscription: Subscription, schema: str) -> str:
     values = [each.name, each.kind, each.context, each.event_types, each.partitions, each.start_text, each.order]
     types: tuple[str, ...] = ("text", "text", "text", "text[]", "integer", "text", "text")
     text = f'select * from "{schema}".register({_arguments(values, types)});\n'
-    if each.limits is None:
-        return text
-    values = [each.name, *_limits(each.limits).values()]
-    types = ("text", "interval", "interval", "integer", "integer")
-    return f'{text}select "{schema}".register_job({_arguments(values, types)});\n'
+    if each.limits is not None:
+        values = [each.name, *_limits(each.limits).values()]
+        types = ("text", "interval", "interval", "integer", "integer")
+        text += f'select "{schema}".register_job({_arguments(values, types)});\n'
+    if each.scope is not None:
+        values = [each.name, *_scope(each.scope).values()]
+        text += f'select "{schema}".register_relay({_arguments(values, ("text", "text", "boolean"))});\n'
+    return text
 
 
 def _limits(limits: Limits) -> Params:
     return {field: getattr(limits, field) for field in limits.__slots__}
+
+
+def _scope(scope: Scope) -> Params:
+    return {field: getattr(scope, field) for field in scope.__slots__}
 
 
 def _arguments(values: Sequence[Any], types: Sequence[str]) -> str:

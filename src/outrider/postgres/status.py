@@ -14,6 +14,7 @@ from outrider.postgres.log import missing_schema
 from outrider.postgres.look import looking
 from outrider.postgres.migrate import applied, pending
 from outrider.postgres.phases import Phase
+from outrider.postgres.streams import Stream
 from outrider.postgres.subscriptions import MOST
 
 SCAN = 1000
@@ -90,6 +91,8 @@ class Standing:
     """Jobs that are leased."""
     dead: int
     positions: tuple[Position, ...]
+    streams: tuple[Stream, ...]
+    """Of a relay, or of an inbox; a relay's become known with their first event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,7 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         standings = await look.rows("standings", {"most": MOST}) if current else []
         positions = await look.rows("positions") if current else []
         oldest = await look.rows("oldest_unread", {"scan": SCAN}) if current else []
+        streams = await look.rows("stream_standings", {"most": MOST}) if current else []
         types = [name for (name,) in await look.rows("job_types")] if current else []
         jobs = await look.rows("job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
     names = Seen.__slots__
@@ -141,11 +145,14 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         paused_at=paused_at,
         jobs=dict(jobs),
         subscriptions=tuple(
-            _standing(row, [each[1:] for each in positions if each[0] == row[0]], *unread[row[0]], seen)
-            for row in standings
+            _standing(row, _of(row[0], positions), *unread[row[0]], seen, _of(row[0], streams)) for row in standings
         ),
         workers=seen,
     )
+
+
+def _of(subscription: str, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    return [row[1:] for row in rows if row[0] == subscription]
 
 
 def _standing(
@@ -154,6 +161,7 @@ def _standing(
     unread_at: datetime | None,
     certain: bool,
     workers: Sequence[Seen],
+    streams: Sequence[Sequence[Any]],
 ) -> Standing:
     name, kind, context, event_types, partitions, order, paused_at, parked, running, parked_at, dead = row
     read = tuple(_position(name, each, workers) for each in positions)
@@ -181,6 +189,7 @@ def _standing(
         running=running,
         dead=dead,
         positions=read,
+        streams=tuple(Stream(**dict(zip(Stream.__slots__, each, strict=True))) for each in streams),
     )
 
 

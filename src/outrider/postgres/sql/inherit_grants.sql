@@ -12,6 +12,12 @@ begin
                               '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
                               '/*schema*/admit, /*schema*/settle_jobs, /*schema*/renew, /*schema*/route, /*schema*/fire, '
                               '/*schema*/enqueue_one'),
+                     ('take', 'execute on function /*schema*/relay_settle, /*schema*/relay_mark, '
+                              '/*schema*/relay_open, /*schema*/relay_reject, /*schema*/relay_rewind, /*schema*/relay_ahead, '
+                              '/*schema*/ingest'),
+                     ('take', 'select, insert, update, delete on /*schema*/stream, /*schema*/stream_mark, '
+                              '/*schema*/stream_ahead, /*schema*/stream_replayed, /*schema*/stream_refused'),
+                     ('take', 'insert (origin) on /*schema*/outbox'),
                      ('take', 'select on /*schema*/withdrawal'),
                      ('take', 'select, insert, update on /*schema*/schedule'),
                      ('take', 'usage on sequence /*schema*/lease_token'),

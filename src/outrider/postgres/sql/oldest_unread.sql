@@ -2,7 +2,7 @@
 -- certain: behind the cursors, and of each late transaction, at most `scan` rows are looked at. By seq and by (tx, seq), as
 -- in take. Null and certain: nothing.
 with place as materialized (
-    select s.event_types, s.context, s.partitions, c.*,
+    select s.kind, s.event_types, s.context, s.partitions, s.workspace_id, s.forwards, c.*,
            -- Restored from another cluster, whose transactions are all over, as take sees it.
            case when c.cluster <> (select system_identifier from pg_control_system())
                      or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
@@ -13,8 +13,8 @@ fresh as materialized (
     select first.subscription, o.*
     from (select place.subscription, min(place.seq) as seq from place group by place.subscription) as first
     cross join lateral (
-        select o.seq, o.event_type, o.target, o.aggregate_id, o.generation, o.occurred_at from /*schema*/outbox as o
-        where o.seq > first.seq order by o.seq limit %(scan)s) as o
+        select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation, o.occurred_at
+        from /*schema*/outbox as o where o.seq > first.seq order by o.seq limit %(scan)s) as o
 ),
 late_tx as materialized (
     select place.id, place.seq as until, owing.tx, place.owed_after as after
@@ -27,13 +27,15 @@ late_tx as materialized (
 late as (
     select late_tx.id, o.*
     from late_tx cross join lateral (
-        select o.seq, o.event_type, o.target, o.aggregate_id, o.generation, o.occurred_at from /*schema*/outbox as o
+        select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation, o.occurred_at
+        from /*schema*/outbox as o
         where (o.tx, o.seq) > (late_tx.tx, late_tx.after) and (o.tx, o.seq) <= (late_tx.tx, late_tx.until)
           and o.seq > late_tx.after and o.seq <= late_tx.until
         order by o.tx, o.seq limit %(scan)s) as o
 ),
 unread as (
-    select place.id, fresh.seq, fresh.event_type, fresh.target, fresh.aggregate_id, fresh.generation, fresh.occurred_at
+    select place.id, fresh.seq, fresh.event_type, fresh.target, fresh.origin, fresh.workspace_id, fresh.aggregate_id,
+           fresh.generation, fresh.occurred_at
     from fresh join place on place.subscription = fresh.subscription and fresh.seq > place.seq
     union all
     select late.* from late
@@ -42,7 +44,9 @@ owed as (
     select place.subscription, min(unread.occurred_at) as occurred_at
     from unread join place on place.id = unread.id
     where (place.event_types is null or unread.event_type = any (place.event_types))
-      and (unread.target is null or unread.target = place.context)
+      and case place.kind when 'relay' then (place.forwards or unread.origin is null)
+                                            and (place.workspace_id is null or unread.workspace_id = place.workspace_id)
+                          else unread.target is null or unread.target = place.context end
       and place.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (place.partitions - 1)
       and place.generation = coalesce((select max(own.generation) from place as own
                                        where own.subscription = place.subscription

@@ -1,7 +1,8 @@
 -- unread: how many events a subscription still has to read in the log, and whether there may be more of them: of each
 -- late transaction, and behind the cursors, at most `scan` rows are looked at. By seq and by (tx, seq), as in take.
 with sub as (
-    select s.name, s.context, s.event_types, s.partitions from /*schema*/subscription as s where s.name = %(name)s
+    select s.name, s.kind, s.context, s.event_types, s.partitions, s.workspace_id, s.forwards
+    from /*schema*/subscription as s where s.name = %(name)s
 ),
 place as (
     select c.*,
@@ -12,7 +13,7 @@ place as (
     from /*schema*/cursor as c where c.subscription = %(name)s
 ),
 fresh as materialized (
-    select o.seq, o.event_type, o.target, o.aggregate_id, o.generation from /*schema*/outbox as o
+    select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation from /*schema*/outbox as o
     where o.seq > (select min(place.seq) from place) order by o.seq limit %(scan)s
 ),
 -- Both: while owing is read in pages, transactions of inflight may finish.
@@ -27,7 +28,8 @@ late_tx as materialized (
 late as (
     select o.*, late_tx.partition, late_tx.generation as read_by
     from late_tx cross join lateral (
-        select o.seq, o.event_type, o.target, o.aggregate_id, o.generation from /*schema*/outbox as o
+        select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation
+        from /*schema*/outbox as o
         where o.tx = late_tx.tx and o.seq > late_tx.after and o.seq <= late_tx.until
         order by o.seq limit %(scan)s) as o
 ),
@@ -39,7 +41,9 @@ unread as (
 select count(*), (select count(*) = %(scan)s from fresh)
 from unread, sub
 where (sub.event_types is null or unread.event_type = any (sub.event_types))
-  and (unread.target is null or unread.target = sub.context)
+  and case sub.kind when 'relay' then (sub.forwards or unread.origin is null)
+                                      and (sub.workspace_id is null or unread.workspace_id = sub.workspace_id)
+                    else unread.target is null or unread.target = sub.context end
   and unread.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (sub.partitions - 1)
   -- As in take: a generation has cursors of its own, or those of 0 read it.
   and unread.read_by = coalesce((select max(place.generation) from place where place.generation = unread.generation), 0)

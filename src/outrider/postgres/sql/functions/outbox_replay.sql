@@ -63,7 +63,7 @@ begin
         join /*schema*/event_handled as h
             on h.handler_name = s.name
            and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
-        where s.name = coalesce(p_subscription, s.name)
+        where s.name = coalesce(p_subscription, s.name) and s.kind <> 'inbox'
           and not exists (select from found where found.subscription = s.name)
     )
     select found.subscription, found.outcome from found

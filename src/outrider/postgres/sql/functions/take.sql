@@ -63,6 +63,7 @@ declare
     deaths     bigint;
     first_seq  bigint;
     settles    boolean;
+    relays     boolean;
     others     bigint[];
     filtered   boolean;
     withdrawn  boolean;
@@ -168,6 +169,7 @@ begin
     r := pg_current_xact_id();
     q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
     settles := sub.kind = 'handler';
+    relays := sub.kind = 'relay';
     -- After the lock: who opens a generation copies this cursor under it.
     others := case p_generation when 0 then array(
         select distinct c.generation from /*schema*/cursor as c
@@ -252,7 +254,9 @@ begin
                     and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
                   order by o.tx, o.seq limit p_scan) as step
             where (sub.event_types is null or step.event_type = any (sub.event_types))
-              and (step.target is null or step.target = sub.context)
+              and case when relays then (sub.forwards or step.origin is null)
+                                        and (sub.workspace_id is null or step.workspace_id = sub.workspace_id)
+                       else step.target is null or step.target = sub.context end
               and (sub.partitions = 1
                    or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
               and (not filtered or case p_generation when 0 then step.generation <> all (others)
@@ -291,7 +295,9 @@ begin
               where o.seq > cur.seq and o.seq <= q
               order by o.seq limit p_scan) as step
         where (sub.event_types is null or step.event_type = any (sub.event_types))
-          and (step.target is null or step.target = sub.context)
+          and case when relays then (sub.forwards or step.origin is null)
+                                    and (sub.workspace_id is null or step.workspace_id = sub.workspace_id)
+                   else step.target is null or step.target = sub.context end
           and (sub.partitions = 1
                or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
           and (not filtered or case p_generation when 0 then step.generation <> all (others)

@@ -22,12 +22,12 @@ first as materialized (
     select place.subscription, place.partitions, min(place.seq) as seq from place group by 1, 2
 ),
 unread as (
-    select first.subscription, o.seq, o.event_type, o.target
+    select first.subscription, o.seq, o.event_type, o.target, o.origin, o.workspace_id
     from first join /*schema*/outbox as o on o.seq > first.seq
     join place on place.subscription = first.subscription and o.seq > place.seq
                   and place.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (first.partitions - 1)
     union
-    select late_tx.subscription, o.seq, o.event_type, o.target
+    select late_tx.subscription, o.seq, o.event_type, o.target, o.origin, o.workspace_id
     from late_tx join /*schema*/outbox as o
         on o.tx = late_tx.tx and o.seq > late_tx.after and o.seq <= late_tx.until
            and late_tx.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (late_tx.partitions - 1)
@@ -36,7 +36,9 @@ wanted as (
     select unread.subscription, count(*) as events
     from unread join /*schema*/subscription as s on s.name = unread.subscription
     where (s.event_types is null or unread.event_type = any (s.event_types))
-      and (unread.target is null or unread.target = s.context)
+      and case s.kind when 'relay' then (s.forwards or unread.origin is null)
+                                        and (s.workspace_id is null or unread.workspace_id = s.workspace_id)
+                      else unread.target is null or unread.target = s.context end
       and not exists (select from /*schema*/delivery as d
                       where d.subscription = unread.subscription and d.seq = unread.seq)
     group by 1

@@ -1,0 +1,1 @@
+"""Inboxes: the stream of another service, read into this database, each event once and in order."""

@@ -1,0 +1,175 @@
+"""Inboxes as rows: what came in, how far each has read, what it could not read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+
+from outrider.envelope import Envelope
+from outrider.outcome import sanitise
+from outrider.postgres.fetch import fetch, in_our_words
+from outrider.postgres.log import Params
+from outrider.postgres.session import AsyncSession
+from outrider.postgres.statement import statement
+
+Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
+"""What the database refuses to store is one entry's fault, unless it refuses them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an inbox is: it has read up to `after`, and this batch goes up to `position`."""
+
+    subscription: str
+    stream: str
+    after: str
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What events get from the log that they come into."""
+
+    channel: str
+    generation: int
+    notify: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An entry that is no event."""
+
+    position: str
+    data: bytes
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An entry that was refused, as it is kept."""
+
+    id: int
+    inbox: str
+    stream: str
+    position: str
+    data: bytes
+    message: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    outcome: str
+    """ingested, moved or paused"""
+    events: int
+    """That were new."""
+    stands: str
+
+
+def reason(error: psycopg.Error) -> str:
+    """Without the DETAIL, which repeats the row: what is refused may be confidential."""
+    return sanitise(f"the database refuses it: {error.diag.message_primary or error}")
+
+
+def fault(error: psycopg.Error) -> tuple[str | None, str | None]:
+    """What was violated: two entries that differ in it are not refused for the same reason."""
+    return error.sqlstate, error.diag.constraint_name or error.diag.column_name
+
+
+async def open_stream(conn: AsyncSession, subscription: str, stream: str, position: str, schema: str) -> str:
+    """Where it goes on; the first time from `position`."""
+    params = {"subscription": subscription, "stream": stream, "position": position}
+    [(stands,)] = await fetch(conn, "inbox_open", schema, params)
+    return str(stands)
+
+
+async def ingest(
+    conn: AsyncSession,
+    place: Place,
+    envelopes: Sequence[Envelope],
+    refused: Sequence[Refused],
+    stamp: Stamp,
+    schema: str,
+) -> Ingested:
+    """The events, their receipts, what was refused and the position, in one transaction."""
+    async with conn.transaction():
+        if stamp.notify != "commit":
+            await conn.execute("select set_config('outrider.notify', %s, true)", [stamp.notify])
+        params = _columns(envelopes) | {"channel": stamp.channel, "generation": stamp.generation} | _place(place)
+        [(outcome, events, stands)] = await fetch(conn, "ingest", schema, params)
+        if outcome == "ingested":
+            await _refuse(conn, place, refused, schema)
+    return Ingested(outcome, events, stands)
+
+
+async def move(conn: AsyncSession, place: Place, refused: Sequence[Refused], schema: str) -> bool:
+    """Only the position; False when somebody else has moved it."""
+    moved = bool(await fetch(conn, "inbox_move", schema, _place(place)))
+    if moved:
+        await _refuse(conn, place, refused, schema)
+    return moved
+
+
+async def refused(
+    conn: AsyncSession, schema: str, *, subscription: str | None = None, after: int = 0, limit: int = 100
+) -> list[Kept]:
+    rows = await fetch(conn, "refused", schema, {"subscription": subscription, "after": after, "limit": limit})
+    return [Kept(*row) for row in rows]
+
+
+async def refused_again(conn: AsyncSession, subscription: str, ids: Sequence[int] | None, schema: str) -> list[Kept]:
+    """Those of an inbox, or some of them, held until the transaction ends, so that nobody else tries them too."""
+    rows = await fetch(
+        conn, "refused_again", schema, {"subscription": subscription, "ids": None if ids is None else [*ids]}
+    )
+    return [Kept(*row) for row in rows]
+
+
+async def hold_streams(conn: AsyncSession, subscription: str, schema: str) -> dict[str, str]:
+    """Where the streams of an inbox stand; nothing moves them until the transaction ends."""
+    return dict(await fetch(conn, "inbox_hold", schema, {"subscription": subscription}))
+
+
+async def forget_refused(conn: AsyncSession, ids: Sequence[int], schema: str) -> None:
+    with in_our_words(schema):
+        await conn.execute(statement("forget_refused", schema), {"ids": list(ids)})
+
+
+async def _refuse(conn: AsyncSession, place: Place, entries: Sequence[Refused], schema: str) -> None:
+    if entries:
+        params = {
+            "subscription": place.subscription,
+            "stream": place.stream,
+            "positions": [each.position for each in entries],
+            "data": [each.data for each in entries],
+            "messages": [each.message for each in entries],
+        }
+        with in_our_words(schema):
+            await conn.execute(statement("refuse", schema), params)
+
+
+def _place(place: Place) -> Params:
+    return {name: getattr(place, name) for name in place.__slots__}
+
+
+def _columns(envelopes: Sequence[Envelope]) -> Params:
+    return {
+        "id": [str(e.id) for e in envelopes],
+        "event_type": [e.event_type for e in envelopes],
+        "event_version": [e.event_version for e in envelopes],
+        "occurred_at": [None if e.occurred_at is None else e.occurred_at.isoformat() for e in envelopes],
+        "source": [e.source for e in envelopes],
+        "target": [e.target for e in envelopes],
+        "content_class": [e.content_class for e in envelopes],
+        "workspace_id": [e.workspace_id for e in envelopes],
+        "aggregate_kind": [e.aggregate_kind for e in envelopes],
+        "aggregate_id": [e.key for e in envelopes],
+        "entity_version": [e.entity_version for e in envelopes],
+        "payload": [e.payload_json for e in envelopes],
+        "idempotency_key": [None if e.idempotency_key == str(e.id) else e.idempotency_key for e in envelopes],
+        "trace_context": [None if e.trace_context is None else json.dumps(e.trace_context) for e in envelopes],
+    }

@@ -1,0 +1,257 @@
+"""Relays as rows: take, settle, reject; their streams, their marks. What to send and how to read the answer."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncCursor
+from psycopg.rows import tuple_row
+
+from outrider.envelope import Envelope
+from outrider.postgres.fetch import fetch, in_our_words
+from outrider.postgres.handling import Lost
+from outrider.postgres.lanes import together
+from outrider.postgres.log import ATTEMPT, Asked, Params, envelope_of
+from outrider.postgres.session import AsyncSession
+from outrider.postgres.statement import statement
+
+_OUTCOME, _DELIVERY = 0, 5
+
+Row = tuple[Any, ...]
+MARKS = 20
+
+
+class Item:
+    """One event of a batch, and what is known of it."""
+
+    __slots__ = ("attempt", "delivery", "due_in", "envelope", "replayed", "state")
+
+    def __init__(self, row: Row) -> None:
+        self.envelope: Envelope = envelope_of(row)
+        self.attempt: int = row[ATTEMPT]
+        """How often it was rejected, and one."""
+        self.delivery: int | None = None
+        """Where it was rejected."""
+        self.state: str | None = None
+        """ahead: it is in its stream already; else the status of its delivery."""
+        self.due_in = 0.0
+        """When it is to be tried again."""
+        self.replayed = False
+        """It was a dead letter, and comes out of its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a take for a relay came to: first the dead letters that were replayed, then the events of the log."""
+
+    outcome: str
+    due_in: float | None
+    positions: Mapping[str, str]
+    items: Sequence[Item]
+
+    @property
+    def taken(self) -> bool:
+        """Something was read: the transaction is open, and the cursor held."""
+        return self.outcome in ("more", "done")
+
+
+@dataclass(slots=True)
+class Settling:
+    """The arguments of the SQL function relay_settle."""
+
+    subscription: str
+    positions: dict[str, str] = field(default_factory=dict)
+    events: Counter[str] = field(default_factory=Counter)
+    sent: list[int] = field(default_factory=list)
+    passed: list[int] = field(default_factory=list)
+    found: list[UUID] = field(default_factory=list)
+    done: bool = False
+    mark: bool = False
+
+    def params(self) -> Params:
+        return {
+            "subscription": self.subscription,
+            "streams": list(self.positions),
+            "positions": list(self.positions.values()),
+            "events": [self.events[name] for name in self.positions],
+            "sent": self.sent,
+            "passed": self.passed,
+            "found": self.found,
+            "done": self.done,
+            "mark": self.mark,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What a relay asks for."""
+
+    subscription: str
+    limit: int
+    scan: int
+    knows: list[str] | None
+    workspace: str | None
+    """Of the tenant under whose context it is read."""
+
+    async def send(self, conn: AsyncSession, schema: str) -> _Reading:
+        events, state = AsyncCursor(conn, row_factory=tuple_row), AsyncCursor(conn, row_factory=tuple_row)
+        asked = Asked(self.subscription, 0, self.limit, max(self.scan, self.limit), knows=self.knows)
+        await conn.execute("begin isolation level read committed")
+        if self.workspace is not None:
+            await conn.execute("select set_config('app.workspace_id', %s, true)", [self.workspace])
+        await events.execute(statement("take", schema), asked.params(), binary=True)
+        await state.execute(statement("relay_state", schema), {"subscription": self.subscription})
+        return _Reading(self, events, state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    take: Take
+    events: AsyncCursor[Row]
+    state: AsyncCursor[Row]
+
+    async def batch(self, conn: AsyncSession, schema: str) -> Batch:
+        head, *rows = await self.events.fetchall()
+        [(positions, owes)] = await self.state.fetchall()
+        outcome, due_in, items = head[0], head[3], [Item(row) for row in rows]
+        if owes and outcome in ("more", "done"):
+            items = await _told(conn, self.take.subscription, self.take.limit, items, schema)
+        return Batch(outcome, due_in, json.loads(positions), items)
+
+
+async def take(conn: AsyncSession, asked: Take, schema: str) -> Batch:
+    """Begin, lock, read, advance: one round trip."""
+    with in_our_words(schema):
+        async with together(conn):
+            reading = await asked.send(conn, schema)
+        return await reading.batch(conn, schema)
+
+
+async def _told(conn: AsyncSession, subscription: str, limit: int, items: list[Item], schema: str) -> list[Item]:
+    """The same with what is known of them, behind those that were replayed."""
+    by_seq = {each.envelope.seq: each for each in items}
+    params = {"subscription": subscription, "seqs": list(by_seq), "ids": [each.envelope.id for each in items]}
+    for seq, delivery, status, attempts, due_in, ahead, payload in await fetch(conn, "relay_owed", schema, params):
+        item = by_seq[seq]
+        if payload is not None:
+            item.envelope = Envelope.of(vars(item.envelope) | {"payload_json": payload})
+        item.delivery, item.state = delivery, "ahead" if ahead else status
+        if delivery is not None:
+            item.attempt, item.due_in = attempts + 1, due_in
+    replayed = []
+    for row in await fetch(conn, "relay_replayed", schema, {"subscription": subscription, "limit": limit}):
+        item = Item(row)
+        item.state, item.delivery, item.replayed = row[_OUTCOME], row[_DELIVERY], True
+        replayed.append(item)
+    return [*replayed, *items]
+
+
+async def settle(conn: AsyncSession, settling: Settling, asked: Take | None, schema: str) -> Batch | None:
+    """Where the streams end now, and COMMIT; then the next take, if one is asked for: one round trip."""
+    with in_our_words(schema):
+        async with together(conn):
+            await conn.execute(statement("relay_settle", schema), settling.params())
+            ended = await conn.execute("commit")
+            reading = None if asked is None else await asked.send(conn, schema)
+        if ended.statusmessage != "COMMIT":
+            raise Lost(f"the batch was not committed: the server answered {ended.statusmessage}")
+        return None if reading is None else await reading.batch(conn, schema)
+
+
+async def reject(
+    conn: AsyncSession,
+    subscription: str,
+    seq: int,
+    why: tuple[str, str],
+    delay: timedelta,
+    most: int,
+    bury: bool,
+    worker: str,
+    schema: str,
+) -> tuple[int, bool]:
+    """How often it was rejected by now, and whether it is a dead letter."""
+    code, message = why
+    [(attempts, buried)] = await fetch(
+        conn,
+        "relay_reject",
+        schema,
+        {
+            "subscription": subscription,
+            "seq": seq,
+            "code": code,
+            "message": message,
+            "worker": worker,
+            "delay": delay,
+            "most": most,
+            "bury": bury,
+        },
+    )
+    return attempts or 0, buried
+
+
+async def positions(conn: AsyncSession, subscription: str, schema: str) -> dict[str, str]:
+    rows = await fetch(conn, "streams", schema, {"subscription": subscription, "name": None, "kind": None})
+    return {name: position for _, _, name, position, _, _ in rows}
+
+
+async def marks(conn: AsyncSession, subscription: str, schema: str) -> AsyncIterator[tuple[datetime, dict[str, str]]]:
+    """The newest first, a few at a time: with many streams they are large."""
+    before: datetime | None = None
+    while True:
+        params = {"subscription": subscription, "before": before, "limit": MARKS}
+        rows = await fetch(conn, "marks", schema, params)
+        for at, known in rows:
+            yield at, known
+        if len(rows) < MARKS:
+            return
+        before = rows[-1][0]
+
+
+async def open_streams(
+    conn: AsyncSession, subscription: str, ends: Mapping[str, str], schema: str, *, adopt: bool = False
+) -> None:
+    params = {"subscription": subscription, "streams": list(ends), "positions": list(ends.values()), "adopt": adopt}
+    await fetch(conn, "relay_open", schema, params)
+
+
+@asynccontextmanager
+async def holding(conn: AsyncSession, subscription: str, schema: str) -> AsyncIterator[bool]:
+    """A transaction that holds the relay's cursor; False when another session does."""
+    async with conn.transaction():
+        yield bool(await fetch(conn, "relay_hold", schema, {"subscription": subscription}))
+
+
+async def rewind(conn: AsyncSession, subscription: str, at: datetime, schema: str) -> None:
+    await fetch(conn, "relay_rewind", schema, {"subscription": subscription, "at": at})
+
+
+async def put_ahead(
+    conn: AsyncSession, subscription: str, events: Sequence[UUID], schema: str
+) -> tuple[int, UUID | None]:
+    """They are in a stream already. Back: how many of them are not of this log, and one of these."""
+    [(strangers, stranger)] = await fetch(
+        conn, "relay_ahead", schema, {"subscription": subscription, "events": list(events)}
+    )
+    return strangers, stranger
+
+
+async def move(conn: AsyncSession, settling: Settling, schema: str) -> None:
+    """As settle, in a transaction that is the caller's."""
+    await conn.execute(statement("relay_settle", schema), settling.params())
+
+
+async def note_adoption(
+    conn: AsyncSession, subscription: str, stream: str, positions: tuple[str | None, str], by: str, schema: str
+) -> None:
+    """For the audit: where it was in the stream before, and where it goes on."""
+    before, position = positions
+    params = {"by": by, "subscription": subscription, "stream": stream, "before": before, "position": position}
+    with in_our_words(schema):
+        await conn.execute(statement("note_adoption", schema), params)

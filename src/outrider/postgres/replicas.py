@@ -1,0 +1,121 @@
+"""Replicas: a table that holds the newest version of each thing, as the changes of a stream tell it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from outrider.errors import DeclarationError
+from outrider.postgres import inboxes
+from outrider.postgres.fetch import fetch
+from outrider.postgres.inboxes import Ingested, Place, Refused
+from outrider.postgres.session import AsyncSession
+from outrider.streams.replica import Change
+
+DDL = """create table {table} (
+    aggregate_kind text not null,
+    aggregate_id   text not null,
+    entity_version bigint not null,
+    topic          text not null,
+    payload        jsonb not null,
+    event_id       uuid not null,
+    committed_at   timestamptz not null,
+    primary key (aggregate_kind, aggregate_id)
+)"""
+
+_UPSERT = """
+insert into {table} as r (aggregate_kind, aggregate_id, entity_version, topic, payload, event_id, committed_at)
+select distinct on (c.aggregate_kind, c.aggregate_id)
+       c.aggregate_kind, c.aggregate_id, c.entity_version, c.topic, c.payload::jsonb, c.event_id::uuid,
+       c.committed_at::timestamptz
+from unnest(%(aggregate_kind)s::text[], %(aggregate_id)s::text[], %(entity_version)s::bigint[], %(topic)s::text[],
+            %(payload)s::text[], %(event_id)s::text[], %(committed_at)s::text[]) with ordinality
+    as c (aggregate_kind, aggregate_id, entity_version, topic, payload, event_id, committed_at, place)
+order by c.aggregate_kind, c.aggregate_id, c.entity_version desc, c.place desc
+on conflict (aggregate_kind, aggregate_id) do update
+set entity_version = excluded.entity_version, topic = excluded.topic, payload = excluded.payload,
+    event_id = excluded.event_id, committed_at = excluded.committed_at
+where r.entity_version < excluded.entity_version
+"""
+
+
+async def apply(
+    conn: AsyncSession, place: Place, table: str, changes: Sequence[Change], refused: Sequence[Refused], schema: str
+) -> Ingested:
+    """The changes that are newer than what is there, what was refused, and the position: one transaction."""
+    async with conn.transaction():
+        if await _paused(conn, place.subscription, schema):
+            return Ingested("paused", 0, place.after)
+        if not await inboxes.move(conn, place, refused, schema):
+            return Ingested("moved", 0, place.after)
+        newer = await upsert(conn, table, changes)
+        await fetch(conn, "inbox_count", schema, _counted(place, newer))
+        return Ingested("ingested", newer, place.position)
+
+
+def _counted(place: Place, events: int) -> dict[str, Any]:
+    return {"subscription": place.subscription, "stream": place.stream, "events": events}
+
+
+async def upsert(conn: AsyncSession, table: str, changes: Sequence[Change]) -> int:
+    """How many were newer than what is there."""
+    if not changes:
+        return 0
+    query = sql.SQL(_UPSERT).format(table=sql.Identifier(*table.split(".")))
+    try:
+        return (await conn.execute(query, _columns(changes))).rowcount
+    except (
+        psycopg.errors.UndefinedTable,
+        psycopg.errors.UndefinedColumn,
+        psycopg.errors.InvalidColumnReference,
+    ) as error:
+        raise DeclarationError(
+            f"the table {table} is not there, or is not the table of a replica ({error.diag.message_primary}). It is:\n"
+            + DDL.format(table=table)
+        ) from error
+
+
+async def stitch(
+    conn: AsyncSession,
+    place: Place,
+    table: str,
+    snapshot: Iterable[Change],
+    ahead: Callable[[str], bool],
+    schema: str,
+) -> int:
+    """The rows of a snapshot, and the position up to which it goes, unless the replica is there already."""
+    newer = 0
+    async with conn.transaction():
+        stands = await inboxes.open_stream(conn, place.subscription, place.stream, place.after, schema)
+        if not ahead(stands):
+            await inboxes.move(conn, Place(place.subscription, place.stream, stands, place.position), (), schema)
+        for page in _pages(snapshot):
+            newer += await upsert(conn, table, page)
+    return newer
+
+
+def _pages(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    rest = iter(changes)
+    while page := list(islice(rest, 1000)):
+        yield page
+
+
+async def _paused(conn: AsyncSession, subscription: str, schema: str) -> bool:
+    return bool(await fetch(conn, "held_back", schema, {"subscription": subscription}))
+
+
+def _columns(changes: Sequence[Change]) -> dict[str, list[Any]]:
+    return {
+        "aggregate_kind": [each.aggregate_kind or "" for each in changes],
+        "aggregate_id": [each.aggregate_id for each in changes],
+        "entity_version": [each.entity_version for each in changes],
+        "topic": [each.topic for each in changes],
+        "payload": [json.dumps(each.payload) for each in changes],
+        "event_id": [str(each.event_id) for each in changes],
+        "committed_at": [each.committed_at.isoformat() for each in changes],
+    }

@@ -1,0 +1,22 @@
+-- relay_open: streams that a relay begins to write to, each from a position on; before anything is written there, in its
+-- own transaction, so that what a relay that dies then has written is known for its own. The first time, also a mark.
+-- p_streams that the relay knows stay where they are, unless p_adopt: then they go on from there.
+-- Locks: the cursor row, waiting for the batch that is being sent.
+create or replace function /*schema*/relay_open(
+    p_subscription text, p_streams text[], p_positions text[], p_adopt boolean default false
+) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set lock_timeout = '10s'
+as $$
+begin
+    perform from /*schema*/cursor as c where c.subscription = p_subscription for update;
+    insert into /*schema*/stream as s (subscription, name, position)
+    select p_subscription, opened.name, opened.position from unnest(p_streams, p_positions) as opened (name, position)
+    on conflict (subscription, name) do update set position = excluded.position where p_adopt;
+    if not exists (select from /*schema*/stream_mark as m where m.subscription = p_subscription) then
+        perform /*schema*/relay_mark(p_subscription);
+    end if;
+end
+$$;

@@ -1,0 +1,36 @@
+-- relay_rewind: back to a mark, because a stream has lost its end. What was read since then will be read again; what of it
+-- is in the streams must be put ahead (relay_ahead), in the same transaction, and their ends be stored (relay_settle).
+-- The caller holds the cursor's lock.
+create or replace function /*schema*/relay_rewind(p_subscription text, p_at timestamptz) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    back /*schema*/cursor;
+begin
+    select (jsonb_populate_record(null::/*schema*/cursor, m.cursor)).* into strict back
+    from /*schema*/stream_mark as m where m.subscription = p_subscription and m.at = p_at;
+    update /*schema*/cursor as c
+    set seq = back.seq, floor = back.floor, inflight = back.inflight, horizon = back.horizon, owing = back.owing,
+        owed_after = back.owed_after, mark_seq = back.mark_seq, mark_xid = back.mark_xid, cluster = back.cluster
+    where c.subscription = p_subscription and c.generation = 0 and c.partition = 0;
+    with again as (
+        delete from /*schema*/stream_replayed as r where r.subscription = p_subscription and r.at > p_at returning r.*
+    )
+    insert into /*schema*/delivery (
+        subscription, partition, seq, event_id, event_type, status, head, reached, run_at, payload, cycle, failure_history)
+    select distinct on (again.seq) again.subscription, 0, again.seq, again.event_id, again.event_type, 'pending', true, true,
+           clock_timestamp(), again.payload, again.cycle, again.failure_history
+    from again order by again.seq, again.at desc
+    on conflict (subscription, seq) where seq is not null do nothing;
+    -- What it will come past again, as event_status says it.
+    update /*schema*/delivery as d set reached = false
+    from /*schema*/outbox as o
+    where d.subscription = p_subscription and d.reached and o.seq = d.seq
+      and not (o.seq <= back.seq
+               and not coalesce(o.tx = any (back.owing) and o.seq > back.owed_after, false)
+               and not (o.seq > back.floor and o.tx < back.horizon and not pg_visible_in_snapshot(o.tx, back.inflight)));
+    delete from /*schema*/stream_mark as m where m.subscription = p_subscription and m.at > p_at;
+    delete from /*schema*/stream_ahead as a where a.subscription = p_subscription;
+end
+$$;
