@@ -124,6 +124,12 @@ def database(server: str) -> Iterator[str]:
     yield from _database(server, TEMPLATE)
 
 
+@pytest.fixture
+def other_database(server: str) -> Iterator[str]:
+    """A second one: of another service."""
+    yield from _database(server, TEMPLATE)
+
+
 def _sessions_after_closing(conn: psycopg.Connection[Any], name: str) -> list[Any]:
     """A closed session's backend is gone a moment later: look until it is, or until it clearly stays."""
     deadline = time.monotonic() + 3

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults import subject, test_jobs_kill
+from tests.faults import subject, test_jobs_kill, test_relay
 from tests.faults.nursery import Nursery
 from tests.faults.subject import Producer
 from tests.oracle import Oracle, check
@@ -63,7 +63,7 @@ async def test_no_point_is_out_of_the_way(database: str, tmp_path: Path) -> None
     failpoint.load({"OUTRIDER_FAIL_LOG": str(log)})
     await subject.finish(database, oracle)
     assert set(log.read_text().split()) == set(POINTS)
-    assert {*POINTS, *test_jobs_kill.POINTS} == failpoint.POINTS
+    assert {*POINTS, *test_jobs_kill.POINTS, *test_relay.POINTS, *test_relay.INBOX_POINTS} == failpoint.POINTS
     check(database, oracle)
 
 

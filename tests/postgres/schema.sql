@@ -770,6 +770,64 @@ CREATE FUNCTION outrider.hold_limits(p_names text[]) RETURNS void
           order by s.name) as limited
 $$;
 
+CREATE FUNCTION outrider.ingest(p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint, p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[], p_content_class text[], p_workspace_id text[], p_aggregate_kind text[], p_aggregate_id text[], p_entity_version bigint[], p_payload text[], p_idempotency_key text[], p_trace_context text[], OUT outcome text, OUT events bigint, OUT stands text) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+    select s.position into stands from "outrider".stream as s
+    where s.subscription = p_subscription and s.name = p_stream for update;
+    events := 0;
+    if stands is distinct from p_after then
+        outcome := 'moved';
+        return;
+    end if;
+    if exists (select from "outrider".subscription as s where s.name = p_subscription and s.paused_at is not null)
+       or exists (select from "outrider".setting as s where s.name = 'paused' and s.value <> 0) then
+        outcome := 'paused';
+        return;
+    end if;
+    with told as materialized (
+        select distinct on (e.id) e.*
+        from unnest(
+            p_id, p_event_type, p_event_version, p_occurred_at, p_source, p_target, p_content_class, p_workspace_id,
+            p_aggregate_kind, p_aggregate_id, p_entity_version, p_payload, p_idempotency_key, p_trace_context
+        ) with ordinality as e (
+            id, event_type, event_version, occurred_at, source, target, content_class, workspace_id, aggregate_kind,
+            aggregate_id, entity_version, payload, idempotency_key, trace_context, place)
+        order by e.id, e.place
+    ),
+    born as (
+        insert into "outrider".outbox (
+            id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
+            aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context, origin)
+        select e.id::uuid, e.event_type, e.event_version, coalesce(e.occurred_at::timestamptz, clock_timestamp()), e.source, e.target, e.content_class,
+               p_channel, p_generation, e.workspace_id, e.aggregate_kind, e.aggregate_id, e.entity_version,
+               e.payload::jsonb, e.idempotency_key, e.trace_context::jsonb, p_subscription
+        from told as e
+        where not exists (select from "outrider".event_handled as h
+                          where h.handler_name = p_subscription and h.idempotency_key = e.id)
+        order by e.place
+        returning id, seq, generation, content_class
+    ),
+    receipts as (
+        insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+        select p_subscription, born.id::text, born.id, born.seq, born.generation, born.content_class from born
+        returning 1
+    )
+    select count(*) into events from receipts;
+    update "outrider".stream as s
+    set position = p_position, events = s.events + ingest.events, moved_at = clock_timestamp()
+    where s.subscription = p_subscription and s.name = p_stream;
+    outcome := 'ingested';
+    stands := p_position;
+end
+$$;
+
 CREATE FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) RETURNS SETOF xid8
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -987,7 +1045,7 @@ begin
         join "outrider".event_handled as h
             on h.handler_name = s.name
            and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
-        where s.name = coalesce(p_subscription, s.name)
+        where s.name = coalesce(p_subscription, s.name) and s.kind <> 'inbox'
           and not exists (select from found where found.subscription = s.name)
     )
     select found.subscription, found.outcome from found
@@ -1478,6 +1536,189 @@ begin
           is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency);
     if found then
         update "outrider".delivery as d set waiting = false where d.subscription = p_name and d.waiting;
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.register_relay(p_name text, p_workspace_id text, p_forwards boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update "outrider".subscription as s set workspace_id = p_workspace_id, forwards = p_forwards
+    where s.name = p_name and s.kind = 'relay';
+end
+$$;
+
+CREATE FUNCTION outrider.relay_ahead(p_subscription text, p_events uuid[], OUT strangers bigint, OUT stranger uuid) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    AS $$
+begin
+    with told as materialized (
+        select distinct e.id, exists (select from "outrider".outbox as o where o.id = e.id) as ours
+        from unnest(p_events) as e (id)
+    ),
+    put as (
+        insert into "outrider".stream_ahead (subscription, event_id)
+        select p_subscription, told.id from told where told.ours
+        on conflict do nothing
+    )
+    select count(*), min(told.id::text)::uuid into strangers, stranger from told where not told.ours;
+end
+$$;
+
+CREATE FUNCTION outrider.relay_mark(p_subscription text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into "outrider".stream_mark (subscription, positions, cursor)
+    select p_subscription,
+           coalesce((select jsonb_object_agg(s.name, s.position) from "outrider".stream as s
+                     where s.subscription = p_subscription), '{}'),
+           to_jsonb(c)
+    from "outrider".cursor as c where c.subscription = p_subscription and c.generation = 0 and c.partition = 0;
+
+    delete from "outrider".stream_mark as m
+    where m.subscription = p_subscription and m.at < (
+        select max(old.at) from "outrider".stream_mark as old
+        where old.subscription = p_subscription and old.at < now() - interval '24 hours');
+    delete from "outrider".stream_replayed as r
+    where r.subscription = p_subscription
+      and r.at < (select min(m.at) from "outrider".stream_mark as m where m.subscription = p_subscription);
+end
+$$;
+
+CREATE FUNCTION outrider.relay_open(p_subscription text, p_streams text[], p_positions text[], p_adopt boolean DEFAULT false) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '10s'
+    AS $$
+begin
+    perform from "outrider".cursor as c where c.subscription = p_subscription for update;
+    insert into "outrider".stream as s (subscription, name, position)
+    select p_subscription, opened.name, opened.position from unnest(p_streams, p_positions) as opened (name, position)
+    on conflict (subscription, name) do update set position = excluded.position where p_adopt;
+    if not exists (select from "outrider".stream_mark as m where m.subscription = p_subscription) then
+        perform "outrider".relay_mark(p_subscription);
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.relay_reject(p_subscription text, p_seq bigint, p_code text, p_message text, p_worker text, p_delay interval, p_most integer, p_bury boolean, OUT attempts integer, OUT buried boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '10s'
+    AS $$
+#variable_conflict use_column
+declare
+    cur "outrider".cursor;
+begin
+    buried := false;
+    select c.* into strict cur from "outrider".cursor as c
+    where c.subscription = p_subscription and c.generation = 0 and c.partition = 0 for update;
+    if not exists (select from "outrider".delivery as d
+                   where d.subscription = p_subscription and d.seq = p_seq and d.status = 'pending') and exists (
+        select from "outrider".outbox as o
+        where o.seq = p_seq
+          and (exists (select from "outrider".withdrawal as w where w.seq = o.seq)
+               or o.seq <= cur.seq
+                  and not coalesce(o.tx = any (cur.owing) and o.seq > cur.owed_after, false)
+                  and not (o.seq > cur.floor and o.tx < cur.horizon and not pg_visible_in_snapshot(o.tx, cur.inflight)))) then
+        attempts := 0;
+        return;
+    end if;
+    insert into "outrider".delivery as d (
+        subscription, partition, seq, event_id, event_type, status, head, reached, run_at, attempts, last_error_code, last_error,
+        first_failed_at, failure_history)
+    select p_subscription, 0, o.seq, o.id, o.event_type, 'pending', true, false, clock_timestamp() + p_delay, 1,
+           p_code, p_message, clock_timestamp(),
+           jsonb_build_array("outrider".failure(1, 1, p_code, p_message, p_worker))
+    from "outrider".outbox as o where o.seq = p_seq
+    on conflict (subscription, seq) where seq is not null do update
+    set attempts = d.attempts + 1, run_at = excluded.run_at, last_error_code = p_code, last_error = p_message,
+        first_failed_at = coalesce(d.first_failed_at, excluded.first_failed_at),
+        failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                else d.failure_history end)
+                          || "outrider".failure(d.cycle, d.attempts + 1, p_code, p_message, p_worker)
+    where d.status = 'pending'
+    returning d.attempts into attempts;
+    if attempts >= p_most and p_bury then
+        update "outrider".delivery as d
+        set status = 'failed', head = false, buried_at = clock_timestamp()
+        where d.subscription = p_subscription and d.seq = p_seq and d.status = 'pending';
+        buried := found;
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.relay_rewind(p_subscription text, p_at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    back "outrider".cursor;
+begin
+    select (jsonb_populate_record(null::"outrider".cursor, m.cursor)).* into strict back
+    from "outrider".stream_mark as m where m.subscription = p_subscription and m.at = p_at;
+    update "outrider".cursor as c
+    set seq = back.seq, floor = back.floor, inflight = back.inflight, horizon = back.horizon, owing = back.owing,
+        owed_after = back.owed_after, mark_seq = back.mark_seq, mark_xid = back.mark_xid, cluster = back.cluster
+    where c.subscription = p_subscription and c.generation = 0 and c.partition = 0;
+    with again as (
+        delete from "outrider".stream_replayed as r where r.subscription = p_subscription and r.at > p_at returning r.*
+    )
+    insert into "outrider".delivery (
+        subscription, partition, seq, event_id, event_type, status, head, reached, run_at, payload, cycle, failure_history)
+    select distinct on (again.seq) again.subscription, 0, again.seq, again.event_id, again.event_type, 'pending', true, true,
+           clock_timestamp(), again.payload, again.cycle, again.failure_history
+    from again order by again.seq, again.at desc
+    on conflict (subscription, seq) where seq is not null do nothing;
+    -- What it will come past again, as event_status says it.
+    update "outrider".delivery as d set reached = false
+    from "outrider".outbox as o
+    where d.subscription = p_subscription and d.reached and o.seq = d.seq
+      and not (o.seq <= back.seq
+               and not coalesce(o.tx = any (back.owing) and o.seq > back.owed_after, false)
+               and not (o.seq > back.floor and o.tx < back.horizon and not pg_visible_in_snapshot(o.tx, back.inflight)));
+    delete from "outrider".stream_mark as m where m.subscription = p_subscription and m.at > p_at;
+    delete from "outrider".stream_ahead as a where a.subscription = p_subscription;
+end
+$$;
+
+CREATE FUNCTION outrider.relay_settle(p_subscription text, p_streams text[], p_positions text[], p_events bigint[], p_sent bigint[], p_passed bigint[], p_found uuid[], p_done boolean, p_mark boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+begin
+    update "outrider".stream as s
+    set position = moved.position, events = s.events + moved.events, moved_at = clock_timestamp()
+    from unnest(p_streams, p_positions, p_events) as moved (name, position, events)
+    where s.subscription = p_subscription and s.name = moved.name;
+    if p_sent <> '{}' then
+        with sent as (
+            delete from "outrider".delivery as d where d.id = any (p_sent) returning d.*
+        )
+        insert into "outrider".stream_replayed (subscription, seq, event_id, event_type, payload, cycle, failure_history)
+        select sent.subscription, sent.seq, sent.event_id, sent.event_type, sent.payload, sent.cycle, sent.failure_history
+        from sent where sent.reached or sent.payload is not null;
+    end if;
+    if p_passed <> '{}' then
+        update "outrider".delivery as d set reached = true where d.id = any (p_passed) and not d.reached;
+    end if;
+    if p_done then
+        delete from "outrider".stream_ahead as a where a.subscription = p_subscription;
+    elsif p_found <> '{}' then
+        delete from "outrider".stream_ahead as a where a.subscription = p_subscription and a.event_id = any (p_found);
+    end if;
+    if p_mark and not exists (select from "outrider".stream_ahead as a where a.subscription = p_subscription) then
+        perform "outrider".relay_mark(p_subscription);
     end if;
 end
 $$;
@@ -1993,6 +2234,7 @@ declare
     deaths     bigint;
     first_seq  bigint;
     settles    boolean;
+    relays     boolean;
     others     bigint[];
     filtered   boolean;
     withdrawn  boolean;
@@ -2098,6 +2340,7 @@ begin
     r := pg_current_xact_id();
     q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
     settles := sub.kind = 'handler';
+    relays := sub.kind = 'relay';
     -- After the lock: who opens a generation copies this cursor under it.
     others := case p_generation when 0 then array(
         select distinct c.generation from "outrider".cursor as c
@@ -2182,7 +2425,9 @@ begin
                     and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
                   order by o.tx, o.seq limit p_scan) as step
             where (sub.event_types is null or step.event_type = any (sub.event_types))
-              and (step.target is null or step.target = sub.context)
+              and case when relays then (sub.forwards or step.origin is null)
+                                        and (sub.workspace_id is null or step.workspace_id = sub.workspace_id)
+                       else step.target is null or step.target = sub.context end
               and (sub.partitions = 1
                    or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
               and (not filtered or case p_generation when 0 then step.generation <> all (others)
@@ -2221,7 +2466,9 @@ begin
               where o.seq > cur.seq and o.seq <= q
               order by o.seq limit p_scan) as step
         where (sub.event_types is null or step.event_type = any (sub.event_types))
-          and (step.target is null or step.target = sub.context)
+          and case when relays then (sub.forwards or step.origin is null)
+                                    and (sub.workspace_id is null or step.workspace_id = sub.workspace_id)
+                   else step.target is null or step.target = sub.context end
           and (sub.partitions = 1
                or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
           and (not filtered or case p_generation when 0 then step.generation <> all (others)
@@ -2727,20 +2974,23 @@ CREATE TABLE outrider.subscription (
     timeout interval,
     concurrency integer,
     key_concurrency integer,
+    workspace_id text,
+    forwards boolean DEFAULT false NOT NULL,
     CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
     CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
-    CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = 'job'::text))),
+    CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = ANY (ARRAY['job'::text, 'inbox'::text])))),
     CONSTRAINT subscription_key_concurrency_check CHECK ((key_concurrency > 0)),
-    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text]))),
+    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text, 'relay'::text, 'inbox'::text]))),
     CONSTRAINT subscription_lease_check CHECK ((lease > '00:00:00'::interval)),
     CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
     CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
     CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
     CONSTRAINT subscription_timeout_check CHECK ((timeout > '00:00:00'::interval)),
-    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1)))
+    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1))),
+    CONSTRAINT subscription_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 );
 
-COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type; none = a job that is only enqueued';
+COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type; none = it reads nothing: a job that is only enqueued, an inbox';
 
 COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
 
@@ -2751,6 +3001,10 @@ COMMENT ON COLUMN outrider.subscription.timeout IS 'a job that runs longer is no
 COMMENT ON COLUMN outrider.subscription.concurrency IS 'so many of these jobs run at the same time, over all workers';
 
 COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the same key';
+
+COMMENT ON COLUMN outrider.subscription.workspace_id IS 'of a relay: only the events of this tenant; null = all';
+
+COMMENT ON COLUMN outrider.subscription.forwards IS 'of a relay: also what an inbox brought';
 
 CREATE TABLE outrider.withdrawal (
     seq bigint NOT NULL,
@@ -2790,7 +3044,11 @@ CREATE VIEW outrider.event_status AS
         END) AS failure_history
    FROM (((((((outrider.outbox o
      CROSS JOIN outrider.subscription s)
-     CROSS JOIN LATERAL ( SELECT ((o.target IS NULL) OR (o.target = s.context)) AS addressed,
+     CROSS JOIN LATERAL ( SELECT
+                CASE s.kind
+                    WHEN 'relay'::text THEN ((s.forwards OR (o.origin IS NULL)) AND (((s.workspace_id IS NULL) OR (o.workspace_id = s.workspace_id)) IS TRUE))
+                    ELSE ((o.target IS NULL) OR (o.target = s.context))
+                END AS addressed,
             ((s.event_types IS NULL) OR (o.event_type = ANY (s.event_types))) AS wanted) fits)
      CROSS JOIN LATERAL ( SELECT ((o.seq <= c.seq) AND (NOT COALESCE(((o.tx = ANY (c.owing)) AND (o.seq > c.owed_after)), false)) AND (NOT ((o.seq > c.floor) AND (o.tx < c.horizon) AND (NOT pg_visible_in_snapshot(o.tx, c.inflight))))) AS passed
            FROM outrider.cursor c
@@ -2832,7 +3090,22 @@ CREATE VIEW outrider.event_status AS
             d_1.created_at,
             d_1.payload,
             d_1.buried_at,
-            d_1.fingerprint
+            d_1.fingerprint,
+            d_1.queue,
+            d_1.priority,
+            d_1.job_key,
+            d_1.unique_key,
+            d_1.waiting,
+            d_1.event_version,
+            d_1.source,
+            d_1.workspace_id,
+            d_1.trace_context,
+            d_1.locked_by,
+            d_1.locked_at,
+            d_1.lease_token,
+            d_1.lease_expires_at,
+            d_1.cancelled_at,
+            d_1.progress
            FROM outrider.delivery d_1
           WHERE ((d_1.subscription = s.name) AND (d_1.seq = o.seq))
          LIMIT 1) d ON (true))
@@ -2845,7 +3118,7 @@ CREATE VIEW outrider.event_status AS
           WHERE ((w.seq IS NOT NULL) AND (a.event_id = o.id) AND (a.action = 'withdraw'::text) AND (((a.details -> 'outcomes'::text) ->> s.name) IS NOT NULL))
           ORDER BY a.id
          LIMIT 1) told ON (true))
-  WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = 'reader'::text) AND (o.occurred_at >= s.created_at)))));
+  WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = ANY (ARRAY['reader'::text, 'relay'::text])) AND (o.occurred_at >= s.created_at)))));
 
 CREATE SEQUENCE outrider.lease_token
     START WITH 1
@@ -3487,6 +3760,65 @@ CREATE TABLE outrider.setting (
     CONSTRAINT setting_check CHECK (((value >= "least") AND (value <= "greatest")))
 );
 
+CREATE TABLE outrider.stream (
+    subscription text NOT NULL,
+    name text NOT NULL,
+    "position" text NOT NULL,
+    events bigint DEFAULT 0 NOT NULL,
+    moved_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT stream_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255))),
+    CONSTRAINT stream_position_check CHECK (((octet_length("position") >= 1) AND (octet_length("position") <= 255)))
+)
+WITH (fillfactor='50');
+
+COMMENT ON COLUMN outrider.stream."position" IS 'as the broker counts: everything up to here is written, or read, and committed here';
+
+COMMENT ON COLUMN outrider.stream.events IS 'how many events were written, or came in';
+
+CREATE TABLE outrider.stream_ahead (
+    subscription text NOT NULL,
+    event_id uuid NOT NULL
+);
+
+CREATE TABLE outrider.stream_mark (
+    subscription text NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    positions jsonb NOT NULL,
+    cursor jsonb NOT NULL
+);
+
+COMMENT ON COLUMN outrider.stream_mark.cursor IS 'the whole row of its cursor, read up to there';
+
+CREATE TABLE outrider.stream_refused (
+    id bigint NOT NULL,
+    subscription text NOT NULL,
+    stream text NOT NULL,
+    "position" text NOT NULL,
+    data bytea NOT NULL,
+    message text NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE outrider.stream_refused ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME outrider.stream_refused_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE outrider.stream_replayed (
+    subscription text NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    seq bigint NOT NULL,
+    event_id uuid NOT NULL,
+    event_type text NOT NULL,
+    payload jsonb,
+    cycle integer NOT NULL,
+    failure_history jsonb NOT NULL
+);
+
 CREATE TABLE outrider.worker (
     id uuid NOT NULL,
     host text NOT NULL,
@@ -3618,6 +3950,21 @@ ALTER TABLE ONLY outrider.schedule
 ALTER TABLE ONLY outrider.setting
     ADD CONSTRAINT setting_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY outrider.stream_ahead
+    ADD CONSTRAINT stream_ahead_pkey PRIMARY KEY (subscription, event_id);
+
+ALTER TABLE ONLY outrider.stream_mark
+    ADD CONSTRAINT stream_mark_pkey PRIMARY KEY (subscription, at);
+
+ALTER TABLE ONLY outrider.stream
+    ADD CONSTRAINT stream_pkey PRIMARY KEY (subscription, name);
+
+ALTER TABLE ONLY outrider.stream_refused
+    ADD CONSTRAINT stream_refused_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY outrider.stream_replayed
+    ADD CONSTRAINT stream_replayed_pkey PRIMARY KEY (subscription, at, seq);
+
 ALTER TABLE ONLY outrider.subscription
     ADD CONSTRAINT subscription_pkey PRIMARY KEY (name);
 
@@ -3728,6 +4075,8 @@ CREATE INDEX outbox_s9_tx_seq_idx ON outrider.outbox_s9 USING btree (tx, seq);
 CREATE INDEX outbox_tail_id_idx ON outrider.outbox_tail USING btree (id);
 
 CREATE INDEX outbox_tail_tx_seq_idx ON outrider.outbox_tail USING btree (tx, seq);
+
+CREATE INDEX stream_refused_of ON outrider.stream_refused USING btree (subscription, id);
 
 ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s0_id_idx;
 
@@ -3840,6 +4189,21 @@ CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cur
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
+ALTER TABLE ONLY outrider.stream_ahead
+    ADD CONSTRAINT stream_ahead_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
+ALTER TABLE ONLY outrider.stream_mark
+    ADD CONSTRAINT stream_mark_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
+ALTER TABLE ONLY outrider.stream_refused
+    ADD CONSTRAINT stream_refused_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
+ALTER TABLE ONLY outrider.stream_replayed
+    ADD CONSTRAINT stream_replayed_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
+ALTER TABLE ONLY outrider.stream
+    ADD CONSTRAINT stream_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
 REVOKE ALL ON FUNCTION outrider.admit(p_subscription text, p_key text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
@@ -3872,6 +4236,8 @@ REVOKE ALL ON FUNCTION outrider.has_workers(p_subscription text, p_generation bi
 
 REVOKE ALL ON FUNCTION outrider.hold_limits(p_names text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.ingest(p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint, p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[], p_content_class text[], p_workspace_id text[], p_aggregate_kind text[], p_aggregate_id text[], p_entity_version bigint[], p_payload text[], p_idempotency_key text[], p_trace_context text[], OUT outcome text, OUT events bigint, OUT stands text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp with time zone) FROM PUBLIC;
@@ -3901,6 +4267,20 @@ REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_ordering text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.register_relay(p_name text, p_workspace_id text, p_forwards boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.relay_ahead(p_subscription text, p_events uuid[], OUT strangers bigint, OUT stranger uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.relay_mark(p_subscription text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.relay_open(p_subscription text, p_streams text[], p_positions text[], p_adopt boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.relay_reject(p_subscription text, p_seq bigint, p_code text, p_message text, p_worker text, p_delay interval, p_most integer, p_bury boolean, OUT attempts integer, OUT buried boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.relay_rewind(p_subscription text, p_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.relay_settle(p_subscription text, p_streams text[], p_positions text[], p_events bigint[], p_sent bigint[], p_passed bigint[], p_found uuid[], p_done boolean, p_mark boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.release(p_job outrider.delivery, p_verdict text, p_delay double precision, p_code text, p_message text, p_counted boolean, p_worker text) FROM PUBLIC;
 

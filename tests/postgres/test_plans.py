@@ -188,7 +188,7 @@ def inner_statement() -> str:
     names = {"cur": "($1)", "sub": "($2)", "p_limit": "$5", "p_scan": "$6", "p_partition": "$7"}
     names |= {"p_subscription": "$8", "p_generation": "$9", "q": "$3", "r": "$4", "settles": "$10", "diverting": "$11"}
     names |= {"suspicious": "$12", "new_excused": "$13", "this_take": "$14"}
-    names |= {"p_careful": "$15", "filtered": "$16", "withdrawn": "$17", "others": "$18"}
+    names |= {"p_careful": "$15", "filtered": "$16", "withdrawn": "$17", "others": "$18", "relays": "$19"}
     for name, param in names.items():
         body = re.sub(rf"(?<![\w.]){name}\b(?!\()", param, body)
     return statement.render(body, "outrider")
@@ -207,7 +207,7 @@ def test_the_plan_uses_the_ordered_index(conn: Conn, mode: str, limit: int, sett
     conn.execute("set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off")
     conn.execute(f"set local plan_cache_mode = {mode}".encode())
     types = "outrider.cursor, outrider.subscription, bigint, xid8, int, int, int, text, bigint"
-    types += ", bool, bool, bool, bigint, bigint, bool, bool, bool, bigint[]"
+    types += ", bool, bool, bool, bigint, bigint, bool, bool, bool, bigint[], bool"
     conn.execute(f"prepare inner_take({types}) as {inner_statement()}".encode())
     row = conn.execute(
         """select c::text, s::text, pg_sequence_last_value('outrider.outbox_seq'), pg_current_xact_id()::text
@@ -215,7 +215,24 @@ def test_the_plan_uses_the_ordered_index(conn: Conn, mode: str, limit: int, sett
            where s.name = 'a.first'"""
     ).fetchone()
     assert row is not None
-    args = [*row, limit, 10_000, 0, "a.first", 0, settles, False, False, 0, 1, False, settles, settles, [7]]
+    args = [
+        *row,
+        limit,
+        10_000,
+        0,
+        "a.first",
+        0,
+        settles,
+        False,
+        False,
+        0,
+        1,
+        False,
+        settles,
+        settles,
+        [7],
+        not settles,
+    ]
     explain = sql.SQL("explain (analyze, format json) execute inner_take({})").format(sql.SQL(", ").join(args))
     found = conn.execute(explain).fetchone()
     assert found is not None

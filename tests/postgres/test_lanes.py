@@ -1,0 +1,60 @@
+"""The sessions of a worker: one that does not move in the midst of a batch is ended by the server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from outrider import Event, Outrider
+from outrider.errors import CursorError
+from outrider.postgres import handling, relays
+from outrider.postgres.lanes import Lanes
+from outrider.postgres.log import Asked
+
+GONE = "select count(*) from pg_stat_activity where pid = %s"
+
+
+class Noted(Event, type="lanes.noted"):
+    n: int
+
+
+async def take(conn: Any) -> object:
+    return await handling.take(conn, Asked("lanes.reader"), "outrider")
+
+
+async def relay(conn: Any) -> object:
+    return await relays.take(conn, relays.Take("lanes.reader", 10, 100, None, None), "outrider")
+
+
+@pytest.mark.parametrize("held_by", [take, relay])
+async def test_a_session_that_does_not_move_loses_its_partition(database: str, held_by: Any) -> None:
+    app = Outrider(context="lanes", dsn=database)
+    app.reader(name="lanes.reader")
+    async with app:
+        await app.migrate()
+        async with app.connect() as conn, conn.transaction():
+            await app.publish(conn, Noted(n=1))
+    lanes = Lanes(database, 1, idle=0.2)
+    async with lanes.lane("lanes.reader") as conn:
+        await held_by(conn)
+        with psycopg.connect(database, autocommit=True) as other:
+            deadline = time.monotonic() + 20
+            while other.execute(GONE, [conn.info.backend_pid]).fetchone() != (0,):
+                assert time.monotonic() < deadline, "the server keeps the session, and with it the partition"
+        conn.pgconn.finish()
+    await lanes.close()
+
+
+@pytest.mark.parametrize("asked", [take, relay])
+async def test_an_error_in_a_pipeline_leaves_a_session_that_works(database: str, asked: Any) -> None:
+    lanes = Lanes(database, 1, idle=30)
+    for _ in range(20):  # the answer may come before or after all is sent
+        async with lanes.lane("lanes.reader") as conn:
+            with pytest.raises(CursorError, match="there is no cursor"):
+                await asked(conn)
+            await handling.roll_back(conn)
+            assert (await (await conn.execute("select 1")).fetchall()) == [(1,)]
+    await lanes.close()
