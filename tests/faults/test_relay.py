@@ -238,4 +238,9 @@ async def test_an_inbox_that_dies_at(
 
         await subject.until(handled)
         effects = [each for (each,) in await subject.rows(other_database, "select id from effect order by at")]
-        assert effects == await subject.content(subject.stream_at(kind, broker.url))
+        arrived = await subject.rows(other_database, "select id, aggregate_id from outrider.outbox order by seq")
+        assert [each for each, _ in arrived] == await subject.content(subject.stream_at(kind, broker.url))
+        assert sorted(effects) == sorted(sent), "each once"
+        keys = dict(arrived)
+        for key in set(keys.values()):  # across keys a batch whose worker died again and again is handled apart
+            assert [each for each in effects if keys[each] == key] == [each for each, own in arrived if own == key]
