@@ -12,6 +12,11 @@ from outrider.postgres.insert import Insert, Rows
 from outrider.postgres.log import Params
 from outrider.postgres.statement import statement
 
+COLUMNS = (
+    "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel", "generation",
+    "workspace_id", "aggregate_kind", "aggregate_id", "entity_version", "payload", "idempotency_key", "trace_context",
+)  # fmt: skip
+"""Of an event that is written, as row_of names them."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -21,7 +26,7 @@ class Append(Insert):
 
     @classmethod
     def of(cls, envelopes: Sequence[Envelope], schema: str, notify: str) -> Append:
-        rows, subject = [_row(envelope) for envelope in envelopes], envelopes[0].event_type
+        rows, subject = [row_of(envelope) for envelope in envelopes], envelopes[0].event_type
         # RETURNING is evaluated before the trigger that pokes, which reads this setting.
         quiet = b"" if notify == "commit" else f", set_config('outrider.notify', '{notify}', true)".encode()
         if len(rows) == 1:
@@ -35,7 +40,7 @@ class Append(Insert):
         return [Envelope.of(vars(envelope) | drawn[str(envelope.id)]) for envelope in self.envelopes]
 
 
-def _row(e: Envelope) -> Params:
+def row_of(e: Envelope) -> Params:
     return {
         "id": str(e.id),
         "event_type": e.event_type,

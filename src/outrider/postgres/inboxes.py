@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +10,7 @@ import psycopg
 
 from outrider.envelope import Envelope
 from outrider.outcome import sanitise
+from outrider.postgres.append import COLUMNS, row_of
 from outrider.postgres.fetch import fetch, in_our_words
 from outrider.postgres.log import Params
 from outrider.postgres.session import AsyncSession
@@ -157,19 +157,5 @@ def _place(place: Place) -> Params:
 
 
 def _columns(envelopes: Sequence[Envelope]) -> Params:
-    return {
-        "id": [str(e.id) for e in envelopes],
-        "event_type": [e.event_type for e in envelopes],
-        "event_version": [e.event_version for e in envelopes],
-        "occurred_at": [None if e.occurred_at is None else e.occurred_at.isoformat() for e in envelopes],
-        "source": [e.source for e in envelopes],
-        "target": [e.target for e in envelopes],
-        "content_class": [e.content_class for e in envelopes],
-        "workspace_id": [e.workspace_id for e in envelopes],
-        "aggregate_kind": [e.aggregate_kind for e in envelopes],
-        "aggregate_id": [e.key for e in envelopes],
-        "entity_version": [e.entity_version for e in envelopes],
-        "payload": [e.payload_json for e in envelopes],
-        "idempotency_key": [None if e.idempotency_key == str(e.id) else e.idempotency_key for e in envelopes],
-        "trace_context": [None if e.trace_context is None else json.dumps(e.trace_context) for e in envelopes],
-    }
+    rows = [row_of(envelope) for envelope in envelopes]
+    return {name: [row[name] for row in rows] for name in COLUMNS}
