@@ -175,7 +175,7 @@ async def test_a_stream_that_was_deleted_is_loud(database: str, broker: Broker) 
     await subject.setup(database, "nats", broker.url)
     down: asyncio.Queue[BrokerDown] = asyncio.Queue()
     app = Outrider(context="fault", dsn=database)
-    app.relay("fault.out", JetStream(broker.url, stream=subject.STREAM, timeout=1), poll=0.1)
+    app.relay("fault.out", JetStream(broker.url, stream=subject.STREAM, timeout=3), poll=0.1)
     app.signals.listen(lambda each: down.put_nowait(each) if isinstance(each, BrokerDown) else None)
     async with app, app.worker():
         await subject.produce(database, 30)
@@ -191,7 +191,7 @@ async def test_a_stream_that_was_deleted_is_loud(database: str, broker: Broker) 
         while not down.empty():
             down.get_nowait()
         await stream.delete_stream(subject.STREAM)
-        async with asyncio.timeout(5):  # with nothing to send, too
+        async with asyncio.timeout(subject.PATIENCE):  # with nothing to send, too
             assert "create=True" in (await down.get()).message
         await stream.add_stream(name=subject.STREAM, subjects=[f"{subject.STREAM}.>"])
         await client.close()

@@ -68,7 +68,7 @@ async def listening(dsn: str, heard: Heard, **options: Any) -> AsyncIterator[asy
         yield task
     finally:
         task.cancel()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             await asyncio.wait([task])
         assert task.cancelled()
         assert sockets_watched() == watched
@@ -281,7 +281,7 @@ async def test_cancelling_does_not_wait_for_a_dead_session(database: str) -> Non
             proxy.black_hole()
             await sends(proxy)
             task.cancel()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 await asyncio.wait([task])
             assert task.cancelled()
 

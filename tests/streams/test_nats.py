@@ -110,10 +110,10 @@ async def test_a_pipeline_that_arrives_late(sink: JetStream, nats_server: NatsSe
     """The zombie has given up and hung up, its successor has gone on: then the server gets what the zombie had sent."""
     given = events(300)
     async with Gate(nats_server.url) as gate:
-        zombie = JetStream(gate.url, stream=name, timeout=0.5)
+        zombie = JetStream(gate.url, stream=name, timeout=2)
         assert await zombie.append(name, given[:100], "0") == Appended("100")
         gate.shut("client")
-        with pytest.raises(BrokerUnavailable, match=r"no answer within 0\.5 s"):
+        with pytest.raises(BrokerUnavailable, match=r"no answer within 2\S* s"):
             await zombie.append(name, given[100:200], "100")
         await gate.holds("client", 10_000)
         assert await sink.append(name, given[100:], "100") == Appended("300")
@@ -129,7 +129,7 @@ async def test_a_pipeline_that_arrives_late(sink: JetStream, nats_server: NatsSe
 async def test_acknowledgements_that_come_too_late(sink: JetStream, nats_server: NatsServer, name: str) -> None:
     given = events(20)
     async with Gate(nats_server.url) as gate:
-        slow = JetStream(gate.url, stream=name, timeout=0.5)
+        slow = JetStream(gate.url, stream=name, timeout=2)
         assert await slow.append(name, given[:10], "0") == Appended("10")
         gate.shut("server")
         with pytest.raises(BrokerUnavailable):
@@ -427,7 +427,7 @@ async def test_a_message_that_was_deleted_before_it_was_read(sink: JetStream, js
 @pytest.mark.usefixtures("all_at_once")
 async def test_a_paused_server_is_unavailable_and_comes_back(name: str) -> None:
     with NatsServer() as server:
-        sink = JetStream(server.url, stream=name, create=True, timeout=0.5)
+        sink = JetStream(server.url, stream=name, create=True, timeout=2)
         given = events(60)
         end = appended(await sink.append(name, given[:30], "0"))
         server.pause()

@@ -66,12 +66,12 @@ async def test_a_pipeline_that_arrives_late(sink: RedisStreams, redis_server: Re
     """The zombie has given up, its successor has gone on: then Redis gets what the zombie had sent."""
     given = events(300)
     async with Gate(redis_server.url) as gate:
-        zombie = at(RedisStreams(gate.url, stream=name, timeout=0.5), 10**15)
+        zombie = at(RedisStreams(gate.url, stream=name, timeout=2), 10**15)
         await zombie.open()
         assert appended(await zombie.append(name, given[:100], "0-0"))
         end = await zombie.end(name)
         gate.shut("client")
-        with pytest.raises(BrokerUnavailable, match=r"no answer within 0\.5 s"):
+        with pytest.raises(BrokerUnavailable, match=r"no answer within 2\S* s"):
             await zombie.append(name, given[100:200], end)
         await gate.holds("client", 10_000)
         end = appended(await sink.append(name, given[100:], end))
@@ -85,7 +85,7 @@ async def test_a_pipeline_that_arrives_late(sink: RedisStreams, redis_server: Re
 async def test_answers_that_come_too_late_are_not_taken_for_others(redis_server: RedisServer, name: str) -> None:
     given = events(4)
     async with Gate(redis_server.url) as gate:
-        sink = RedisStreams(gate.url, stream=name, timeout=0.5)
+        sink = RedisStreams(gate.url, stream=name, timeout=2)
         end = appended(await sink.append(name, given[:2], "0-0"))
         gate.shut("server")
         with pytest.raises(BrokerUnavailable):
@@ -330,8 +330,8 @@ async def test_a_stream_that_is_not_there_yet(sink: RedisStreams, name: str) -> 
 
 
 async def test_waiting_longer_than_an_answer_may_take(redis_server: RedisServer, name: str) -> None:
-    sink = RedisStreams(redis_server.url, stream=name, timeout=0.2)
-    page = await sink.read("0-0", 10, 0.6)
+    sink = RedisStreams(redis_server.url, stream=name, timeout=2)
+    page = await sink.read("0-0", 10, 2.5)
     assert not page.entries
     await sink.close()
 
@@ -351,12 +351,12 @@ async def test_a_read_that_was_cancelled(sink: RedisStreams, redis: Any, name: s
 
 async def test_a_paused_server_is_unavailable_and_comes_back(name: str) -> None:
     with RedisServer(durable=False) as server:
-        sink = RedisStreams(server.url, stream=name, timeout=0.5)
+        sink = RedisStreams(server.url, stream=name, timeout=2)
         given = events(2)
         end = appended(await sink.append(name, given[:1], "0-0"))
         server.pause()
         for asking in (sink.append(name, given[1:], end), sink.end(name), sink.read(end, 1, 0.1), sink.open()):
-            with pytest.raises(BrokerUnavailable, match=r"no answer within 0\.5 s"):
+            with pytest.raises(BrokerUnavailable, match=r"no answer within 2\S* s"):
                 await asking
         server.resume()
         arrived = await again(lambda: sink.end(name))
@@ -472,7 +472,7 @@ async def test_a_lease_that_lapsed_is_another_ones(redis_server: RedisServer, re
 
 async def test_a_lease_without_its_server() -> None:
     with RedisServer(durable=False, password="s3cret") as server:
-        lease = RedisLease(server.url, key="k", timeout=0.5)
+        lease = RedisLease(server.url, key="k", timeout=2)
         assert await lease.acquire()
         server.pause()
         with pytest.raises(BrokerUnavailable):
