@@ -13,6 +13,7 @@ from outrider.postgres.log import Batch
 from outrider.protocols import EventHandler, EventListener, EventPublisher
 from outrider.reader import Reader
 from outrider.retry import DEFAULT_RETRY_POLICY, PATIENT_RETRY_POLICY, Backoff, Breaker, RetryPolicy
+from outrider.rollup.rollup import Check, Column, Notification
 
 __all__ = [
     "DEFAULT_RETRY_POLICY",
@@ -22,6 +23,8 @@ __all__ = [
     "Breaker",
     "Bury",
     "Cancelled",
+    "Check",
+    "Column",
     "EnqueueRefused",
     "Enqueued",
     "Envelope",
@@ -32,6 +35,7 @@ __all__ = [
     "HandlerContext",
     "Job",
     "JobContext",
+    "Notification",
     "Outrider",
     "OutriderError",
     "PublishRefused",

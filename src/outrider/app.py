@@ -29,7 +29,7 @@ from outrider.integrations.connections import driver_of
 from outrider.job import Job
 from outrider.observe.log import write_line
 from outrider.operate import Operations
-from outrider.postgres import generations, migrate, schedules, session
+from outrider.postgres import generations, migrate, rollups, schedules, session
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.enqueue import Enqueued
 from outrider.postgres.lanes import Lanes
@@ -43,6 +43,8 @@ from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.relay.relay import Relay
 from outrider.relay.run import Relays
 from outrider.retry import Duration, parse_duration
+from outrider.rollup.rollup import Rollup
+from outrider.rollup.run import Rollups
 from outrider.schedule import Schedule
 from outrider.signals import Signals
 from outrider.subscription import Subscription
@@ -222,7 +224,8 @@ class Outrider(Declarations, Operations):
         wanted, unwanted = tuple(handlers), tuple(exclude)
         chosen, served = self.chosen(wanted, unwanted), self.chosen_jobs(wanted, unwanted)
         sent, received = self.chosen_relays(wanted, unwanted), self.chosen_inboxes(wanted, unwanted)
-        subscriptions = [each.subscription for each in self._chosen(wanted, unwanted)]
+        rolled = self.chosen_rollups(wanted, unwanted)
+        subscriptions = [each.subscription for each in self._chosen(wanted, unwanted) if not isinstance(each, Rollup)]
         schedules = self.schedules if chosen or served or not wanted else ()
         return Worker(
             dsn=dsn,
@@ -232,12 +235,12 @@ class Outrider(Declarations, Operations):
             jobs=served,
             scheduled=[Scheduled.by(self._enqueuer, each) for each in schedules],
             signals=self.signals,
-            register=lambda: self._register(subscriptions, schedules),
+            register=lambda: self._register(subscriptions, schedules, rolled),
             classes=tuple(classes),
             grace=parse_duration(grace).total_seconds(),
             slots=slots,
             queues=tuple(queues),
-            parts=lambda worker: [self._sending(sent, worker), self._receiving(received)],
+            parts=lambda worker: [self._sending(sent, worker), self._receiving(received), self._rolling(rolled)],
         )
 
     def _sending(self, relays: Sequence[Relay], worker: str) -> Relays:
@@ -247,6 +250,10 @@ class Outrider(Declarations, Operations):
     def _receiving(self, inboxes: Sequence[Inbox]) -> Inboxes:
         assert self._dsn is not None
         return Inboxes(inboxes, dsn=self._dsn, settings=self.settings, signals=self.signals)
+
+    def _rolling(self, rollups: Sequence[Rollup]) -> Rollups:
+        assert self._dsn is not None
+        return Rollups(rollups, dsn=self._dsn, schema=self.settings.schema, signals=self.signals)
 
     def listener(self) -> EventListener:
         """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`."""
@@ -307,12 +314,15 @@ class Outrider(Declarations, Operations):
         relayed = await self._sending(self.chosen_relays(wanted, unwanted), "drain").drain()
         return replace(drained, ingested=ingested, relayed=relayed)
 
-    async def _register(self, declared: Iterable[Subscription], scheduled: Iterable[Schedule] = ()) -> list[Registered]:
+    async def _register(
+        self, declared: Iterable[Subscription], scheduled: Iterable[Schedule] = (), rolled: Iterable[Rollup] = ()
+    ) -> list[Registered]:
         registering, schema = list(declared), self.settings.schema
         async with self._opened().autocommit() as conn:
             await migrate.check_needed(conn, schema)
             if not self.settings.allow_orphans:
                 await refuse_renamed(conn, registering, self._subscriptions, schema)
+            await rollups.refuse_missing(conn, [each.name for each in rolled if each.events], schema)
             registered = [await register(conn, each, schema) for each in registering]
             for schedule in scheduled:
                 await schedules.register(conn, schedule, schema)

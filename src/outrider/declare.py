@@ -1,4 +1,4 @@
-"""What an app declares: readers, handlers, jobs, schedules, relays, inboxes. A part of `Outrider`."""
+"""What an app declares: readers, handlers, jobs, schedules, relays, inboxes, rollups. A part of `Outrider`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from outrider.job import Job
 from outrider.reader import Reader
 from outrider.relay.relay import Relay, RelayOptions, declare_relay
 from outrider.retry import Breaker, Duration, Policy
+from outrider.rollup.rollup import Rollup, RollupOptions, declare_rollup
+from outrider.rollup.stage import stager
 from outrider.schedule import Schedule, ScheduleOptions
 from outrider.signals import Signals
 from outrider.streams.stream import Sink, Source
 from outrider.subscription import Order, Start, Subscription
 
 F = TypeVar("F", bound=Callable[..., Any])
+Chosen = Handler | JobHandler | Relay | Inbox | Rollup
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -58,6 +61,7 @@ class Declarations:
         self._schedules: dict[str, Schedule] = {}
         self._relays: dict[str, Relay] = {}
         self._inboxes: dict[str, Inbox] = {}
+        self._rollups: dict[str, Rollup] = {}
         self._readers: list[Reader] = []
 
     def reader(self, *events: type[Event], name: str, partitions: int = 1, start: Start = "now") -> Reader:
@@ -179,6 +183,35 @@ class Declarations:
         self._declare(declared.subscription)
         self._inboxes[name] = declared
 
+    def rollup(
+        self,
+        name: str,
+        *,
+        key: str | Sequence[str],
+        single: type[Event] | str,
+        rollup: type[Event] | str,
+        table: str | None = None,
+        events: Sequence[type[Event]] = (),
+        **options: Unpack[RollupOptions],
+    ) -> None:
+        """Make one event of many small facts: rows that are inserted into a table, or events.
+
+        `app.rollup("hub.imports", table="piece", key=["document"], single=PieceCreated, rollup=DocumentImported)`. Rows
+        with the same key that come close together become one event with their count, the others one each. Grouping
+        happens in Postgres, whoever inserts the rows; `outrider rollup install hub.imports` puts it there.
+        """
+        declared = declare_rollup(self.settings.context, name, table, tuple(events), key, single, rollup, options)
+        if name in self._rollups or name in self._subscriptions:
+            raise DeclarationError(f"{name!r} is declared twice: give one of them another name")
+        if other := next((each.name for each in self._rollups.values() if each.slug == declared.slug), None):
+            raise DeclarationError(
+                f"{name!r} and {other!r} would share their functions, {declared.slug}: rename one of them"
+            )
+        if (subscription := declared.subscription) is not None:
+            self._declare(subscription)
+            self._handlers[name] = stager(declared, subscription, lambda: self.settings.schema)
+        self._rollups[name] = declared
+
     def _add_handler(
         self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
     ) -> None:
@@ -208,7 +241,7 @@ class Declarations:
         self._handlers[name] = handler
 
     def _declare(self, subscription: Subscription) -> None:
-        if subscription.name in self._subscriptions:
+        if subscription.name in self._subscriptions or subscription.name in self._rollups:
             raise DeclarationError(
                 f"the subscription {subscription.name!r} is declared twice: give one of them another name"
             )
@@ -243,6 +276,10 @@ class Declarations:
         """Replicas too."""
         return tuple(self._inboxes.values())
 
+    @property
+    def rollups(self) -> tuple[Rollup, ...]:
+        return tuple(self._rollups.values())
+
     def chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler]:
         """The declared handlers by name or pattern; all but those excluded when none is named."""
         return [each for each in self._chosen(handlers, exclude) if isinstance(each, Handler)]
@@ -257,7 +294,15 @@ class Declarations:
     def chosen_inboxes(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Inbox]:
         return [each for each in self._chosen(handlers, exclude) if isinstance(each, Inbox)]
 
-    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler | JobHandler | Relay | Inbox]:
-        declared: list[Handler | JobHandler | Relay | Inbox] = [*self._handlers.values(), *self._jobs.values()]
-        declared += [*self._relays.values(), *self._inboxes.values()]
+    def chosen_rollups(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Rollup]:
+        chosen = {each.name for each in self._chosen(handlers, exclude)}
+        return [each for each in self._rollups.values() if each.name in chosen]
+
+    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Chosen]:
+        declared: list[Chosen] = [*self._handlers.values(), *self._jobs.values()]
+        declared += [
+            *self._relays.values(),
+            *self._inboxes.values(),
+        ]
+        declared += [each for each in self._rollups.values() if not each.events]  # else its handler is there
         return choose(declared, tuple(handlers), tuple(exclude))

@@ -60,6 +60,10 @@ class SubscriptionRefused(OutriderError):
     """An operation on a subscription would lose something, or names one that is not there."""
 
 
+class RollupRefused(OutriderError):
+    """A rollup cannot be installed, ticked or taken off as it is; nothing was changed."""
+
+
 class NoTransaction(OutriderError):
     """A publish outside of a transaction would stand alone: what it tells of could fail, or come later."""
 

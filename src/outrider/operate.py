@@ -9,13 +9,14 @@ from uuid import UUID
 from outrider.config import Settings
 from outrider.errors import ConfigError
 from outrider.inbox.inbox import Inbox
-from outrider.postgres import events, replicas, streams, subscriptions
+from outrider.postgres import events, replicas, rollups, streams, subscriptions
 from outrider.postgres.events import Story, Withdrawn
 from outrider.postgres.inboxes import Place
 from outrider.postgres.joblist import Jobs
 from outrider.postgres.pool import Pool
 from outrider.postgres.recovery import DeadLetters
 from outrider.postgres.replay import Replayed, ReplayOptions, replay
+from outrider.postgres.rollups import Tick
 from outrider.postgres.status import Status, status
 from outrider.relay.relay import Relay, only_stream
 from outrider.streams.replica import Change
@@ -99,6 +100,11 @@ class Operations:
         async with self._opened().autocommit() as conn:
             ahead = lambda stands: source.place(stands) >= source.place(hwm)  # noqa: E731
             return await replicas.stitch(conn, place, replica.table, snapshot, ahead, self.settings.schema)
+
+    async def tick(self, rollup: str, *, flush: bool = False) -> Tick:
+        """Let a rollup emit what is due, whoever else does it on time; with `flush` all that waits."""
+        async with self._opened().autocommit() as conn:
+            return await rollups.tick(conn, rollup, self.settings.schema, flush=flush)
 
     async def status(self) -> Status:
         """Schema, subscriptions and workers as they are now."""

@@ -306,6 +306,24 @@ class EntryRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class RolledUp:
+    """A tick of a rollup has emitted something, or something is wrong with it; this is committed."""
+
+    rollup: str
+    groups: int
+    """Rollup events."""
+    pieces: int
+    """Single events."""
+    conflicts: int
+    set_aside: int
+    """Staged rows that no event could be made of: somebody should look at them."""
+    pending: int
+    failed: bool
+    """Nothing was emitted, everything waits on."""
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerUp:
     """Notifications arrive, as a test has just shown."""
 
@@ -360,6 +378,7 @@ Signal = (
     | BrokerUp
     | Ingested
     | EntryRefused
+    | RolledUp
     | ListenerUp
     | ListenerDown
     | WorkerUp

@@ -300,7 +300,7 @@ def test_unknown_options_are_refused() -> None:
 
 async def test_unknown_handlers_are_refused(database: str) -> None:
     async with opened(database) as shop:
-        says = r"no handler, job, relay or inbox is called 'shop\.invoice'; the app declares: shop\.effect"
+        says = r"no handler, job, relay, inbox or rollup is called 'shop\.invoice'; the app declares: shop\.effect"
         with pytest.raises(ConfigError, match=says):
             await shop.app.drain(handlers=["shop.invoice"])
 

@@ -2002,6 +2002,1327 @@ CREATE FUNCTION outrider.rewrite(p_job outrider.delivery) RETURNS void
     where d.id = p_job.id
 $$;
 
+CREATE FUNCTION outrider.rollup_commands(p_spec jsonb) RETURNS TABLE(command text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+declare
+    rollup constant "outrider".rollup := (select r from "outrider".rollup as r where r.name = p_spec ->> 'name');
+    part   constant record := "outrider".rollup_parts(p_spec);
+    name   constant text := p_spec ->> 'name';
+    pinned constant text := 'language plpgsql security definer set search_path = pg_catalog, pg_temp';
+    -- The same text whoever inserts, or one group would become two.
+    same   constant text := ' set timezone = ''UTC'' set datestyle = ''ISO'' set intervalstyle = ''postgres'' '
+                            'set extra_float_digits = 1 set bytea_output = ''hex''';
+    -- A trial that writes nothing takes no transaction id. Whatever the expressions do, the user's own insert goes through.
+    stage  constant text := format(
+        E'#variable_conflict use_column\ndeclare\n    outrider_workspace text;\n    outrider_key text;\n'
+        '    outrider_carried jsonb;\n    outrider_error text;\nbegin\n    begin\n%s'
+        '        outrider_workspace := nullif((%s)::text, '''');\n        outrider_key := nullif((%s)::text, '''');\n'
+        '        outrider_carried := %s;\n    exception when others then\n'
+        '        outrider_carried := ''null'';\n        outrider_error := left(sqlstate || '': '' || sqlerrm, 8000);\n    end;\n'
+        '    insert into "outrider".rollup_pending (rollup, workspace_id, group_key, carried, set_aside_at, error)\n'
+        '    values (%L, outrider_workspace, outrider_key, outrider_carried,\n'
+        '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
+        coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
+        part.workspace, part.group_key, part.carried, name);
+    stages constant text := format(
+        E'#variable_conflict use_column\nbegin\n'
+        '    perform pg_advisory_xact_lock_shared(hashtextextended(%1$L, 0));\n'
+        '    if not exists (select from "outrider".rollup as r where r.name = %2$L and r.uninstalled_at is null) then\n'
+        '        raise ''the rollup %% is not installed any more'', %2$L using errcode = ''OR007'';\n    end if;\n'
+        '    insert into "outrider".rollup_pending (rollup, workspace_id, group_key, carried)\n'
+        '    select %2$L, nullif((%3$s)::text, ''''), nullif((%4$s)::text, ''''), %5$s\n'
+        '    from "outrider".outbox as new where new.seq = any (p_seqs)%6$s order by new.seq;\nend',
+        '"outrider".rollup.stage.' || name, name, part.workspace, part.group_key, part.carried,
+        coalesce(' and (' || part.condition || ')', ''));
+    home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass);
+    -- Only such that divide an hour: cron counts from the full hour on.
+    minutes constant integer := (select max(d) from unnest(array[1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]) as d
+                                 where d <= greatest(1, ceil((p_spec ->> 'every')::numeric / 60)));
+begin
+    return query
+    select format('alter table %s add column %I %s', c ->> 'table', c ->> 'name', c ->> 'type')
+    from jsonb_array_elements(p_spec -> 'columns') with ordinality as item (c, place)
+    where not exists (select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
+                        and a.attname = c ->> 'name' and not a.attisdropped)
+    order by place;
+    return query
+    select format('alter table %s drop constraint %I, add constraint %2$I check (%s)%s%s',
+                  c ->> 'table', c ->> 'name', c ->> 'check', case when k.connoinherit then ' no inherit' end,
+                  case when not k.convalidated then ' not valid' end)
+    from jsonb_array_elements(p_spec -> 'checks') with ordinality as item (c, place)
+    left join pg_constraint as k on k.conrelid = to_regclass(c ->> 'table') and k.conname = c ->> 'name' and k.contype = 'c'
+    where not exists (
+        select from jsonb_array_elements(rollup.undo) as u
+        where u ->> 'kind' = 'check' and u ->> 'table' = c ->> 'table' and u ->> 'name' = c ->> 'name'
+          and u ->> 'check' = c ->> 'check' and u ->> 'after' = pg_get_constraintdef(k.oid))
+    order by place;
+    -- What an older declaration has made elsewhere, or of another form.
+    return query
+    select format('drop trigger %I on %s', t.tgname, t.tgrelid::regclass)
+    from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
+    where t.tgname = 'outrider_rollup_' || part.slug and t.tgparentid = 0 and t.tgrelid is distinct from part.source
+      and p.proname = 'rollup_stage_' || part.slug and p.pronamespace = home;
+    return query
+    select format('drop function %s', p.oid::regprocedure) from pg_proc as p
+    where p.pronamespace = home
+      and (p.proname = 'rollup_stage_' || part.slug and (p.pronargs = 0) = (p_spec ->> 'table' is null)
+           or p.proname = 'rollup_note_' || part.slug and not p_spec ? 'notify');
+    if p_spec ->> 'table' is not null then
+        return query values
+            (format('create or replace function "outrider".%I() returns trigger %s as %L', 'rollup_stage_' || part.slug,
+                    pinned || same, stage)),
+            (format('revoke all on function "outrider".%I() from public', 'rollup_stage_' || part.slug)),
+            (format('create or replace trigger %I after insert on %s for each row execute function "outrider".%I()',
+                    'outrider_rollup_' || part.slug, coalesce(part.source::text, p_spec ->> 'table'),
+                    'rollup_stage_' || part.slug));
+    else
+        return query values
+            (format('create or replace function "outrider".%I(p_seqs bigint[]) returns void %s as %L',
+                    'rollup_stage_' || part.slug, pinned || same, stages)),
+            (format('revoke all on function "outrider".%I(bigint[]) from public', 'rollup_stage_' || part.slug));
+        return query
+        select format('grant execute on function "outrider".%I(bigint[]) to %s', 'rollup_stage_' || part.slug,
+                      a.grantee::regrole)
+        from pg_proc as p cross join aclexplode(p.proacl) as a
+        where p.oid = '"outrider".rollup_tick(text, boolean)'::regprocedure
+          and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner);
+    end if;
+    if p_spec ? 'notify' then
+        return query values
+            (format('create or replace function "outrider".%I(p_seqs bigint[]) returns bigint %s as %L',
+                    'rollup_note_' || part.slug, pinned, (
+                select format(
+                    E'#variable_conflict use_column\ndeclare\n    noted bigint;\nbegin\n    insert into %s (%s)\n    select %s\n    from (\n'
+                    '        select o.id as event_id, o.event_type, o.workspace_id, o.aggregate_id as key, o.payload,\n'
+                    '               coalesce((o.payload ->> ''piece_count'')::integer, 1) as piece_count, o.idempotency_key,\n'
+                    '               o.occurred_at\n'
+                    '        from "outrider".outbox as o where o.seq = any (p_seqs) order by o.seq) as e\n'
+                    '    on conflict do nothing;\n    get diagnostics noted = row_count;\n    return noted;\nend',
+                    p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', '),
+                    string_agg(format('(%s)', c.value), ', '))
+                from jsonb_each_text(p_spec #> '{notify,columns}') as c))),
+            (format('revoke all on function "outrider".%I(bigint[]) from public', 'rollup_note_' || part.slug));
+        return query
+        select format('grant execute on function "outrider".%I(bigint[]) to %s', 'rollup_note_' || part.slug,
+                      p.proowner::regrole)
+        from pg_proc as p
+        where p.oid = '"outrider".rollup_tick(text, boolean)'::regprocedure and p.proowner <> current_user::regrole;
+    end if;
+    if part.scheduler = 'cron' then
+        return query values (format('select cron.schedule(%L, %L, %L)', part.job,
+            case when minutes = 60 then '0 * * * *' when minutes = 1 then '* * * * *' else format('*/%s * * * *', minutes) end,
+            format('select "outrider".rollup_tick(%L)', name)));
+    elsif exists (select from pg_extension where extname = 'pg_cron') then
+        return query execute
+            'select format(''select cron.unschedule(%s)'', j.jobid) from cron.job as j where j.jobname = $1' using part.job;
+    end if;
+end
+$_$;
+
+CREATE TABLE outrider.rollup (
+    name text NOT NULL,
+    slug text NOT NULL,
+    context text NOT NULL,
+    spec jsonb NOT NULL,
+    scheduler text NOT NULL,
+    every interval NOT NULL,
+    others jsonb DEFAULT '{}'::jsonb NOT NULL,
+    undo jsonb DEFAULT '[]'::jsonb NOT NULL,
+    trigger text,
+    installed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    uninstalled_at timestamp with time zone,
+    ticked_at timestamp with time zone,
+    CONSTRAINT rollup_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
+    CONSTRAINT rollup_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
+    CONSTRAINT rollup_scheduler_check CHECK ((scheduler = ANY (ARRAY['cron'::text, 'worker'::text])))
+)
+WITH (fillfactor='50');
+
+COMMENT ON COLUMN outrider.rollup.slug IS 'part of the names of its trigger and functions';
+
+COMMENT ON COLUMN outrider.rollup.scheduler IS 'who ticks: pg_cron, or any worker of its app';
+
+COMMENT ON COLUMN outrider.rollup.others IS 'the other triggers of the source table when this one was installed, each with its fingerprint';
+
+COMMENT ON COLUMN outrider.rollup.undo IS 'what install changed of the user''s: columns that were added, CHECK constraints as they were before';
+
+COMMENT ON COLUMN outrider.rollup.trigger IS 'its definition when it was made';
+
+COMMENT ON COLUMN outrider.rollup.uninstalled_at IS 'its trigger is gone; it stays for rows that wait';
+
+CREATE FUNCTION outrider.rollup_culprits(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT culprits integer[], OUT unsifted integer[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    lows   integer[] := array[1];
+    highs  integer[] := array[cardinality(p_ends)];
+    low    integer;
+    high   integer;
+    middle integer;
+begin
+    culprits := '{}';
+    unsifted := '{}';
+    while cardinality(lows) > 0 loop
+        low := lows[cardinality(lows)];
+        high := highs[cardinality(highs)];
+        lows := trim_array(lows, 1);
+        highs := trim_array(highs, 1);
+        if cardinality(culprits) >= 200 then
+            if "outrider".rollup_fault(
+                   p_rollup, p_ids[coalesce(p_ends[low - 1], 0) + 1 : p_ends[high]], p_threshold) is not null then
+                unsifted := unsifted || array(select generate_series(low, high));
+            end if;
+        elsif "outrider".rollup_fault(
+                  p_rollup, p_ids[coalesce(p_ends[low - 1], 0) + 1 : p_ends[high]], p_threshold) is not null then
+            if low = high then
+                culprits := culprits || low;
+            else
+                middle := (low + high) / 2;
+                lows := lows || array[middle + 1, low];
+                highs := highs || array[high, middle];
+            end if;
+        end if;
+    end loop;
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_emit(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer, OUT groups_emitted bigint, OUT pieces_emitted bigint, OUT conflicts_skipped bigint, OUT rows_marked bigint) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET "TimeZone" TO 'UTC'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $_$
+declare
+    spec  jsonb := p_rollup.spec;
+    seqs  bigint[];
+    noted bigint;
+begin
+    with piece as materialized (
+        select p.id, p.workspace_id, p.group_key, p.carried, p.staged_at, count(*) over of_group as size,
+               min(p.id) over of_group as first
+        from unnest(p_ids) as asked (id) join "outrider".rollup_pending as p on p.id = asked.id
+        window of_group as (
+            partition by p.workspace_id, p.group_key, case when p.group_key is null then p.id end)
+    ),
+    alike as (
+        select field.first, jsonb_object_agg(field.name, field.value) as carried
+        from (select piece.first, each.key as name, (array_agg(each.value))[1] as value
+              from piece cross join lateral jsonb_each(piece.carried) as each
+              where piece.size >= p_threshold
+              group by piece.first, each.key, piece.size
+              having count(*) = piece.size and count(distinct each.value) = 1) as field
+        group by field.first
+    ),
+    unit as (
+        select piece.id as first, false as grouped, piece.workspace_id, piece.group_key, piece.carried as payload
+        from piece where piece.size < p_threshold
+        union all
+        select whole.first, true, whole.workspace_id, whole.group_key,
+               coalesce(alike.carried, '{}') || jsonb_build_object(
+                   'key', whole.group_key, 'piece_count', whole.size, 'first_at', whole.first_at, 'last_at', whole.last_at)
+        from (select piece.first, piece.workspace_id, piece.group_key, piece.size, min(piece.staged_at) as first_at,
+                     max(piece.staged_at) as last_at
+              from piece where piece.size >= p_threshold
+              group by piece.first, piece.workspace_id, piece.group_key, piece.size) as whole
+        left join alike on alike.first = whole.first
+    ),
+    emitted as (
+        insert into "outrider".outbox (
+            event_type, event_version, source, workspace_id, aggregate_id, payload, idempotency_key)
+        select spec ->> case when unit.grouped then 'rollup' else 'single' end,
+               (spec ->> case when unit.grouped then 'rollup_version' else 'single_version' end)::integer,
+               p_rollup.context, unit.workspace_id, unit.group_key, unit.payload, p_rollup.name || ':' || unit.first
+        from unit order by unit.first
+        returning seq, id, idempotency_key
+    ),
+    marked as (
+        update "outrider".rollup_pending as p
+        set processed_at = clock_timestamp(), event_id = emitted.id
+        from piece join emitted
+            on emitted.idempotency_key = p_rollup.name || ':'
+                                         || case when piece.size >= p_threshold then piece.first else piece.id end
+        where p.id = piece.id
+        returning piece.id, piece.first, piece.size
+    )
+    select (select array_agg(emitted.seq) from emitted),
+           count(*) filter (where marked.size >= p_threshold and marked.id = marked.first),
+           count(*) filter (where marked.size < p_threshold), count(*)
+    into seqs, groups_emitted, pieces_emitted, rows_marked
+    from marked;
+    conflicts_skipped := 0;
+    if spec ? 'notify' and seqs is not null then
+        execute format('select "outrider".%I($1)', 'rollup_note_' || p_rollup.slug) using seqs into noted;
+        conflicts_skipped := cardinality(seqs) - noted;
+    end if;
+end
+$_$;
+
+CREATE FUNCTION outrider.rollup_fault(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform "outrider".rollup_emit(p_rollup, p_ids, p_threshold);
+    raise 'undone' using errcode = 'OR008';
+exception
+    when sqlstate 'OR008' then
+        return null;
+    when others then
+        if "outrider".rollup_is_outage(sqlstate) then
+            raise;
+        end if;
+        return left(sqlstate || ': ' || sqlerrm, 8000);
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_install(p_spec jsonb) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+    name     constant text := p_spec ->> 'name';
+    part     constant record := "outrider".rollup_parts(p_spec);
+    refused  text;
+    before   "outrider".rollup;
+    held     record;
+    changed  jsonb;
+    command  text;
+    commands jsonb := '[]';
+begin
+    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.' || name, 0));
+    select string_agg(format('%s: %s', p.topic, p.detail), '; ') into refused
+    from "outrider".rollup_preflight(p_spec) as p where not p.passed and p.blocks;
+    if refused is not null then
+        raise '% was not installed: %', name, refused using errcode = 'OR007';
+    end if;
+    -- At once in the mode that is needed in the end: who raises it meets others who do the same.
+    for held in
+        select t.relation, case when bool_or(t.altered) then 'access exclusive' else 'share row exclusive' end as mode
+        from (select part.source as relation, false as altered where part.source is not null
+              union all
+              select to_regclass(c ->> 'table'), true
+              from jsonb_array_elements(coalesce(p_spec -> 'columns', '[]') || coalesce(p_spec -> 'checks', '[]')) as c
+              where exists (select from "outrider".rollup_commands(p_spec) as k
+                            where starts_with(k.command, format('alter table %s ', c ->> 'table')))
+              union all
+              select t.tgrelid, true from pg_trigger as t
+              where t.tgname = 'outrider_rollup_' || part.slug and t.tgparentid = 0 and t.tgrelid is distinct from part.source) as t
+        group by t.relation order by t.relation::oid
+    loop
+        execute format('lock table %s in %s mode', held.relation, held.mode);
+    end loop;
+    select r.* into before from "outrider".rollup as r where r.name = p_spec ->> 'name' for update;
+    -- What uninstall has to give back, as it is before anything changes; what an earlier install has noted stays.
+    select coalesce(jsonb_agg(undo.entry order by undo.kind, undo.place), '[]') into changed from (
+        select c || jsonb_build_object('kind', 'column', 'oid', to_regclass(c ->> 'table')::oid::bigint) as entry, 1 as kind, place
+        from jsonb_array_elements(p_spec -> 'columns') with ordinality as item (c, place)
+        where not exists (select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
+                            and a.attname = c ->> 'name' and not a.attisdropped)
+        union all
+        select c || jsonb_build_object('kind', 'check', 'oid', k.conrelid::bigint, 'definition', pg_get_constraintdef(k.oid),
+                                       'before', pg_get_expr(k.conbin, k.conrelid)), 2, place
+        from jsonb_array_elements(p_spec -> 'checks') with ordinality as item (c, place)
+        join pg_constraint as k on k.conrelid = to_regclass(c ->> 'table') and k.conname = c ->> 'name') as undo
+    where not exists (select from jsonb_array_elements(before.undo) as noted
+                      where noted ->> 'table' = undo.entry ->> 'table' and noted ->> 'name' = undo.entry ->> 'name'
+                        and noted ->> 'kind' = undo.entry ->> 'kind');
+    insert into "outrider".rollup as r (name, slug, context, spec, scheduler, every, others, undo)
+    values (name, part.slug, p_spec ->> 'context', '{}', part.scheduler, make_interval(secs => (p_spec ->> 'every')::numeric),
+            "outrider".rollup_others(part.source), changed)
+    on conflict on constraint rollup_pkey do update
+    set context = excluded.context, scheduler = excluded.scheduler, every = excluded.every, others = excluded.others,
+        undo = r.undo || excluded.undo, installed_at = clock_timestamp(), uninstalled_at = null;
+    insert into "outrider".setting as s (name, value, least, greatest)
+    values (format('rollup.%s.debounce_seconds', name), (p_spec ->> 'debounce')::bigint, 60, 300),
+           (format('rollup.%s.batch_threshold', name), (p_spec ->> 'threshold')::bigint, 2, 50),
+           (format('rollup.%s.max_wait_seconds', name), (p_spec ->> 'max_wait')::bigint, 60, 86400)
+    on conflict on constraint setting_pkey do update set value = excluded.value, updated_at = now()
+    where s.value <> excluded.value;
+    for command in select c.command from "outrider".rollup_commands(p_spec) as c loop
+        execute command;
+        commands := commands || to_jsonb(command);
+    end loop;
+    update "outrider".rollup as r
+    set spec = p_spec,
+        trigger = (select pg_get_triggerdef(t.oid) from pg_trigger as t
+                   where t.tgrelid = part.source and t.tgname = 'outrider_rollup_' || part.slug),
+        undo = coalesce((
+            select jsonb_agg(u || case when u ->> 'kind' = 'check' and c is not null then jsonb_build_object(
+                'check', c ->> 'check', 'after', pg_get_constraintdef(k.oid)) else '{}' end order by place)
+            from jsonb_array_elements(r.undo) with ordinality as noted (u, place)
+            left join jsonb_array_elements(p_spec -> 'checks') as c
+                on c ->> 'table' = u ->> 'table' and c ->> 'name' = u ->> 'name'
+            left join pg_constraint as k on k.conrelid = to_regclass(u ->> 'table') and k.conname = u ->> 'name'), '[]')
+    where r.name = p_spec ->> 'name';
+    return jsonb_build_object('name', name, 'scheduler', part.scheduler, 'commands', commands);
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_is_outage(p_sqlstate text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$ select p_sqlstate ~ '^(08|25|40|42|53|55|57|58|XX)' and p_sqlstate <> '42501' $$;
+
+CREATE FUNCTION outrider.rollup_others(p_source regclass) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return coalesce((
+        select jsonb_object_agg(t.tgname, md5(pg_get_triggerdef(t.oid) || p.prosrc || t.tgenabled::text))
+        from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
+        where t.tgrelid = p_source and not t.tgisinternal and not starts_with(t.tgname, 'outrider_rollup_')), '{}');
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_parts(p_spec jsonb, OUT slug text, OUT source regclass, OUT condition text, OUT workspace text, OUT group_key text, OUT carried text, OUT key_columns text[], OUT scheduler text, OUT job text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    as_text constant text := case when p_spec ->> 'table' is null then 'new.payload ->> %L' else 'new.%I' end;
+    as_pair constant text := case when p_spec ->> 'table' is null then '%1$L, new.payload -> %1$L' else '%1$L, new.%1$I' end;
+begin
+    slug := replace(p_spec ->> 'name', '.', '_');
+    source := to_regclass(p_spec ->> 'table');
+    condition := p_spec ->> 'when';
+    workspace := coalesce(p_spec ->> 'workspace', case when p_spec ->> 'table' is null then 'new.workspace_id'
+                                                       else 'current_setting(''app.workspace_id'', true)' end);
+    if jsonb_typeof(p_spec -> 'key') = 'array' then
+        key_columns := array(select jsonb_array_elements_text(p_spec -> 'key'));
+        group_key := (select format('coalesce(%s)', string_agg(format('nullif((' || as_text || ')::text, '''')', name), ', '))
+                      from unnest(key_columns) as name);
+    else
+        group_key := p_spec ->> 'key';
+        key_columns := array(select lower(word[1]) from regexp_matches(group_key, '\mnew\.(\w+)', 'gi') as word);
+    end if;
+    carried := (select format('jsonb_build_object(%s)', coalesce(string_agg(format(as_pair, name), ', '), ''))
+                from jsonb_array_elements_text(p_spec -> 'carry') as name);
+    scheduler := case when p_spec ->> 'scheduler' <> 'worker' and exists (select from pg_extension where extname = 'pg_cron')
+                      then 'cron' else 'worker' end;
+    job := format('%s.rollup.%s', trim(both '".' from '"outrider".'), p_spec ->> 'name');
+end
+$_$;
+
+CREATE FUNCTION outrider.rollup_plan(p_name text, p_force boolean DEFAULT false) RETURNS TABLE(step integer, action text, what text, command text, why text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+    rollup  constant "outrider".rollup := (select r from "outrider".rollup as r where r.name = p_name);
+    home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass);
+    part    record;
+    waiting bigint;
+    kept    boolean;
+    item    record;
+    holds   bigint;
+begin
+    if rollup.name is null then
+        raise 'there is no rollup %', quote_nullable(p_name) using errcode = 'OR007';
+    end if;
+    part := "outrider".rollup_parts(rollup.spec);
+    select count(*) into waiting from "outrider".rollup_pending as p where p.rollup = p_name and p.processed_at is null;
+    kept := waiting > 0 and not p_force;
+    step := 0;
+    if exists (select from pg_extension where extname = 'pg_cron') then
+        for item in execute 'select j.jobid, j.jobname from cron.job as j where j.jobname = $1' using part.job loop
+            step := step + 1; action := 'do'; what := format('unschedule the job %s of pg_cron', item.jobname);
+            command := format('select cron.unschedule(%s)', item.jobid); why := null;
+            return next;
+        end loop;
+    end if;
+    for item in
+        select t.tgrelid::regclass as source, t.tgname from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
+        where t.tgname = 'outrider_rollup_' || part.slug and t.tgparentid = 0
+          and p.proname = 'rollup_stage_' || part.slug and p.pronamespace = home
+    loop
+        step := step + 1; action := 'do'; what := format('drop the trigger on %s', item.source);
+        command := format('drop trigger %I on %s', item.tgname, item.source); why := null;
+        return next;
+    end loop;
+    for item in
+        select p.oid::regprocedure as name, p.proname = 'rollup_note_' || part.slug and kept as needed from pg_proc as p
+        where p.pronamespace = home and p.proname in ('rollup_stage_' || part.slug, 'rollup_note_' || part.slug)
+        order by p.proname desc
+    loop
+        step := step + 1; action := case when item.needed then 'keep' else 'do' end;
+        what := format('drop the function %s', item.name);
+        command := format('drop function %s', item.name);
+        why := case when item.needed then 'the rows that wait need it' end;
+        return next;
+    end loop;
+    for item in select u.entry ->> 'kind' as kind, u.entry ->> 'table' as source, u.entry ->> 'name' as name,
+                       u.entry ->> 'before' as before, u.entry ->> 'definition' as definition, u.entry ->> 'after' as after,
+                       (u.entry ->> 'oid')::oid as relation
+                from jsonb_array_elements(rollup.undo) with ordinality as u (entry, place) order by u.place desc
+    loop
+        step := step + 1; action := 'do'; why := null;
+        if item.kind = 'check' then
+            what := format('give %s its CHECK constraint %s back as it was', item.source, item.name);
+            command := format('alter table %s drop constraint %I, add constraint %2$I %s',
+                              item.source, item.name, item.definition);
+            if to_regclass(item.source) is distinct from item.relation::regclass then
+                action := 'keep'; why := 'the table is gone';
+            elsif item.after is distinct from (select pg_get_constraintdef(k.oid) from pg_constraint as k
+                                               where k.conrelid = item.relation and k.conname = item.name) then
+                action := 'keep'; why := 'it was changed since';
+            elsif exists (select from "outrider".rollup as r, jsonb_array_elements(r.undo) as u
+                          where r.name <> p_name and u ->> 'kind' = 'check' and (u ->> 'oid')::oid = item.relation
+                            and u ->> 'name' = item.name and u ->> 'definition' = item.after) then
+                action := 'keep'; why := 'another rollup was installed upon it';
+            elsif kept then
+                action := 'keep'; why := 'the rows that wait may need it';
+            else
+                execute format('select count(*) from (select from %s where not (%s) limit 1000) as rows', item.source, item.before)
+                    into holds;
+                if holds > 0 then
+                    action := 'keep'; why := format('%s%s rows would violate it', holds, case when holds = 1000 then ' or more' else '' end);
+                end if;
+            end if;
+        else
+            what := format('drop the column %s.%s', item.source, item.name);
+            command := format('alter table %s drop column %I', item.source, item.name);
+            if to_regclass(item.source) is distinct from item.relation::regclass
+               or not exists (select from pg_attribute as a where a.attrelid = item.relation
+                                and a.attname = item.name and not a.attisdropped) then
+                action := 'keep'; why := 'it is gone already';
+            elsif exists (select from pg_attribute as a where a.attrelid = item.relation and a.attname = item.name
+                            and (a.attnotnull or a.atthasdef)) then
+                action := 'keep'; why := 'it was changed since';
+            elsif kept and rollup.spec #> '{notify,columns}' ? item.name
+                  and to_regclass(rollup.spec #>> '{notify,table}') = to_regclass(item.source) then
+                action := 'keep'; why := 'the rows that wait need it';
+            else
+                execute format('select count(*) from (select from %s where %I is not null limit 1000) as rows', item.source, item.name)
+                    into holds;
+                if holds > 0 then
+                    action := 'keep'; why := format('%s%s rows hold data in it', holds, case when holds = 1000 then ' or more' else '' end);
+                else
+                    select string_agg(p.oid::regprocedure::text, ', ' order by 1) into why from pg_proc as p
+                    where p.prosrc ~ format('(^|\W)%s(\W|$)', regexp_replace(
+                              replace(item.name, '"', '""'), '(\W)', '\\\1', 'g'))
+                      and not (p.pronamespace = home and (
+                              p.proname in ('rollup_stage_' || part.slug, 'rollup_note_' || part.slug)
+                              or p.proname !~ '^rollup_(stage|note)_'))
+                      and p.pronamespace <> 'pg_catalog'::regnamespace;
+                    if why is not null then
+                        action := 'keep'; why := format('functions name it: %s', why);
+                    else
+                        select string_agg(distinct pg_describe_object(d.classid, d.objid, d.objsubid), ', ') into why
+                        from pg_depend as d join pg_attribute as a
+                            on a.attrelid = d.refobjid and a.attnum = d.refobjsubid and a.attname = item.name
+                        where d.refclassid = 'pg_class'::regclass and d.refobjid = to_regclass(item.source) and d.deptype = 'n'
+                          and not (d.classid = 'pg_trigger'::regclass and exists (
+                                  select from pg_trigger as t where t.oid = d.objid
+                                    and t.tgname = 'outrider_rollup_' || part.slug));
+                        if why is not null then
+                            action := 'keep'; why := format('it is needed: %s', why);
+                        end if;
+                    end if;
+                end if;
+            end if;
+        end if;
+        return next;
+    end loop;
+    if rollup.spec ->> 'table' is null then
+        step := step + 1; action := 'keep'; what := format('retire the subscription %s', p_name); command := null;
+        why := format('take it out of the app, then outrider subscription retire %s', p_name);
+        return next;
+    end if;
+    step := step + 1; action := case when kept then 'keep' else 'do' end;
+    what := format('delete its rows: %s wait', waiting);
+    command := format(
+        'with gone as (delete from "outrider".rollup_pending where rollup = %1$L), '
+        'told as (delete from "outrider".setting where name in (%2$L, %3$L, %4$L)) '
+        'delete from "outrider".rollup where name = %1$L', p_name, format('rollup.%s.debounce_seconds', p_name),
+        format('rollup.%s.batch_threshold', p_name), format('rollup.%s.max_wait_seconds', p_name));
+    why := case when kept then format('outrider rollup run %s --flush emits what waits; --force deletes it', p_name) end;
+    return next;
+end
+$_$;
+
+CREATE FUNCTION outrider.rollup_preflight(p_spec jsonb) RETURNS TABLE(topic text, passed boolean, value text, detail text, blocks boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+    aggregates constant text := '\m(count|sum|avg|min|max|\w+_agg)\s*\(|\mgroup\s+by\M|\mjoin\M';
+    part     constant record := "outrider".rollup_parts(p_spec);
+    rollup   constant "outrider".rollup := (select r from "outrider".rollup as r where r.name = p_spec ->> 'name');
+    here     constant boolean := rollup.name is not null and rollup.uninstalled_at is null;
+    sample   constant text := case when part.source is null then '"outrider".outbox' else part.source::text end;
+    plan     jsonb;
+    lookups  jsonb;
+    item     record;
+    faults    text[];
+    counts   record;
+    settings record;
+    line     record;
+    absent   jsonb;
+    loaded   boolean;
+    served   text;
+    literal  constant text := '(\W)';   -- what a backslash must stand before in a pattern
+begin
+    topic := 'source'; blocks := true;
+    if coalesce(p_spec ->> 'name' !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$', true)
+       or octet_length(p_spec ->> 'name') > 47 then
+        passed := false; value := 'NO_NAME';
+        detail := format('a rollup cannot be called %s: only lower-case words joined by dots, of at most 47 bytes',
+                         quote_nullable(p_spec ->> 'name'));
+        return next;
+        return;
+    elsif p_spec ->> 'table' is null then
+        passed := true; value := 'EVENTS';
+        detail := 'staged by a worker as it handles ' || array_to_string(array(
+            select jsonb_array_elements_text(p_spec -> 'events')), ', ');
+    elsif part.source is null then
+        passed := false; value := 'MISSING';
+        detail := format('there is no table %s: create it first, and name its schema', p_spec ->> 'table');
+        return next;
+        return;
+    elsif (select c.relkind not in ('r', 'p') from pg_class as c where c.oid = part.source) then
+        passed := false; value := 'NO_TABLE'; detail := format('%s is no table: a trigger for each row needs one', part.source);
+        return next;
+        return;
+    elsif (select c.relnamespace from pg_class as c where c.oid = part.source)
+          = (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass) then
+        passed := false; value := 'OURS'; detail := format('%s is Outrider''s own: it would feed itself', part.source);
+        return next;
+        return;
+    else
+        passed := has_table_privilege(part.source, 'trigger');
+        value := case when passed then 'TABLE' else 'FORBIDDEN' end;
+        detail := case when passed then part.source::text else format(
+            'user %s may not make a trigger on %s: run this as its owner, or grant trigger on it', current_user, part.source) end;
+        if passed and (select c.relkind = 'p' from pg_class as c where c.oid = part.source) then
+            value := 'PARTITIONED';
+            detail := format('%s; a row that an UPDATE moves to another partition counts as a new one', part.source);
+        end if;
+    end if;
+    return next;
+
+    -- What it makes runs with the rights of whoever installs it, over tables whose owner decides what their triggers and types do.
+    topic := 'rights'; blocks := true;
+    faults := array(
+        select format('user %s may not %s, which its functions do in their name', current_user, needed.what)
+        from (values ('insert into rollup_pending', has_table_privilege('"outrider".rollup_pending', 'insert')),
+                     ('read the log', has_table_privilege('"outrider".outbox', 'select')
+                                      or p_spec ->> 'table' is not null and not p_spec ? 'notify'),
+                     ('call rollup_tick, as pg_cron shall', part.scheduler <> 'cron' or has_function_privilege(
+                          '"outrider".rollup_tick(text, boolean)', 'execute'))) as needed (what, holds)
+        where not needed.holds);
+    if faults = '{}' then
+        select array_agg(format('%s belongs to %s', c.oid::regclass, c.relowner::regrole)), bool_or(me.rolsuper and not r.rolsuper)
+        into faults, loaded
+        from pg_class as c join pg_roles as r on r.oid = c.relowner cross join pg_roles as me
+        where c.oid in (part.source, to_regclass(p_spec #>> '{notify,table}')) and me.rolname = current_user
+          and c.relowner <> me.oid;
+        passed := faults is null; blocks := coalesce(loaded, false);
+        value := case when passed then 'OWNER' else 'ANOTHERS' end;
+        detail := case when passed then 'by the owner of the tables' else format(
+            '%s, and what is made would run as %s on every insert: triggers and types of that owner would have these rights; '
+            'install as the owner', array_to_string(faults, ', '), current_user) end;
+    else
+        passed := false; value := 'MISSING'; detail := array_to_string(faults, '; ');
+    end if;
+    return next;
+
+    topic := 'pg_cron'; blocks := true;
+    -- Not everybody may read these settings; but what is not set at all reads as null for everybody.
+    begin
+        loaded := current_setting('shared_preload_libraries') ~ '\mpg_cron\M';
+        served := coalesce(current_setting('cron.database_name', true), 'postgres');
+    exception when insufficient_privilege then
+        begin
+            loaded := current_setting('cron.database_name', true) is not null;
+        exception when insufficient_privilege then
+            loaded := true;
+        end;
+    end;
+    value := case
+        when exists (select from pg_extension where extname = 'pg_cron') then 'INSTALLED'
+        when not exists (select from pg_available_extensions where name = 'pg_cron') then 'NOT_AVAILABLE'
+        when not loaded then 'NEEDS_PRELOAD'
+        else 'AVAILABLE' end;
+    passed := value = 'INSTALLED' or p_spec ->> 'scheduler' <> 'pg_cron';
+    detail := case value
+        when 'INSTALLED' then case when part.scheduler = 'cron' then 'pg_cron ticks, workers do not'
+                                   else 'the worker ticks, as declared; pg_cron does not' end
+        when 'NOT_AVAILABLE' then 'the server has no pg_cron: workers tick'
+        when 'NEEDS_PRELOAD' then 'add pg_cron to shared_preload_libraries and restart the server, then create extension '
+                                  'pg_cron; until then workers tick'
+        else case when coalesce(served, current_database()) = current_database()
+                  then 'create extension pg_cron to have it tick; until then workers tick'
+                  else format('pg_cron serves the database %s (cron.database_name): it can tick here only if that is %s; '
+                              'until then workers tick', served, current_database()) end end;
+    return next;
+
+    topic := 'staging'; blocks := false; passed := true;
+    select count(*) filter (where p.set_aside_at is null) as waiting, count(p.set_aside_at) as aside into counts
+    from "outrider".rollup_pending as p where p.rollup = p_spec ->> 'name' and p.processed_at is null;
+    value := case when here then 'PRESENT' else 'ABSENT' end;
+    passed := counts.aside = 0;
+    detail := format('%s rows wait, %s are set aside', counts.waiting, counts.aside)
+        || case when passed then '' else ': see why in rollup_pending.error, then outrider rollup run --retry' end;
+    return next;
+
+    topic := 'trigger'; blocks := true;
+    select t.tgenabled, p.proname into item
+    from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
+    where t.tgrelid = part.source and t.tgname = 'outrider_rollup_' || part.slug;
+    value := case when not found then 'ABSENT' when item.proname <> 'rollup_stage_' || part.slug or not here then 'FOREIGN'
+                  when item.tgenabled = 'D' then 'DISABLED' else 'PRESENT' end;
+    passed := value <> 'FOREIGN' and not exists (
+        select from "outrider".rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name');
+    detail := case
+        when exists (select from "outrider".rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name') then
+            format('another rollup has the same short name, %s: choose another name', part.slug)
+        when value = 'FOREIGN' then format('%s has a trigger outrider_rollup_%s that no installed rollup knows: drop it, or '
+                                           'choose another name', part.source, part.slug)
+        when p_spec ->> 'table' is null then 'none is needed for events'
+        when value = 'PRESENT' then format('outrider_rollup_%s on %s', part.slug, part.source)
+        when value = 'DISABLED' then format('alter table %s enable trigger outrider_rollup_%s', part.source, part.slug)
+        else format('outrider_rollup_%s will be made on %s', part.slug, part.source) end;
+    return next;
+
+    topic := 'other triggers'; blocks := false;
+    select array_agg(format('%s (%s)', t.tgname, p.oid::regproc) order by t.tgname) filter (
+               where t.tgtype & 1 = 1 and p.prosrc ~* aggregates) as costly,
+           count(*) as many into item
+    from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
+    where t.tgrelid = part.source and not t.tgisinternal and not starts_with(t.tgname, 'outrider_rollup_');
+    faults := array(
+        select coalesce(was.key, has.key) from jsonb_each(case when here then rollup.others end) as was
+        full join jsonb_each(case when here then "outrider".rollup_others(part.source) end) as has on has.key = was.key
+        where was.value is distinct from has.value order by 1);
+    passed := item.costly is null and faults = '{}';
+    value := case when faults <> '{}' then 'CHANGED' when item.costly is not null then 'COSTLY'
+                  when item.many = 0 then 'NONE' else 'UNTOUCHED' end;
+    detail := case value
+        when 'CHANGED' then format('not as they were when the rollup was installed: %s; outrider rollup install takes note '
+                                   'of them', array_to_string(faults, ', '))
+        when 'COSTLY' then format('for each row these seem to count, join or aggregate: %s', array_to_string(item.costly, ', '))
+        else format('%s others, left alone', item.many) end;
+    return next;
+
+    topic := 'settings';
+    settings := "outrider".rollup_settings(p_spec ->> 'name');
+    passed := settings.complaints = '{}';
+    value := case when passed then 'OK' else 'ADJUSTED' end;
+    detail := case when passed then format('debounce %s, threshold %s, longest wait %s',
+                  coalesce((p_spec ->> 'debounce') || ' s', settings.debounce::text), coalesce(p_spec ->> 'threshold', settings.threshold::text),
+                  coalesce((p_spec ->> 'max_wait') || ' s', settings.max_wait::text))
+                   else array_to_string(settings.complaints, '; ') end;
+    if here and passed then
+        detail := format('debounce %s, threshold %s, longest wait %s', settings.debounce, settings.threshold, settings.max_wait);
+    end if;
+    return next;
+
+    topic := 'constraints'; blocks := true;
+    begin
+        faults := array(
+            select format('%s has no CHECK constraint %s (it has: %s)', c ->> 'table', c ->> 'name', coalesce((
+                       select string_agg(k.conname, ', ' order by k.conname) from pg_constraint as k
+                       where k.conrelid = to_regclass(c ->> 'table') and k.contype = 'c'), 'none'))
+            from jsonb_array_elements(p_spec -> 'checks') as c
+            where not exists (select from pg_constraint as k where k.conrelid = to_regclass(c ->> 'table')
+                                and k.conname = c ->> 'name' and k.contype = 'c')
+            union all
+            select format('user %s does not own %s, whose constraint or column shall change', current_user, c ->> 'table')
+            from jsonb_array_elements(coalesce(p_spec -> 'checks', '[]') || coalesce(p_spec -> 'columns', '[]')) as c
+            join pg_class as t on t.oid = to_regclass(c ->> 'table')
+            where not pg_has_role(t.relowner, 'usage')
+            union all
+            select format('%s.%s is %s, not %s', c ->> 'table', c ->> 'name', format_type(a.atttypid, a.atttypmod), c ->> 'type')
+            from jsonb_array_elements(p_spec -> 'columns') as c
+            join pg_attribute as a on a.attrelid = to_regclass(c ->> 'table') and a.attname = c ->> 'name' and not a.attisdropped
+            where a.atttypid is distinct from to_regtype(c ->> 'type')
+            union all
+            select format('there is no table %s', c ->> 'table')
+            from jsonb_array_elements(coalesce(p_spec -> 'checks', '[]') || coalesce(p_spec -> 'columns', '[]')) as c
+            where to_regclass(c ->> 'table') is null);
+    exception when others then
+        faults := array[sqlerrm];
+    end;
+    passed := faults = '{}';
+    value := case when not passed then 'UNEXPECTED' when here then 'IN_PLACE' else 'AS_EXPECTED' end;
+    detail := case when passed then format(case when here then '%s CHECK constraints are declared, %s columns are missing'
+                                                else 'CHECK constraints to replace: %s, columns to add: %s' end,
+        coalesce(jsonb_array_length(p_spec -> 'checks'), 0), (
+            select count(*) from jsonb_array_elements(p_spec -> 'columns') as c
+            where not exists (select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
+                                and a.attname = c ->> 'name' and not a.attisdropped)))
+        else array_to_string(faults, '; ') end;
+    return next;
+
+    topic := 'expressions';
+    begin
+        for item in select c ->> 'type' as type from jsonb_array_elements(p_spec -> 'columns') as c loop
+            if to_regtype(item.type) is null then
+                raise 'type % does not exist', quote_nullable(item.type);
+            end if;
+        end loop;
+        -- The columns that are still missing, by table.
+        select coalesce(jsonb_object_agg(missing.source, missing.columns), '{}') into absent
+        from (select to_regclass(c ->> 'table')::oid::text as source, jsonb_object_agg(c ->> 'name', c ->> 'type') as columns
+              from jsonb_array_elements(p_spec -> 'columns') as c
+              where to_regclass(c ->> 'table') is not null and not exists (
+                  select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
+                    and a.attname = c ->> 'name' and not a.attisdropped)
+              group by 1) as missing;
+        -- A loop takes one statement only, and EXPLAIN runs none.
+        for item in execute format(
+            'explain (format json) select nullif((%s)::text, ''''), nullif((%s)::text, ''''), %s, (%s) is true '
+            'from (select * %s from %s limit 1) as new',
+            part.workspace, part.group_key, part.carried, coalesce(part.condition, 'true'),
+            coalesce((select string_agg(format(', null::%s as %I', c.value, c.key), '')
+                      from jsonb_each_text(absent -> part.source::oid::text) as c), ''),
+            sample) loop
+            plan := item."QUERY PLAN";
+        end loop;
+        if p_spec ? 'notify' then
+            for item in
+                select string_agg(format('(%s)', c.value), ', ') as given,
+                       format('insert into %s (%s)', p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', ')) as target,
+                       coalesce(absent -> to_regclass(p_spec #>> '{notify,table}')::oid::text ? c.key, false) as missing
+                from jsonb_each_text(p_spec #> '{notify,columns}') as c
+                group by missing
+            loop
+                for line in execute format(
+                    'explain %s select %s from (select o.id as event_id, o.event_type, o.workspace_id, '
+                    'o.aggregate_id as key, o.payload, 1 as piece_count, o.idempotency_key, o.occurred_at '
+                    'from "outrider".outbox as o limit 1) as e %s',
+                    case when not item.missing then item.target end, item.given,
+                    case when not item.missing then 'on conflict do nothing' end) loop
+                    null;
+                end loop;
+            end loop;
+        end if;
+        for item in
+            select c ->> 'table' as source, c ->> 'check' as condition, t.relname, (
+                       select string_agg(format(', null::%s as %I', a.value, a.key), '')
+                       from jsonb_each_text(absent -> t.oid::text) as a) as more
+            from jsonb_array_elements(p_spec -> 'checks') as c join pg_class as t on t.oid = to_regclass(c ->> 'table')
+        loop
+            for line in execute format('explain select from (select * %s from %s) as %I where (%s)',
+                                       item.more, item.source, item.relname, item.condition) loop
+                null;
+            end loop;
+        end loop;
+        passed := true; value := 'VALID'; detail := 'key, condition and columns are valid SQL';
+    exception when others then
+        passed := false; value := 'INVALID';
+        detail := sqlerrm || ': names of your own must be qualified with their schema, columns with new';
+    end;
+    return next;
+
+    topic := 'trigger cost';
+    if plan is not null then
+        select coalesce(jsonb_agg(distinct node), '[]') into lookups
+        from jsonb_path_query(plan, 'strict $.** ? (@."Parent Relationship" == "SubPlan" || @."Parent Relationship" == "InitPlan")',
+                              '{}', true) as node
+        where jsonb_typeof(node) = 'object';
+        faults := array(
+            select node ->> 'Node Type' from jsonb_array_elements(lookups) as node
+            where node ? 'Plans' or not coalesce((
+                -- All of the key, each column by equality; there may be an index of that name in more than one schema.
+                select bool_and(i.indisunique and not exists (
+                           select from pg_attribute as a
+                           where a.attrelid = c.oid and a.attnum <= i.indnkeyatts
+                             and node ->> 'Index Cond' !~ format('\(%s\)?(::[^=<>]*)? = ', regexp_replace(
+                                     quote_ident(a.attname), literal, '\\\1', 'g'))))
+                       and node ? 'Index Cond'
+                from pg_class as c join pg_index as i on i.indexrelid = c.oid
+                where c.relname = node ->> 'Index Name'), false));
+        passed := faults = '{}' and jsonb_array_length(lookups) <= 1;
+        value := case when passed then 'O(1)' else 'GROWS' end;
+        detail := case when passed then format('one insert, %s look-ups by a unique key', jsonb_array_length(lookups))
+                       else format('each row would cost more than one insert and one look-up by a unique key: %s',
+                                   coalesce(nullif(array_to_string(faults, ', '), ''),
+                                            jsonb_array_length(lookups) || ' look-ups')) end;
+        return next;
+    end if;
+
+    topic := 'stable key'; blocks := false;
+    select count(*) as staged, count(p.group_key) as keyed into counts
+    from (select p.group_key from "outrider".rollup_pending as p where p.rollup = p_spec ->> 'name'
+          order by p.id desc limit 10000) as p;
+    if p_spec ->> 'table' is null then
+        value := 'BEFORE'; detail := 'an event does not change';
+    elsif exists (select from pg_attribute as a where a.attrelid = part.source and a.attname = any (part.key_columns)
+                    and not a.attisdropped and (a.attnotnull or a.atthasdef)) then
+        value := 'BEFORE'; detail := 'a column of it is always set';
+    else
+        value := 'UNKNOWN';
+        detail := 'no function of this database inserts into ' || part.source::text || ' with a column of the key';
+        for item in
+            select p.oid::regprocedure::text as name,
+                   p.prosrc ~* format('insert\s+into\s+%s\s*(as\s+\w+\s*)?\([^)]*(\W)(%s)\W', c.called, k.called) as inserts,
+                   p.prosrc ~* format('update\s+(only\s+)?%s\s+[^;]*(\W)(%s)"?\s*=', c.called, k.called) as updates
+            from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
+            cross join (select format('(\w+\.|"[^.]+"\.)?"?%s"?', regexp_replace(
+                                          replace(c.relname, '"', '""'), literal, '\\\1', 'g')) as called
+                        from pg_class as c where c.oid = part.source) as c
+            cross join (select string_agg(regexp_replace(replace(name, '"', '""'), literal, '\\\1', 'g'), '|') as called
+                        from unnest(part.key_columns) as name) as k
+            where n.nspname not in ('pg_catalog', 'information_schema') and p.prokind in ('f', 'p') and k.called <> ''
+              and p.prosrc ~* format('insert\s+into\s+%s(\W|$)', c.called)
+            order by 2 desc, 1
+        loop
+            if item.inserts and value = 'UNKNOWN' then
+                value := 'BEFORE'; detail := format('%s inserts it', item.name);
+            elsif item.updates and not item.inserts then
+                value := 'SAME_CALL';
+                detail := format('%s sets it only after it has inserted the row: insert it with the row', item.name);
+            end if;
+        end loop;
+    end if;
+    if value = 'UNKNOWN' and counts.staged > 0 and counts.keyed = counts.staged then
+        value := 'BEFORE'; detail := format('all of the last %s rows had it', counts.staged);
+    end if;
+    passed := value = 'BEFORE' and counts.keyed = counts.staged;
+    if counts.keyed < counts.staged then
+        detail := format('%s; grouping is PARTIAL: %s of the last %s rows had none, and stay single',
+                         detail, counts.staged - counts.keyed, counts.staged);
+    elsif not passed then
+        detail := detail || '; grouping is PARTIAL: rows without it stay single';
+    else
+        detail := detail || '; grouping is FULL';
+    end if;
+    return next;
+
+    if p_spec ? 'notify' then
+        topic := 'notification'; blocks := false;
+        select array_agg(a.attname) into faults from pg_attribute as a
+        where a.attrelid = to_regclass(p_spec #>> '{notify,table}') and a.attnum > 0 and not a.attisdropped and a.attnotnull
+          and not a.atthasdef and a.attidentity = '' and a.attgenerated = '' and not p_spec #> '{notify,columns}' ? a.attname;
+        select string_agg(i.indexrelid::regclass::text, ', ') as keys into item from pg_index as i
+        where i.indrelid = to_regclass(p_spec #>> '{notify,table}') and i.indisunique and not i.indimmediate;
+        if faults is not null or item.keys is not null or to_regclass(p_spec #>> '{notify,table}') = part.source
+           or (select c.relnamespace from pg_class as c where c.oid = to_regclass(p_spec #>> '{notify,table}'))
+              = (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass) then
+            passed := false; blocks := true; value := 'UNFIT';
+            detail := case
+                when faults is not null then format('these columns of %s must not be null, and get nothing: %s',
+                                                    p_spec #>> '{notify,table}', array_to_string(faults, ', '))
+                when item.keys is not null then format('%s can be deferred, which ON CONFLICT does not take', item.keys)
+                else format('%s would feed the rollup itself', p_spec #>> '{notify,table}') end;
+            return next;
+            return;
+        end if;
+        passed := exists (select from pg_index as i where i.indrelid = to_regclass(p_spec #>> '{notify,table}')
+                            and i.indisunique and (not i.indisprimary or not exists (
+                                select from pg_attribute as a where a.attrelid = i.indrelid and a.attnum = any (i.indkey)
+                                  and (a.attidentity <> '' or a.atthasdef))));
+        value := case when passed then 'UNIQUE' else 'NO_UNIQUE_KEY' end;
+        detail := case when passed then format('a second row of the same kind in %s is skipped and counted', p_spec #>> '{notify,table}')
+                       else format('%s has no unique key that ON CONFLICT could find', p_spec #>> '{notify,table}') end;
+        return next;
+    end if;
+end
+$_$;
+
+CREATE FUNCTION outrider.rollup_retry(p_name text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    back bigint;
+begin
+    if not exists (select from "outrider".rollup as r where r.name = p_name) then
+        raise 'there is no rollup %', quote_nullable(p_name) using errcode = 'OR007';
+    end if;
+    update "outrider".rollup_pending as p set set_aside_at = null, error = null
+    where p.rollup = p_name and p.processed_at is null and p.set_aside_at is not null;
+    get diagnostics back = row_count;
+    return back;
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_settings(p_name text, OUT debounce interval, OUT threshold integer, OUT max_wait interval, OUT complaints text[]) RETURNS record
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    item  record;
+    asked numeric;
+    given bigint;
+begin
+    complaints := '{}';
+    for item in
+        select known.suffix, s.name, coalesce(s.value, known.value) as value, s.entered,
+               coalesce(s.least, known.least) as least, coalesce(s.greatest, known.greatest) as greatest
+        from (values ('debounce_seconds', 90, 60, 300), ('batch_threshold', 2, 2, 50),
+                     ('max_wait_seconds', 600, 60, 86400)) as known (suffix, value, least, greatest)
+        left join "outrider".setting as s on s.name = 'rollup.' || p_name || '.' || known.suffix
+    loop
+        given := item.value;
+        if item.entered ~ '^\s*[+-]?[0-9]{1,18}\s*$' then
+            asked := item.entered::numeric;
+            given := greatest(item.least, least(item.greatest, asked));
+            if given <> asked then
+                complaints := complaints || format('the setting %s is %s: %s is used, the limits are %s and %s',
+                                                   item.name, trim(item.entered), given, item.least, item.greatest);
+            end if;
+        elsif item.entered is not null then
+            complaints := complaints || format('the setting %s is %L, which is no whole number: the default, %s, is used',
+                                               item.name, left(item.entered, 100), given);
+        end if;
+        case item.suffix
+            when 'debounce_seconds' then debounce := make_interval(secs => given);
+            when 'batch_threshold' then threshold := given;
+            else max_wait := make_interval(secs => given);
+        end case;
+    end loop;
+    max_wait := greatest(max_wait, debounce);
+end
+$_$;
+
+CREATE FUNCTION outrider.rollup_sift(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT good bigint[], OUT aside bigint) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    never   constant integer := 2147483647;     -- with this threshold every row is a single one
+    found   record := "outrider".rollup_culprits(p_rollup, p_ids, p_ends, p_threshold);
+    culprit integer;
+    ids     bigint[];
+    rows    bigint[];
+    alone   record;
+    fault   text;
+    first   text;
+    bad     bigint[] := '{}';
+    spot    integer;
+begin
+    aside := 0;
+    foreach culprit in array found.culprits loop
+        ids := p_ids[coalesce(p_ends[culprit - 1], 0) + 1 : p_ends[culprit]];
+        fault := "outrider".rollup_fault(p_rollup, ids, p_threshold);
+        first := coalesce(first, fault);
+        rows := ids;
+        if cardinality(ids) > 1 then
+            alone := "outrider".rollup_culprits(p_rollup, ids, array(select generate_subscripts(ids, 1)), never);
+            if cardinality(alone.culprits) between 1 and cardinality(ids) - 1 and alone.unsifted = '{}' then
+                rows := array(select ids[place] from unnest(alone.culprits) as place);
+                fault := "outrider".rollup_fault(p_rollup, rows[1:1], never);
+                if "outrider".rollup_fault(
+                       p_rollup, array(select kept from unnest(ids) as kept where kept <> all (rows)), p_threshold)
+                   is not null then
+                    rows := ids;
+                end if;
+            end if;
+        end if;
+        update "outrider".rollup_pending as p set set_aside_at = clock_timestamp(), error = fault where p.id = any (rows);
+        aside := aside + cardinality(rows);
+        bad := bad || rows;
+    end loop;
+    foreach culprit in array found.unsifted loop
+        bad := bad || p_ids[coalesce(p_ends[culprit - 1], 0) + 1 : p_ends[culprit]];
+    end loop;
+    good := array(select kept from unnest(p_ids) as kept where kept <> all (bad));
+    if good = '{}' and cardinality(p_ends) > 10 then
+        -- Those that were not reached may be good: a few of them, from all over.
+        for spot in select distinct (cardinality(p_ends) - n * cardinality(p_ends) / 20) from generate_series(0, 19) as n loop
+            if "outrider".rollup_fault(p_rollup, p_ids[coalesce(p_ends[spot - 1], 0) + 1 : p_ends[spot]], p_threshold) is null then
+                return;
+            end if;
+        end loop;
+        raise 'nothing could be emitted, so the rows are not to blame: %', first using errcode = 'OR007';
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_tick(p_name text, p_flush boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    began    timestamptz := clock_timestamp();
+    rollup   "outrider".rollup;
+    settings record;
+    allowed  bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
+    ids      bigint[];
+    ends     integer[];
+    wrong    bigint[];
+    reasons  text[];
+    most     constant integer := 200000;  -- rows of one tick; the rest waits for the next
+    sifted   record;
+    figures  record;
+    aside    bigint := 0;
+    run      "outrider".rollup_log;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'rollup_tick needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
+            using errcode = 'OR007';
+    end if;
+    if not pg_try_advisory_xact_lock(hashtextextended('"outrider".rollup.' || p_name, 0)) then
+        return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
+    end if;
+    select r.* into rollup from "outrider".rollup as r where r.name = p_name for no key update skip locked;
+    if not found then
+        if exists (select from "outrider".rollup as r where r.name = p_name) then
+            return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
+        end if;
+        raise 'there is no rollup %', quote_nullable(p_name)
+            using errcode = 'OR007', hint = 'outrider rollup install makes one.';
+    end if;
+    set constraints all immediate;  -- what the caller still owes is the caller's error; what is emitted is judged at once
+    settings := "outrider".rollup_settings(p_name);
+    run.result := 'idle';
+    run.groups_emitted := 0;
+    run.pieces_emitted := 0;
+    run.conflicts_skipped := 0;
+    run.rows_marked := 0;
+    run.error_count := cardinality(settings.complaints);
+    run.error_text := nullif(array_to_string(settings.complaints, '; '), '');
+    select count(*) into run.pending_pre from "outrider".rollup_pending as p
+    where p.rollup = p_name and p.processed_at is null and p.set_aside_at is null;
+
+    begin
+        -- Sorted by group, and where each group ends. What no event can be made of is seen without a trial.
+        with waiting as (
+            select w.*, min(w.id) over of_group as leader, max(w.staged_at) over of_group as newest,
+                   min(w.staged_at) over of_group as oldest
+            from "outrider".rollup_pending as w
+            where w.rollup = p_name and w.processed_at is null and w.set_aside_at is null
+            window of_group as (
+                partition by w.workspace_id, w.group_key, case when w.group_key is null then w.id end)
+        ),
+        due as materialized (
+            select p.id, p.leader, case
+                       when jsonb_typeof(p.carried) <> 'object' then 'what it carries is no JSON object'
+                       when octet_length(p.carried::text) > allowed then
+                           format('it carries %s bytes, the limit is %s', octet_length(p.carried::text), allowed)
+                       when octet_length(p.group_key) not between 1 and 512 then
+                           format('its key has %s bytes, 1 to 512 are allowed', octet_length(p.group_key))
+                       when octet_length(p.workspace_id) not between 1 and 255 then
+                           format('its workspace has %s bytes, 1 to 255 are allowed', octet_length(p.workspace_id))
+                       when p.staged_at not between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z' then
+                           format('it was staged at %s, which no event can say', p.staged_at)
+                   end as reason
+            from waiting as p
+            where p_flush or p.newest <= began - settings.debounce or p.oldest <= began - settings.max_wait
+               or p.newest > began + interval '5 minutes'        -- by a clock that was set back since
+        ),
+        fit as materialized (
+            select d.id, row_number() over (order by d.leader, d.id) as place,
+                   d.id = max(d.id) over (partition by d.leader) as last
+            from due as d where d.reason is null
+        )
+        select (select array_agg(f.id order by f.place) from fit as f),
+               (select array_agg(f.place order by f.place) from fit as f where f.last),
+               array_agg(d.id) filter (where d.reason is not null), array_agg(d.reason) filter (where d.reason is not null)
+        into ids, ends, wrong, reasons
+        from due as d;
+        update "outrider".rollup_pending as p set set_aside_at = clock_timestamp(), error = w.reason
+        from unnest(wrong, reasons) as w (id, reason) where p.id = w.id;
+        get diagnostics aside = row_count;
+        if cardinality(ids) > most then
+            ends := array(select e from unnest(ends) with ordinality as n (e, place) where e <= most or place = 1 order by e);
+            ids := ids[1 : ends[cardinality(ends)]];
+        end if;
+        if ids is not null then
+            begin
+                figures := "outrider".rollup_emit(rollup, ids, settings.threshold);
+            exception when others then
+                if "outrider".rollup_is_outage(sqlstate) then
+                    raise;
+                end if;
+                sifted := "outrider".rollup_sift(rollup, ids, ends, settings.threshold);
+                aside := aside + sifted.aside;
+                figures := "outrider".rollup_emit(rollup, sifted.good, settings.threshold);
+            end;
+            run.groups_emitted := figures.groups_emitted;
+            run.pieces_emitted := figures.pieces_emitted;
+            run.conflicts_skipped := figures.conflicts_skipped;
+            run.rows_marked := figures.rows_marked;
+        end if;
+        if ids is not null or aside > 0 then
+            run.result := 'processed';
+        end if;
+    exception when others then
+        run.result := 'error';
+        run.error_count := run.error_count + 1;
+        run.error_text := left(concat_ws('; ', run.error_text, sqlstate || ': ' || sqlerrm), 8000);
+        run.groups_emitted := 0;
+        run.pieces_emitted := 0;
+        run.conflicts_skipped := 0;
+        run.rows_marked := 0;
+        aside := 0;
+    end;
+
+    if aside > 0 then
+        select concat_ws('; ', run.error_text, format('%s rows were set aside, the newest: %s', aside, (
+            select p.error from "outrider".rollup_pending as p
+            where p.rollup = p_name and p.processed_at is null and p.set_aside_at is not null
+            order by p.set_aside_at desc, p.id desc limit 1)))
+        into run.error_text;
+        run.error_count := run.error_count + 1;
+    end if;
+    select count(*) into run.pending_post from "outrider".rollup_pending as p
+    where p.rollup = p_name and p.processed_at is null and p.set_aside_at is null;
+    update "outrider".rollup as r set ticked_at = clock_timestamp() where r.name = p_name;
+    delete from "outrider".rollup_pending as p where p.id in (
+        select old.id from "outrider".rollup_pending as old
+        where old.rollup = p_name and old.processed_at < now() - interval '7 days' limit 10000);
+    delete from "outrider".rollup_log as l where l.id in (
+        select old.id from "outrider".rollup_log as old
+        where old.rollup = p_name and old.run_at < now() - interval '30 days' limit 1000);
+    insert into "outrider".rollup_log (
+        rollup, result, run_at, pending_pre, pending_post, groups_emitted, pieces_emitted, conflicts_skipped, rows_marked,
+        set_aside, duration_ms, error_count, error_text)
+    values (
+        p_name, run.result, began, run.pending_pre, run.pending_post, run.groups_emitted, run.pieces_emitted,
+        run.conflicts_skipped, run.rows_marked, aside, extract(epoch from clock_timestamp() - began) * 1000,
+        run.error_count, run.error_text)
+    returning * into run;
+    return to_jsonb(run) - 'id';
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_uninstall(p_name text, p_force boolean DEFAULT false) RETURNS TABLE(step integer, action text, what text, command text, why text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+#variable_conflict use_column
+declare
+    held    regclass;
+    planned record;
+    steps   jsonb;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.' || p_name, 0));
+    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.stage.' || p_name, 0));  -- who stages events
+    for held in
+        select t.tgrelid::regclass from pg_trigger as t, "outrider".rollup as r
+        where r.name = p_name and t.tgname = 'outrider_rollup_' || r.slug and t.tgparentid = 0
+        union
+        select to_regclass(u ->> 'table') from "outrider".rollup as r, jsonb_array_elements(r.undo) as u
+        where r.name = p_name and to_regclass(u ->> 'table') is not null
+        order by 1
+    loop
+        execute format('lock table %s in access exclusive mode', held);
+    end loop;
+    perform from "outrider".rollup as r where r.name = p_name for update;
+    select jsonb_agg(to_jsonb(p) order by p.step) into steps from "outrider".rollup_plan(p_name, p_force) as p;
+    for planned in select s.* from jsonb_to_recordset(steps) as s (
+                       step integer, action text, what text, command text, why text) order by s.step loop
+        if planned.action = 'do' then
+            execute planned.command;
+        end if;
+    end loop;
+    update "outrider".rollup as r set uninstalled_at = clock_timestamp() where r.name = p_name;
+    return query select s.* from jsonb_to_recordset(steps) as s (
+        step integer, action text, what text, command text, why text) order by s.step;
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_verify(p_name text) RETURNS TABLE(topic text, passed boolean, value text, detail text, blocks boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+declare
+    rollup constant "outrider".rollup := (select r from "outrider".rollup as r where r.name = p_name);
+    part   record;
+    faults  text[];
+    jobs   bigint;
+    failed text;
+begin
+    if rollup.name is null then
+        raise 'there is no rollup %', quote_nullable(p_name)
+            using errcode = 'OR007', hint = 'outrider rollup install makes one.';
+    end if;
+    part := "outrider".rollup_parts(rollup.spec);
+    return query select p.* from "outrider".rollup_preflight(rollup.spec) as p;
+
+    topic := 'installed'; blocks := true;
+    faults := array(
+        select format('the function %s is missing', wanted.name)
+        from (values ('rollup_stage_' || part.slug, true), ('rollup_note_' || part.slug, rollup.spec ? 'notify')) as wanted (name, needed)
+        where wanted.needed and not exists (
+            select from pg_proc as p where p.proname = wanted.name and p.pronamespace = (
+                select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass))
+        union all
+        select format('the trigger outrider_rollup_%s is missing or disabled: nothing is staged', part.slug)
+        where rollup.spec ->> 'table' is not null and not exists (
+            select from pg_trigger as t where t.tgrelid = part.source and t.tgname = 'outrider_rollup_' || part.slug
+              and t.tgenabled in ('O', 'A'))
+        union all
+        select format('the trigger outrider_rollup_%s is not as it was made: %s', part.slug, pg_get_triggerdef(t.oid))
+        from pg_trigger as t where t.tgrelid = part.source and t.tgname = 'outrider_rollup_' || part.slug
+          and pg_get_triggerdef(t.oid) <> rollup.trigger
+        union all
+        select format('the trigger outrider_rollup_%s is disabled on %s', part.slug, t.tgrelid::regclass)
+        from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
+        where t.tgname = 'outrider_rollup_' || part.slug and t.tgparentid <> 0 and t.tgenabled not in ('O', 'A')
+          and p.proname = 'rollup_stage_' || part.slug
+        union all
+        select format('the CHECK constraint %s of %s is not as it was made', u ->> 'name', u ->> 'table')
+        from jsonb_array_elements(rollup.undo) as u
+        where u ->> 'kind' = 'check' and not exists (
+            select from pg_constraint as k where k.conrelid = to_regclass(u ->> 'table') and k.conname = u ->> 'name'
+              and pg_get_constraintdef(k.oid) = u ->> 'after')
+        union all
+        select format('the function %s is not as it was made', p.proname) from pg_proc as p
+        where p.proname in ('rollup_stage_' || part.slug, 'rollup_note_' || part.slug)
+          and p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass)
+          and not exists (select from "outrider".rollup_commands(rollup.spec) as c
+                          where starts_with(c.command, format('create or replace function "outrider".%I(', p.proname))
+                            and right(c.command, length(quote_literal(p.prosrc)) + 4) = ' as ' || quote_literal(p.prosrc)));
+    passed := faults = '{}' and rollup.uninstalled_at is null;
+    value := case when passed then 'COMPLETE' when rollup.uninstalled_at is not null then 'UNINSTALLED' else 'BROKEN' end;
+    detail := case value when 'COMPLETE' then 'since ' || rollup.installed_at
+                         when 'UNINSTALLED' then 'it is here only for rows that wait'
+                         else array_to_string(faults, '; ') || ': run outrider rollup install' end;
+    return next;
+
+    topic := 'functions';
+    faults := array(
+        select format('%s %s', p.oid::regprocedure, wrong.what)
+        from pg_proc as p cross join lateral (values
+            ('is not SECURITY DEFINER', not p.prosecdef),
+            ('has no pinned search_path', not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)),
+            ('may be called by everybody', has_function_privilege('public', p.oid, 'execute'))) as wrong (what, holds)
+        where p.proname in ('rollup_stage_' || part.slug, 'rollup_note_' || part.slug) and wrong.holds
+          and p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass));
+    passed := faults = '{}';
+    value := case when passed then 'PINNED' else 'OPEN' end;
+    detail := case when passed then 'SECURITY DEFINER, pinned search_path, revoked from PUBLIC'
+                   else array_to_string(faults, '; ') || ': run outrider rollup install' end;
+    return next;
+
+    topic := 'schedule'; blocks := false; jobs := 0;
+    if exists (select from pg_extension where extname = 'pg_cron') then
+        execute 'select count(*) from cron.job as j where j.jobname = $1 and j.active' into jobs using part.job;
+        execute 'select d.return_message from cron.job_run_details as d join cron.job as j on j.jobid = d.jobid '
+                'where j.jobname = $1 and d.status = ''failed'' and d.runid = ('
+                'select max(o.runid) from cron.job_run_details as o where o.jobid = d.jobid and o.end_time is not null)'
+            into failed using part.job;
+    end if;
+    passed := jobs = case rollup.scheduler when 'cron' then 1 else 0 end and failed is null;
+    value := upper(rollup.scheduler);
+    detail := case
+        when failed is not null then 'its last run by pg_cron failed: ' || failed
+        when passed and jobs = 1 then format('pg_cron runs the job %s', part.job)
+        when passed then 'the workers of its app tick'
+        when rollup.scheduler = 'worker' then format('pg_cron has a job %s although workers tick: unschedule it', part.job)
+        else format('pg_cron has %s active jobs %s instead of one: run outrider rollup install', jobs, part.job) end;
+    return next;
+end
+$_$;
+
 CREATE FUNCTION outrider.room(p_subscription text, p_key text) RETURNS bigint
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3739,6 +5060,70 @@ CREATE TABLE outrider.outbox_tail (
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 );
 
+CREATE TABLE outrider.rollup_log (
+    id bigint NOT NULL,
+    rollup text NOT NULL,
+    result text NOT NULL,
+    run_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    pending_pre bigint NOT NULL,
+    pending_post bigint NOT NULL,
+    groups_emitted bigint DEFAULT 0 NOT NULL,
+    pieces_emitted bigint DEFAULT 0 NOT NULL,
+    conflicts_skipped bigint DEFAULT 0 NOT NULL,
+    rows_marked bigint DEFAULT 0 NOT NULL,
+    set_aside bigint DEFAULT 0 NOT NULL,
+    duration_ms double precision NOT NULL,
+    error_count integer DEFAULT 0 NOT NULL,
+    error_text text,
+    CONSTRAINT rollup_log_result_check CHECK ((result = ANY (ARRAY['idle'::text, 'processed'::text, 'error'::text])))
+);
+
+COMMENT ON COLUMN outrider.rollup_log.groups_emitted IS 'rollup events';
+
+COMMENT ON COLUMN outrider.rollup_log.pieces_emitted IS 'single events';
+
+COMMENT ON COLUMN outrider.rollup_log.conflicts_skipped IS 'rows that the user''s notification table had already';
+
+COMMENT ON COLUMN outrider.rollup_log.rows_marked IS 'staged rows that became part of an event';
+
+ALTER TABLE outrider.rollup_log ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME outrider.rollup_log_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE outrider.rollup_pending (
+    id bigint NOT NULL,
+    rollup text NOT NULL,
+    workspace_id text,
+    group_key text,
+    carried jsonb NOT NULL,
+    staged_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    processed_at timestamp with time zone,
+    event_id uuid,
+    set_aside_at timestamp with time zone,
+    error text
+)
+WITH (autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON COLUMN outrider.rollup_pending.group_key IS 'null = it stays single';
+
+COMMENT ON COLUMN outrider.rollup_pending.event_id IS 'the event that it became, or a part of';
+
+COMMENT ON COLUMN outrider.rollup_pending.set_aside_at IS 'it could not be made an event of: see error; rollup_retry lets it be tried again';
+
+ALTER TABLE outrider.rollup_pending ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME outrider.rollup_pending_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE outrider.schedule (
     name text NOT NULL,
     job_type text NOT NULL,
@@ -3757,8 +5142,11 @@ CREATE TABLE outrider.setting (
     "least" bigint NOT NULL,
     "greatest" bigint NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    entered text,
     CONSTRAINT setting_check CHECK (((value >= "least") AND (value <= "greatest")))
 );
+
+COMMENT ON COLUMN outrider.setting.entered IS 'of a rollup''s settings: what an operator wants instead of value; clamped, and if it is no number, value holds';
 
 CREATE TABLE outrider.stream (
     subscription text NOT NULL,
@@ -3944,6 +5332,18 @@ ALTER TABLE ONLY outrider.outbox_s9
 ALTER TABLE ONLY outrider.outbox_tail
     ADD CONSTRAINT outbox_tail_pkey PRIMARY KEY (seq);
 
+ALTER TABLE ONLY outrider.rollup_log
+    ADD CONSTRAINT rollup_log_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY outrider.rollup_pending
+    ADD CONSTRAINT rollup_pending_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY outrider.rollup
+    ADD CONSTRAINT rollup_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY outrider.rollup
+    ADD CONSTRAINT rollup_slug_key UNIQUE (slug);
+
 ALTER TABLE ONLY outrider.schedule
     ADD CONSTRAINT schedule_pkey PRIMARY KEY (name);
 
@@ -4076,6 +5476,14 @@ CREATE INDEX outbox_tail_id_idx ON outrider.outbox_tail USING btree (id);
 
 CREATE INDEX outbox_tail_tx_seq_idx ON outrider.outbox_tail USING btree (tx, seq);
 
+CREATE INDEX rollup_log_newest ON outrider.rollup_log USING btree (rollup, run_at);
+
+CREATE INDEX rollup_pending_aside ON outrider.rollup_pending USING btree (rollup, id) WHERE ((processed_at IS NULL) AND (set_aside_at IS NOT NULL));
+
+CREATE INDEX rollup_pending_done ON outrider.rollup_pending USING btree (rollup, processed_at) WHERE (processed_at IS NOT NULL);
+
+CREATE INDEX rollup_pending_waiting ON outrider.rollup_pending USING btree (rollup, id) WHERE ((processed_at IS NULL) AND (set_aside_at IS NULL));
+
 CREATE INDEX stream_refused_of ON outrider.stream_refused USING btree (subscription, id);
 
 ALTER INDEX outrider.outbox_id ATTACH PARTITION outrider.outbox_s0_id_idx;
@@ -4189,6 +5597,9 @@ CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cur
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
+ALTER TABLE ONLY outrider.rollup_log
+    ADD CONSTRAINT rollup_log_rollup_fkey FOREIGN KEY (rollup) REFERENCES outrider.rollup(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
 ALTER TABLE ONLY outrider.stream_ahead
     ADD CONSTRAINT stream_ahead_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
@@ -4289,6 +5700,38 @@ REVOKE ALL ON FUNCTION outrider.renew(p_worker uuid, p_names text[]) FROM PUBLIC
 REVOKE ALL ON FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rewrite(p_job outrider.delivery) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_commands(p_spec jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_culprits(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT culprits integer[], OUT unsifted integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_emit(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer, OUT groups_emitted bigint, OUT pieces_emitted bigint, OUT conflicts_skipped bigint, OUT rows_marked bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_fault(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_install(p_spec jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_is_outage(p_sqlstate text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_others(p_source regclass) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_parts(p_spec jsonb, OUT slug text, OUT source regclass, OUT condition text, OUT workspace text, OUT group_key text, OUT carried text, OUT key_columns text[], OUT scheduler text, OUT job text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_plan(p_name text, p_force boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_preflight(p_spec jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_retry(p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_settings(p_name text, OUT debounce interval, OUT threshold integer, OUT max_wait interval, OUT complaints text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_sift(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT good bigint[], OUT aside bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_tick(p_name text, p_flush boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_uninstall(p_name text, p_force boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_verify(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text) FROM PUBLIC;
 

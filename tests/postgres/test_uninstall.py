@@ -13,7 +13,7 @@ from tests.dispatch.shop import SOON, Placed, Shop, opened
 
 from outrider import Bury, Outrider
 from outrider.errors import SchemaMismatch
-from outrider.postgres import migrate, uninstall
+from outrider.postgres import migrate, rollups, uninstall
 from outrider.postgres.subscriptions import backlog
 from outrider.postgres.uninstall import Owed, Survey, UninstallRefused
 
@@ -382,3 +382,42 @@ async def test_the_script_wants_to_see_what_is_committed(conn: AsyncConnection[A
     await conn.execute("set default_transaction_isolation = 'repeatable read'")
     with pytest.raises(psycopg.errors.RaiseException, match="cannot be removed in a repeatable read transaction"):
         await conn.execute(uninstall.script(SCHEMA).encode())
+
+
+async def test_the_script_leaves_rollups_to_whoever_takes_them_off(conn: AsyncConnection[Any]) -> None:
+    await conn.execute("create table piece (document text)")
+    app = Outrider(context="hub")
+    app.rollup("hub.imports", table="piece", key=["document"], single="hub.born", rollup="hub.imported")
+    [declared] = app.rollups
+    await rollups.install(conn, declared.spec(), SCHEMA)
+    await conn.execute("insert into piece values ('a')")
+    with pytest.raises(
+        psycopg.errors.RaiseException, match=r"rollups that are not taken off: hub\.imports: 1 rows wait"
+    ):
+        await conn.execute(uninstall.script(SCHEMA).encode())
+    await rollups.uninstall(conn, "hub.imports", SCHEMA)
+    with pytest.raises(psycopg.errors.RaiseException, match=r"hub\.imports: 1 rows wait"):
+        await conn.execute(uninstall.script(SCHEMA).encode())
+    await conn.execute("delete from outrider.rollup")
+    with pytest.raises(psycopg.errors.RaiseException, match=r"hub\.imports: 1 rows wait"):
+        await conn.execute(uninstall.script(SCHEMA).encode())
+    await conn.execute("update outrider.rollup_pending set processed_at = now()")
+    await conn.execute(uninstall.script(SCHEMA).encode())
+    assert not await installed(conn)
+
+
+async def test_what_is_staged_while_we_wait_for_the_locks_is_not_lost(
+    conn: AsyncConnection[Any], other: AsyncConnection[Any], database: str
+) -> None:
+    await conn.execute(
+        "insert into outrider.rollup_pending (rollup, carried, processed_at) values ('a.b', '{}', now())"
+    )
+    assert (await look(conn)).rollups == []
+    await other.execute("insert into outrider.rollup_pending (rollup, carried) values ('a.b', '{}')")
+    async with await AsyncConnection.connect(database, autocommit=True) as watcher:
+        removing = asyncio.create_task(uninstall.uninstall(conn, SCHEMA))
+        await until_waiting(conn, watcher)
+        await other.commit()
+    with pytest.raises(UninstallRefused, match=r"rows of rollups would be lost: a\.b \(1 rows wait\)"):
+        await removing
+    assert await installed(conn)

@@ -148,7 +148,7 @@ async def test_only_some_of_what_is_declared(database: str, redis_server: RedisS
         house.app.signals.listen(lambda each: woken.append(each.subscription) if isinstance(each, Woken) else None)
         async with house.app.worker(handlers=["depot.l*"]) as worker:
             assert worker.identity.subscriptions == ["depot.lost"]
-        with pytest.raises(ConfigError, match=r"no handler, job, relay or inbox is called 'depot\.x'"):
+        with pytest.raises(ConfigError, match=r"no handler, job, relay, inbox or rollup is called 'depot\.x'"):
             house.app.worker(handlers=["depot.x"])
 
 

@@ -126,7 +126,7 @@ async def test_a_second_drain_handles_only_what_is_new(app: Outrider, conn: Asyn
     await app.publish(conn, order(2))
     assert (await drain(app, conn, exclude=["shop.[b-z]*"])).handled == 1
     assert (await drain(app, conn)).handled == 8
-    with pytest.raises(ConfigError, match="no handler, job, relay or inbox is called"):
+    with pytest.raises(ConfigError, match="no handler, job, relay, inbox or rollup is called"):
         await drain(app, conn, handlers=["shop.unknown"])
 
 

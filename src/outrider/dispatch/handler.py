@@ -212,7 +212,9 @@ def choose(handlers: Iterable[N], wanted: Sequence[str], unwanted: Sequence[str]
     for pattern in (*wanted, *unwanted):
         if not fnmatch.filter(known, pattern):
             names = ", ".join(known) or "none"
-            raise ConfigError(f"no handler, job, relay or inbox is called {pattern!r}; the app declares: {names}")
+            raise ConfigError(
+                f"no handler, job, relay, inbox or rollup is called {pattern!r}; the app declares: {names}"
+            )
     return [
         each
         for name, each in known.items()

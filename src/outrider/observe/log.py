@@ -38,6 +38,7 @@ from outrider.signals import (
     Rejection,
     Relayed,
     Rewound,
+    RolledUp,
     Routed,
     Settled,
     Signal,
@@ -124,6 +125,8 @@ def write_line(signal: Signal) -> None:
         case Skipped(subscription, reason):
             hint = {
                 "paused": f"to go on: outrider subscription resume {subscription}",
+                "not installed": f"it does nothing until then: outrider rollup install {subscription}",
+                "changed": f"it is declared otherwise than it is installed: outrider rollup install {subscription}",
                 "unknown": "it wants event types that this code does not know: outrider migrate --app names them",
             }
             _lines.warning("skipped", handler_name=subscription, reason=reason, hint=hint.get(reason))
@@ -137,6 +140,20 @@ def write_line(signal: Signal) -> None:
             _write_stream(signal)
         case Ingested() | EntryRefused():
             _write_stream(signal)
+        case RolledUp(rollup, groups, pieces, conflicts, set_aside, pending, failed, message):
+            say = _lines.error if failed or set_aside else _lines.warning if message else _lines.info
+            say(
+                "rolled_up",
+                rollup=rollup,
+                groups=groups,
+                pieces=pieces,
+                conflicts=conflicts or None,
+                set_aside=set_aside or None,
+                pending=pending,
+                status_result="failed" if failed else "success",
+                error=message,
+                severity="page" if failed or set_aside else None,
+            )
         case ListenerUp():
             _lines.info("listener_up")
         case ListenerDown(reason):

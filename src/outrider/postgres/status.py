@@ -1,5 +1,5 @@
-"""The state of everything at one moment: schema, subscriptions with their cursors, workers. Counts are capped, and no
-look costs more than a bounded piece of the log."""
+"""The state of everything at one moment: schema, subscriptions with their cursors, rollups, workers. Counts are capped, and
+no look costs more than a bounded piece of the log."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from outrider.postgres.log import missing_schema
 from outrider.postgres.look import looking
 from outrider.postgres.migrate import applied, pending
 from outrider.postgres.phases import Phase
+from outrider.postgres.rollups import Rolling
 from outrider.postgres.streams import Stream
 from outrider.postgres.subscriptions import MOST
 
@@ -110,6 +111,7 @@ class Status:
     jobs: dict[str, int]
     """running, pending, failed; those of types that nobody has registered too. Up to MOST; none if there is no job type."""
     subscriptions: tuple[Standing, ...]
+    rollups: tuple[Rolling, ...]
     workers: tuple[Seen, ...]
 
     @property
@@ -131,6 +133,7 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         positions = await look.rows("positions") if current else []
         oldest = await look.rows("oldest_unread", {"scan": SCAN}) if current else []
         streams = await look.rows("stream_standings", {"most": MOST}) if current else []
+        rolling = await look.rows("rollup_standings", {"most": MOST}) if current else []
         types = [name for (name,) in await look.rows("job_types")] if current else []
         jobs = await look.rows("job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
     names = Seen.__slots__
@@ -147,6 +150,7 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         subscriptions=tuple(
             _standing(row, _of(row[0], positions), *unread[row[0]], seen, _of(row[0], streams)) for row in standings
         ),
+        rollups=tuple(Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rolling),
         workers=seen,
     )
 

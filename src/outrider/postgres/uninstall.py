@@ -51,6 +51,20 @@ class Owed:
 
 
 @dataclass(frozen=True, slots=True)
+class Rolled:
+    """A rollup that is in the way."""
+
+    name: str
+    held: bool
+    """On its table or its events still, or functions of it are left: without our tables, inserts of yours would fail."""
+    waiting: int
+    """Staged rows that are no event yet; those that were set aside, too."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.waiting} rows wait)"
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     """What there is, and what stands in the way."""
 
@@ -60,6 +74,7 @@ class Survey:
     publishing: int
     """Open transactions that write to the log: what they have published is not counted yet."""
     subscriptions: list[Owed]
+    rollups: list[Rolled]
     workers: list[str]
     dependents: list[str]
     """What others have made and what needs something of ours."""
@@ -76,6 +91,16 @@ class Survey:
             found.append(
                 f"workers were seen within the last 30 s: {_list(self.workers)}: stop them (one that was killed is "
                 "forgotten after that time)"
+            )
+        if held := [each for each in self.rollups if each.held]:
+            found.append(
+                f"rollups are installed: {_list([str(each) for each in held])}: take each off with "
+                f"outrider rollup uninstall {held[0].name}{_first_flush(held[0])}"
+            )
+        if (staged := [each for each in self.rollups if not each.held]) and not force:
+            found.append(
+                f"rows of rollups would be lost: {_list([str(each) for each in staged])}: emit them with "
+                f"outrider rollup run {staged[0].name} --flush, or lose them for good with --force"
             )
         if self.dependents:
             found.append(
@@ -112,6 +137,7 @@ async def survey(conn: AsyncConnection[Any], schema: str, *, whole: bool = True)
     return Survey(
         version, events, receipts, publishing,
         subscriptions=[Owed(*row) for row in await _rows(conn, "owed", schema, whole)],
+        rollups=[Rolled(*row) for row in await _rows(conn, "rollups", schema, whole)],
         workers=[worker for (worker,) in await _rows(conn, "workers", schema, whole)],
         dependents=[what for kind, what in foreign if kind == "dependent"],
         strangers=[what for kind, what in foreign if kind == "stranger"],
@@ -144,7 +170,7 @@ def refuse(found: Survey, schema: str, *, force: bool, whole: bool) -> None:
 
 def script(schema: str) -> str:
     """The same as one statement for those who speak SQL only. It is part of their transaction, and cannot be forced."""
-    parts = {name: _text(name, schema) for name in ("commands", "workers", "owed", "foreign")}
+    parts = {name: _text(name, schema) for name in ("commands", "workers", "owed", "rollups", "foreign")}
     parts["version"] = str(known()[-1].version)
     text = re.sub(r"\{([a-z]+)\}", lambda found: parts[found[1]], _text("script", schema))
     values = _params(schema, whole=True) | {"patience": PATIENCE}
@@ -207,6 +233,11 @@ async def _patiently(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[N
         raise UninstallRefused(
             f"nothing was dropped: {error.diag.message_primary} ({error.diag.message_detail}): drop or move that first"
         ) from None
+
+
+def _first_flush(rollup: Rolled) -> str:
+    """What waits stays at its uninstall, with what is needed to emit it: so it comes first."""
+    return f", after outrider rollup run {rollup.name} --flush (or lose what waits: add --force)" * bool(rollup.waiting)
 
 
 def _list(texts: list[str]) -> str:

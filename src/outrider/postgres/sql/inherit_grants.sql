@@ -17,6 +17,8 @@ begin
                               '/*schema*/ingest'),
                      ('take', 'select, insert, update, delete on /*schema*/stream, /*schema*/stream_mark, '
                               '/*schema*/stream_ahead, /*schema*/stream_replayed, /*schema*/stream_refused'),
+                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_settings'),
+                     ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
                      ('take', 'insert (origin) on /*schema*/outbox'),
                      ('take', 'select on /*schema*/withdrawal'),
                      ('take', 'select, insert, update on /*schema*/schedule'),

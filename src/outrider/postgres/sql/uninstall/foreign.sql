@@ -1,6 +1,7 @@
 -- foreign: what is not ours and would suffer. dependent: made by others, needs something of ours (a view, a foreign key, a
 -- trigger, a default, a publication). stranger: lies in our schema. mention: a function whose text names our schema; Postgres
--- knows nothing of that, so it is said and does not count. Reads the catalogue only.
+-- knows nothing of that, so it is said and does not count. Reads the catalogue, and which rollups there are: their functions
+-- are spoken of elsewhere.
 -- Ours is what the migrations name, and its parts: partitions, indexes, constraints, defaults, policies, statistics, row
 -- types, identity sequences; they have no life of their own.
 with recursive place as (
@@ -36,6 +37,12 @@ ours (classid, objid) as (
            else false
        end
 ),
+rolled as (
+    select p.oid from pg_proc as p, place
+    where p.pronamespace = place.oid and p.proname in (
+        select made.name || r.slug from /*schema*/rollup as r
+        cross join (values ('rollup_stage_'), ('rollup_note_')) as made (name))
+),
 others as (
     select case d.refclassid when 'pg_namespace'::regclass then 'stranger' else 'dependent' end as kind,
            -- A view depends by its rule.
@@ -48,6 +55,7 @@ others as (
            or d.refclassid = 'pg_namespace'::regclass and d.refobjid = (select place.oid from place)
               and (d.deptype = 'n' or d.classid = 'pg_publication_namespace'::regclass))
       and (d.classid, d.objid) not in (select ours.classid, ours.objid from ours)
+      and not (d.classid = 'pg_proc'::regclass and d.objid in (select rolled.oid from rolled))
 )
 select others.kind, pg_describe_object(others.classid, others.objid, others.objsubid) as what
 from others
@@ -57,4 +65,5 @@ from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
 where n.nspname not in ('pg_catalog', 'information_schema')
   and p.prosrc ~ ('(^|[^a-zA-Z0-9_$."])"?' || %(schema)s || '"?[.]')
   and ('pg_proc'::regclass, p.oid) not in (select ours.classid, ours.objid from ours)
+  and p.oid not in (select rolled.oid from rolled)
 order by 1, 2

@@ -36,6 +36,11 @@ begin
         raise 'the schema "%%" holds what somebody still wants: %%', %(schema)s, v_said
             using hint = 'Let its workers handle them; or lose them: outrider uninstall --force, then: alembic stamp.';
     end if;
+    v_said := (select string_agg(r.name || ': ' || r.waiting || ' rows wait', '; ') from ({rollups}) as r);
+    if v_said is not null then
+        raise 'the schema "%%" has rollups that are not taken off: %%', %(schema)s, v_said
+            using hint = 'Use, of each: outrider rollup uninstall NAME; first outrider rollup run NAME --flush if rows wait.';
+    end if;
     v_said := (select string_agg(f.what, '; ') from ({foreign}) as f where f.kind <> 'mention');
     if v_said is not null then
         raise 'the schema "%%" holds, or is needed by, what is not Outrider''s: %%', %(schema)s, v_said

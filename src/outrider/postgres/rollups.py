@@ -1,0 +1,239 @@
+"""The statements of rollups. What they do is said, and done, by SQL functions of the same names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import psycopg
+from psycopg import AsyncConnection, sql
+from psycopg.rows import tuple_row
+
+from outrider.errors import RollupRefused
+from outrider.postgres.fetch import fetch
+from outrider.postgres.log import older_schema
+from outrider.postgres.session import AsyncSession
+from outrider.postgres.statement import statement
+
+Spec = Mapping[str, Any]
+MOST = 100_000
+_PARAMETER = re.compile(r"%\((\w+)\)s|%%")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """What came of one tick."""
+
+    result: Literal["skipped", "idle", "processed", "error"]
+    """skipped: another tick holds the lock."""
+    pending_pre: int = 0
+    pending_post: int = 0
+    groups_emitted: int = 0
+    """Rollup events."""
+    pieces_emitted: int = 0
+    """Single events."""
+    conflicts_skipped: int = 0
+    """Rows that the notification table had already."""
+    rows_marked: int = 0
+    """Staged rows that became part of an event."""
+    set_aside: int = 0
+    """Staged rows that no event could be made of."""
+    duration_ms: float = 0.0
+    error_count: int = 0
+    error_text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of a preflight."""
+
+    topic: str
+    passed: bool
+    value: str
+    detail: str
+    blocks: bool
+    """Nothing is installed while this has not passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an uninstall."""
+
+    step: int
+    action: Literal["do", "keep"]
+    what: str
+    command: str | None
+    why: str | None
+    """Why it stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    scheduler: Literal["cron", "worker"]
+    installed: bool
+    changed: bool
+    """It is declared otherwise than it is installed."""
+    due_in: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolling:
+    """How one rollup stands."""
+
+    name: str
+    context: str
+    source: str
+    scheduler: Literal["cron", "worker"]
+    every: timedelta
+    installed_at: datetime
+    uninstalled_at: datetime | None
+    ticked_at: datetime | None
+    pending: int
+    oldest_at: datetime | None
+    set_aside: int
+    debounce: timedelta
+    threshold: int
+    max_wait: timedelta
+    complaints: list[str]
+    """What was entered for its settings and could not be taken as it is."""
+    last_run: dict[str, Any] | None
+    """The newest run that was not idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A staged row that no event could be made of."""
+
+    id: int
+    workspace_id: str | None
+    group_key: str | None
+    staged_at: datetime
+    set_aside_at: datetime
+    error: str | None
+
+
+async def tick(conn: AsyncSession, name: str, schema: str, *, flush: bool = False) -> Tick:
+    async with conn.transaction():
+        await conn.execute("set transaction isolation level read committed")
+        [(told,)] = await _call(conn, "rollup_tick", schema, {"name": name, "flush": flush})
+    return Tick(**{field: value for field, value in told.items() if field in Tick.__slots__})
+
+
+async def retry(conn: AsyncSession, name: str, schema: str) -> int:
+    """Let what was set aside be tried again; how many rows."""
+    [(rows,)] = await _call(conn, "rollup_retry", schema, {"name": name})
+    return int(rows)
+
+
+async def preflight(conn: AsyncSession, spec: Spec, schema: str) -> list[Finding]:
+    """Changes nothing, whatever the declaration says: its transaction is read-only."""
+    async with conn.transaction():
+        await conn.execute("set transaction read only")
+        return [Finding(*row) for row in await _call(conn, "rollup_preflight", schema, {"spec": json.dumps(spec)})]
+
+
+async def verify(conn: AsyncSession, name: str, schema: str) -> list[Finding]:
+    async with conn.transaction():
+        await conn.execute("set transaction read only")
+        return [Finding(*row) for row in await _call(conn, "rollup_verify", schema, {"name": name})]
+
+
+async def commands(conn: AsyncSession, spec: Spec, schema: str) -> list[str]:
+    """What installing it would do to the user's tables, and the functions that it would make."""
+    return [command for (command,) in await _call(conn, "rollup_commands", schema, {"spec": json.dumps(spec)})]
+
+
+async def install(conn: AsyncSession, spec: Spec, schema: str) -> dict[str, Any]:
+    [(told,)] = await _call(conn, "rollup_install", schema, {"spec": json.dumps(spec)})
+    return dict(told)
+
+
+async def plan(conn: AsyncSession, name: str, schema: str, *, force: bool = False) -> list[Step]:
+    """What uninstalling it would do; changes nothing."""
+    async with conn.transaction():
+        await conn.execute("set transaction read only")
+        return [Step(*row) for row in await _call(conn, "rollup_plan", schema, {"name": name, "force": force})]
+
+
+async def missing(conn: AsyncSession, name: str, schema: str, *, force: bool = False) -> list[str]:
+    """The steps of that plan whose object is not there."""
+    rows = await _call(conn, "rollup_missing", schema, {"name": name, "force": force})
+    return [f"step {step}, {what}" for step, what in rows]
+
+
+async def uninstall(conn: AsyncSession, name: str, schema: str, *, force: bool = False) -> list[Step]:
+    return [Step(*row) for row in await _call(conn, "rollup_uninstall", schema, {"name": name, "force": force})]
+
+
+async def stage(conn: AsyncSession, slug: str, seqs: Sequence[int], schema: str) -> None:
+    """Stage these events; in the transaction of the handler that handles them."""
+    function = sql.Identifier(schema, f"rollup_stage_{slug}")
+    await conn.execute(sql.SQL("select {}(%s)").format(function), [list(seqs)])
+
+
+async def states(conn: AsyncSession, specs: Mapping[str, Spec], schema: str) -> dict[str, State]:
+    """Of those that are installed, or were."""
+    params = {"names": list(specs), "specs": [json.dumps(each) for each in specs.values()]}
+    rows = await fetch(conn, "rollup_state", schema, params)
+    return {name: State(*rest) for name, *rest in rows}
+
+
+async def refuse_missing(conn: AsyncSession, names: Sequence[str], schema: str) -> None:
+    """A handler would bury what it cannot stage."""
+    known = await states(conn, {name: {} for name in names}, schema) if names else {}
+    if missing := sorted(name for name in names if name not in known or not known[name].installed):
+        raise RollupRefused(f"not installed: {', '.join(missing)}: run outrider rollup install {missing[0]}")
+
+
+async def installed_spec(conn: AsyncSession, name: str, schema: str) -> dict[str, Any] | None:
+    rows = await fetch(conn, "rollup_spec", schema, {"name": name})
+    return dict(rows[0][0]) if rows else None
+
+
+async def standings(conn: AsyncConnection[Any], schema: str) -> list[Rolling]:
+    rows = await fetch(conn, "rollup_standings", schema, {"most": MOST})
+    return [Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rows]
+
+
+async def set_aside(conn: AsyncConnection[Any], name: str, schema: str, *, most: int) -> list[Aside]:
+    """The newest of them."""
+    return [Aside(*row) for row in await fetch(conn, "rollup_set_aside", schema, {"name": name, "most": most})]
+
+
+def call(function: str, argument: str | Spec, schema: str, **more: bool) -> str:
+    """The same as SQL, for those who speak nothing else."""
+    given = sql.Literal(argument if isinstance(argument, str) else json.dumps(argument, ensure_ascii=False)).as_string()
+    cast = "" if isinstance(argument, str) else "::jsonb"
+    flags = "".join(f", p_{name} => true" for name, wanted in more.items() if wanted)
+    return f'select * from "{schema}".{function}({given}{cast}{flags});'
+
+
+def query(name: str, schema: str, params: Mapping[str, Any]) -> str:
+    """A statement of ours with its values in it."""
+    text = statement(name, schema).decode().strip()
+    return _PARAMETER.sub(lambda found: sql.Literal(params[found[1]]).as_string() if found[1] else "%", text) + ";"
+
+
+async def _call(conn: AsyncSession, name: str, schema: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Its SQL is partly the user's own: what is wrong with that is not said in our words."""
+    try:
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement(name, schema), params)
+            return await cursor.fetchall()
+    except psycopg.errors.LockNotAvailable as error:
+        raise RollupRefused(
+            "nothing was changed: the table was in use for 5 s: try again when no long transaction writes to it"
+        ) from error
+    except psycopg.errors.UndefinedFunction as error:
+        if f".{name}(" in (error.diag.message_primary or ""):
+            raise older_schema(schema) from error
+        raise
+    except psycopg.Error as error:
+        if error.sqlstate != "OR007":
+            raise
+        hint = f". {error.diag.message_hint}" if error.diag.message_hint else ""
+        raise RollupRefused(f"{error.diag.message_primary}{hint}") from error

@@ -1,0 +1,121 @@
+-- rollup_commands: what installs a rollup beside its rows in our own tables, in this order: columns and CHECK constraints of
+-- the user, functions, trigger, schedule. Reads only. What is there already in the same form is not among it.
+create or replace function /*schema*/rollup_commands(p_spec jsonb) returns table (command text)
+    language plpgsql stable
+    set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    rollup constant /*schema*/rollup := (select r from /*schema*/rollup as r where r.name = p_spec ->> 'name');
+    part   constant record := /*schema*/rollup_parts(p_spec);
+    name   constant text := p_spec ->> 'name';
+    pinned constant text := 'language plpgsql security definer set search_path = pg_catalog, pg_temp';
+    -- The same text whoever inserts, or one group would become two.
+    same   constant text := ' set timezone = ''UTC'' set datestyle = ''ISO'' set intervalstyle = ''postgres'' '
+                            'set extra_float_digits = 1 set bytea_output = ''hex''';
+    -- A trial that writes nothing takes no transaction id. Whatever the expressions do, the user's own insert goes through.
+    stage  constant text := format(
+        E'#variable_conflict use_column\ndeclare\n    outrider_workspace text;\n    outrider_key text;\n'
+        '    outrider_carried jsonb;\n    outrider_error text;\nbegin\n    begin\n%s'
+        '        outrider_workspace := nullif((%s)::text, '''');\n        outrider_key := nullif((%s)::text, '''');\n'
+        '        outrider_carried := %s;\n    exception when others then\n'
+        '        outrider_carried := ''null'';\n        outrider_error := left(sqlstate || '': '' || sqlerrm, 8000);\n    end;\n'
+        '    insert into /*schema*/rollup_pending (rollup, workspace_id, group_key, carried, set_aside_at, error)\n'
+        '    values (%L, outrider_workspace, outrider_key, outrider_carried,\n'
+        '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
+        coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
+        part.workspace, part.group_key, part.carried, name);
+    stages constant text := format(
+        E'#variable_conflict use_column\nbegin\n'
+        '    perform pg_advisory_xact_lock_shared(hashtextextended(%1$L, 0));\n'
+        '    if not exists (select from /*schema*/rollup as r where r.name = %2$L and r.uninstalled_at is null) then\n'
+        '        raise ''the rollup %% is not installed any more'', %2$L using errcode = ''OR007'';\n    end if;\n'
+        '    insert into /*schema*/rollup_pending (rollup, workspace_id, group_key, carried)\n'
+        '    select %2$L, nullif((%3$s)::text, ''''), nullif((%4$s)::text, ''''), %5$s\n'
+        '    from /*schema*/outbox as new where new.seq = any (p_seqs)%6$s order by new.seq;\nend',
+        '/*schema*/rollup.stage.' || name, name, part.workspace, part.group_key, part.carried,
+        coalesce(' and (' || part.condition || ')', ''));
+    home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '/*schema*/rollup'::regclass);
+    -- Only such that divide an hour: cron counts from the full hour on.
+    minutes constant integer := (select max(d) from unnest(array[1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]) as d
+                                 where d <= greatest(1, ceil((p_spec ->> 'every')::numeric / 60)));
+begin
+    return query
+    select format('alter table %s add column %I %s', c ->> 'table', c ->> 'name', c ->> 'type')
+    from jsonb_array_elements(p_spec -> 'columns') with ordinality as item (c, place)
+    where not exists (select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
+                        and a.attname = c ->> 'name' and not a.attisdropped)
+    order by place;
+    return query
+    select format('alter table %s drop constraint %I, add constraint %2$I check (%s)%s%s',
+                  c ->> 'table', c ->> 'name', c ->> 'check', case when k.connoinherit then ' no inherit' end,
+                  case when not k.convalidated then ' not valid' end)
+    from jsonb_array_elements(p_spec -> 'checks') with ordinality as item (c, place)
+    left join pg_constraint as k on k.conrelid = to_regclass(c ->> 'table') and k.conname = c ->> 'name' and k.contype = 'c'
+    where not exists (
+        select from jsonb_array_elements(rollup.undo) as u
+        where u ->> 'kind' = 'check' and u ->> 'table' = c ->> 'table' and u ->> 'name' = c ->> 'name'
+          and u ->> 'check' = c ->> 'check' and u ->> 'after' = pg_get_constraintdef(k.oid))
+    order by place;
+    -- What an older declaration has made elsewhere, or of another form.
+    return query
+    select format('drop trigger %I on %s', t.tgname, t.tgrelid::regclass)
+    from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
+    where t.tgname = 'outrider_rollup_' || part.slug and t.tgparentid = 0 and t.tgrelid is distinct from part.source
+      and p.proname = 'rollup_stage_' || part.slug and p.pronamespace = home;
+    return query
+    select format('drop function %s', p.oid::regprocedure) from pg_proc as p
+    where p.pronamespace = home
+      and (p.proname = 'rollup_stage_' || part.slug and (p.pronargs = 0) = (p_spec ->> 'table' is null)
+           or p.proname = 'rollup_note_' || part.slug and not p_spec ? 'notify');
+    if p_spec ->> 'table' is not null then
+        return query values
+            (format('create or replace function /*schema*/%I() returns trigger %s as %L', 'rollup_stage_' || part.slug,
+                    pinned || same, stage)),
+            (format('revoke all on function /*schema*/%I() from public', 'rollup_stage_' || part.slug)),
+            (format('create or replace trigger %I after insert on %s for each row execute function /*schema*/%I()',
+                    'outrider_rollup_' || part.slug, coalesce(part.source::text, p_spec ->> 'table'),
+                    'rollup_stage_' || part.slug));
+    else
+        return query values
+            (format('create or replace function /*schema*/%I(p_seqs bigint[]) returns void %s as %L',
+                    'rollup_stage_' || part.slug, pinned || same, stages)),
+            (format('revoke all on function /*schema*/%I(bigint[]) from public', 'rollup_stage_' || part.slug));
+        return query
+        select format('grant execute on function /*schema*/%I(bigint[]) to %s', 'rollup_stage_' || part.slug,
+                      a.grantee::regrole)
+        from pg_proc as p cross join aclexplode(p.proacl) as a
+        where p.oid = '/*schema*/rollup_tick(text, boolean)'::regprocedure
+          and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner);
+    end if;
+    if p_spec ? 'notify' then
+        return query values
+            (format('create or replace function /*schema*/%I(p_seqs bigint[]) returns bigint %s as %L',
+                    'rollup_note_' || part.slug, pinned, (
+                select format(
+                    E'#variable_conflict use_column\ndeclare\n    noted bigint;\nbegin\n    insert into %s (%s)\n    select %s\n    from (\n'
+                    '        select o.id as event_id, o.event_type, o.workspace_id, o.aggregate_id as key, o.payload,\n'
+                    '               coalesce((o.payload ->> ''piece_count'')::integer, 1) as piece_count, o.idempotency_key,\n'
+                    '               o.occurred_at\n'
+                    '        from /*schema*/outbox as o where o.seq = any (p_seqs) order by o.seq) as e\n'
+                    '    on conflict do nothing;\n    get diagnostics noted = row_count;\n    return noted;\nend',
+                    p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', '),
+                    string_agg(format('(%s)', c.value), ', '))
+                from jsonb_each_text(p_spec #> '{notify,columns}') as c))),
+            (format('revoke all on function /*schema*/%I(bigint[]) from public', 'rollup_note_' || part.slug));
+        return query
+        select format('grant execute on function /*schema*/%I(bigint[]) to %s', 'rollup_note_' || part.slug,
+                      p.proowner::regrole)
+        from pg_proc as p
+        where p.oid = '/*schema*/rollup_tick(text, boolean)'::regprocedure and p.proowner <> current_user::regrole;
+    end if;
+    if part.scheduler = 'cron' then
+        return query values (format('select cron.schedule(%L, %L, %L)', part.job,
+            case when minutes = 60 then '0 * * * *' when minutes = 1 then '* * * * *' else format('*/%s * * * *', minutes) end,
+            format('select /*schema*/rollup_tick(%L)', name)));
+    elsif exists (select from pg_extension where extname = 'pg_cron') then
+        return query execute
+            'select format(''select cron.unschedule(%s)'', j.jobid) from cron.job as j where j.jobname = $1' using part.job;
+    end if;
+end
+$$;

@@ -1,0 +1,34 @@
+-- rollup_parts: the SQL of which a rollup's functions are made, out of its declaration: the table (null for events), the
+-- condition, what is staged of `new`, a row of the table or of the log, and who shall tick. Expressions are the installer's
+-- own SQL.
+create or replace function /*schema*/rollup_parts(
+    p_spec jsonb, out slug text, out source regclass, out condition text, out workspace text, out group_key text,
+    out carried text, out key_columns text[], out scheduler text, out job text
+)
+    language plpgsql stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    as_text constant text := case when p_spec ->> 'table' is null then 'new.payload ->> %L' else 'new.%I' end;
+    as_pair constant text := case when p_spec ->> 'table' is null then '%1$L, new.payload -> %1$L' else '%1$L, new.%1$I' end;
+begin
+    slug := replace(p_spec ->> 'name', '.', '_');
+    source := to_regclass(p_spec ->> 'table');
+    condition := p_spec ->> 'when';
+    workspace := coalesce(p_spec ->> 'workspace', case when p_spec ->> 'table' is null then 'new.workspace_id'
+                                                       else 'current_setting(''app.workspace_id'', true)' end);
+    if jsonb_typeof(p_spec -> 'key') = 'array' then
+        key_columns := array(select jsonb_array_elements_text(p_spec -> 'key'));
+        group_key := (select format('coalesce(%s)', string_agg(format('nullif((' || as_text || ')::text, '''')', name), ', '))
+                      from unnest(key_columns) as name);
+    else
+        group_key := p_spec ->> 'key';
+        key_columns := array(select lower(word[1]) from regexp_matches(group_key, '\mnew\.(\w+)', 'gi') as word);
+    end if;
+    carried := (select format('jsonb_build_object(%s)', coalesce(string_agg(format(as_pair, name), ', '), ''))
+                from jsonb_array_elements_text(p_spec -> 'carry') as name);
+    scheduler := case when p_spec ->> 'scheduler' <> 'worker' and exists (select from pg_extension where extname = 'pg_cron')
+                      then 'cron' else 'worker' end;
+    job := format('%s.rollup.%s', trim(both '".' from '/*schema*/'), p_spec ->> 'name');
+end
+$$;

@@ -1,0 +1,17 @@
+-- rollup_retry: what was set aside waits again, due as it was; how many rows.
+create or replace function /*schema*/rollup_retry(p_name text) returns bigint
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    back bigint;
+begin
+    if not exists (select from /*schema*/rollup as r where r.name = p_name) then
+        raise 'there is no rollup %', quote_nullable(p_name) using errcode = 'OR007';
+    end if;
+    update /*schema*/rollup_pending as p set set_aside_at = null, error = null
+    where p.rollup = p_name and p.processed_at is null and p.set_aside_at is not null;
+    get diagnostics back = row_count;
+    return back;
+end
+$$;

@@ -1,0 +1,1 @@
+"""Rollups: many small facts, staged and grouped inside Postgres, become one event."""

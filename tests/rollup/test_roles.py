@@ -1,0 +1,110 @@
+"""The rights that the guide lists under Roles are enough to tick and to stage, and for nothing else."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.types.json import Jsonb
+from tests.relay.test_roles import GUIDE
+from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
+from tests.rollup.test_worker import Shelved, app_of
+
+from outrider.postgres.statement import statement
+
+NEW = """
+revoke all on outrider.rollup, outrider.rollup_pending, outrider.rollup_log from app;
+revoke all on function outrider.rollup_tick, outrider.rollup_settings from app;
+"""
+ALLOWED = ("rollup_tick", "rollup_settings")
+CALLS = [
+    "select outrider.rollup_tick('archive.imports')",
+    "select outrider.rollup_retry('archive.imports')",
+    "select * from outrider.rollup_settings('archive.imports')",
+    "select * from outrider.rollup_plan('archive.imports')",
+    "select * from outrider.rollup_uninstall('archive.imports')",
+    "select * from outrider.rollup_verify('archive.imports')",
+    "select outrider.rollup_note_archive_imports('{1}')",
+    "select outrider.rollup_others('public.piece')",
+    "select outrider.rollup_is_outage('40001')",
+    *(f"select outrider.rollup_{each}('{{}}'::jsonb)" for each in ("install", "preflight", "commands", "parts")),
+    *(
+        f"select outrider.rollup_{each}(null::outrider.rollup, '{{1}}', {more})"
+        for each, more in (("emit", "2"), ("fault", "2"), ("sift", "'{1}', 2"), ("culprits", "'{1}', 2"))
+    ),
+]
+WRITES = [
+    "insert into outrider.rollup_pending (rollup, carried) values ('archive.imports', '{}')",
+    "update outrider.rollup_pending set processed_at = now()",
+    "delete from outrider.rollup_pending",
+    "update outrider.rollup set ticked_at = null",
+    "delete from outrider.rollup",
+    "insert into outrider.rollup_log (rollup, result, duration_ms) values ('archive.imports', 'idle', 0)",
+    "delete from outrider.rollup_log",
+    "update outrider.setting set entered = '1'",
+]
+
+
+@pytest.mark.parametrize("inherits", [False, True], ids=["as in the guide", "after a migration"])
+async def test_a_worker_of_a_role_of_its_own(bare: Archive, database: str, inherits: bool) -> None:
+    [grants] = re.findall(r"^```sql\n(grant usage.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    user = f"role_{bare.conn.info.dbname}"
+    bare.ask(f"create role {user} login")
+    try:
+        bare.ask(re.sub(r"\bapp\b", user, grants + (NEW if inherits else "")))
+        if inherits:
+            bare.conn.execute(statement("inherit_grants", "outrider"))
+        bare.install(notify=NOTE)
+        stages: dict[str, Any] = {"table": None, "events": [Shelved], "key": ["document"], "carry": ["author"]}
+        app, owning = (
+            app_of(dsn, **stages, single="archive.one") for dsn in (make_conninfo(database, user=user), database)
+        )
+        with opened(make_conninfo(database, user=user)) as low:
+            bare.add("a", "a")
+            assert figures(low.tick(flush=True)) == ("processed", 1, 0, 0, 2, 0)
+            for call in [each for each in CALLS if not any(name in each for name in ALLOWED)] + WRITES:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    low.ask(call)
+        bare.ask("select outrider.rollup_uninstall(%s)", NAME)
+        bare.install(app.rollups[0].spec())
+        async with owning:
+            await owning.migrate()
+        async with app:
+            async with app.worker():
+                pass
+            async with app.connect() as conn, conn.transaction():
+                await app.publish(conn, Shelved(document="a"))
+                await app.publish(conn, Shelved(document="a"))
+            await app.drain()
+            assert bare.staged() == ["a", "a"]
+            assert (await app.tick(NAME, flush=True)).groups_emitted == 1
+    finally:
+        bare.ask(f"drop owned by {user}; drop role {user}")
+
+
+def test_a_low_role_may_call_nothing(bare: Archive, database: str) -> None:
+    """Even one that may use the schema: every function of rollups is closed."""
+    bare.install(notify=NOTE)
+    user = f"role_{bare.conn.info.dbname}"
+    bare.ask(f"create role {user} login; grant usage on schema outrider to {user}")
+    try:
+        with opened(make_conninfo(database, user=user)) as low:
+            for call in CALLS + WRITES:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    low.ask(call)
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                low.ask("select outrider.rollup_install(%s)", Jsonb(declared()))
+        query = """select proname from pg_proc where pronamespace = 'outrider'::regnamespace and proname ~ '^rollup_'
+                   and has_function_privilege(%s, oid, 'execute')"""
+        assert bare.column(query, user) == []
+        called = {re.findall(r"rollup_\w+", call)[0] for call in CALLS}
+        assert called | {"rollup_stage_archive_imports"} == set(
+            bare.column(
+                "select proname from pg_proc where pronamespace = 'outrider'::regnamespace and proname ~ '^rollup_'"
+            )
+        )
+    finally:
+        bare.ask(f"drop owned by {user}; drop role {user}")
