@@ -25,6 +25,7 @@ def test_version(outrider: Run) -> None:
         *(["subscription", verb] for verb in ("list", "pause", "resume", "rename", "retire")),
         *(["job", verb] for verb in ("list", "show", "cancel", "run-now")),
         *(["dlq", verb] for verb in ("list", "show", "replay", "discard")),
+        *(["rollup", verb] for verb in ("preflight", "install", "verify", "status", "run", "uninstall")),
         ["generations"],
         ["generations", "move"],
     ],

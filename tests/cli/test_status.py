@@ -30,6 +30,13 @@ app = Outrider(context="shop")
 async def handle(event: Placed) -> None: ...
 """
 
+HUB = """
+from outrider import Outrider
+
+app = Outrider(context="hub")
+app.rollup("hub.imports", table="piece", key=["document"], single="hub.born", rollup="hub.imported")
+"""
+
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +103,7 @@ def test_for_programs(database: str, tmp_path: Path) -> None:
     asyncio.run(busy(database))
     told = json.loads(inprocess.run(tmp_path, "status", "--dsn", database, "--json").stdout)
     assert (told["schema"], told["version"], told["pending"], told["seq"]) == ("outrider", known()[-1].version, [], 4)
-    assert (told["paused_at"], told["jobs"]) == (None, {})
+    assert (told["paused_at"], told["jobs"], told["rollups"]) == (None, {}, [])
     [standing] = told["subscriptions"]
     assert standing.pop("oldest_owed_at") is not None
     assert standing == {
@@ -113,6 +120,31 @@ def test_for_programs(database: str, tmp_path: Path) -> None:
         (12, False, False),
         (13, True, False),
     ]
+
+
+def test_rollups(database: str, tmp_path: Path, wide: None) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("create table piece (document text)")
+        (tmp_path / "hub.py").write_text(HUB)
+        inprocess.run(tmp_path, "rollup", "install", "--app", "hub:app", "--dsn", database)
+        conn.execute("insert into piece values ('a'), ('a'), (repeat('x', 600))")
+        conn.execute("update outrider.rollup_pending set staged_at = staged_at - interval '1 hour' where id <> 2")
+
+        def row() -> list[str]:
+            said = inprocess.run(tmp_path, "status", "--dsn", database).stdout
+            [line] = [line for line in said.splitlines() if "hub.imports" in line]
+            return [cell.strip() for cell in line.strip("│").split("│")]
+
+        assert row() == ["hub.imports", "public.piece", "workers, every 2 min", "not yet", "3", "60 min", "0", ""]
+        conn.execute("select outrider.rollup_tick('hub.imports')")
+        shown = row()
+        assert (shown[4], shown[5], shown[6], shown[7][:10]) == ("0", "", "1", "processed ")
+        told = json.loads(inprocess.run(tmp_path, "status", "--dsn", database, "--json").stdout)
+        [rolled] = told["rollups"]
+        assert (rolled["name"], rolled["every"], rolled["pending"], rolled["set_aside"]) == ("hub.imports", 120.0, 0, 1)
+        assert rolled["last_run"]["groups_emitted"] == 1
+        conn.execute("select * from outrider.rollup_uninstall('hub.imports')")
+        assert row()[2] == "nobody: taken off"
 
 
 def test_names_are_not_obeyed(database: str, tmp_path: Path, wide: None) -> None:

@@ -7,12 +7,14 @@ import os
 import pty
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from tests.cli import inprocess
 from tests.cli.conftest import MAIN, Run, Start
 from tests.cli.test_migrate import query, schemas
 
@@ -28,6 +30,14 @@ app = Outrider(context="shop")
 
 @app.handler(Placed, name="shop.count", start="beginning")
 async def handle(event: Placed) -> None: ...
+"""
+
+HUB = """
+from outrider import Notification, Outrider
+
+app = Outrider(context="hub")
+app.rollup("hub.imports", table="piece", key=["document"], single="hub.born", rollup="hub.imported",
+           notify=Notification("note", {"said": "idempotency_key"}))
 """
 
 
@@ -69,8 +79,8 @@ def test_json(outrider: Run, shop: str) -> None:
     wanted = {
         "schema": "outrider", "database": psycopg.conninfo.conninfo_to_dict(shop)["dbname"], "dry_run": False,
         "installed": True, "dropped": True, "refused": [], "version": known()[-1].version, "events": 1, "receipts": 0,
-        "publishing": 0, "subscriptions": [{"name": "shop.count", "unread": 1, "parked": 0, "dead": 0}], "workers": [],
-        "dependents": [], "strangers": [], "mentions": [],
+        "publishing": 0, "subscriptions": [{"name": "shop.count", "unread": 1, "parked": 0, "dead": 0}], "rollups": [],
+        "workers": [], "dependents": [], "strangers": [], "mentions": [],
     }  # fmt: skip
     planned = outrider("uninstall", "--dsn", shop, "--force", "--json", "--dry-run")
     assert json.loads(planned.stdout) == wanted | {"dry_run": True, "dropped": False}
@@ -100,6 +110,46 @@ def test_a_dry_run_shows_and_changes_nothing(outrider: Run, shop: str) -> None:
     ):
         assert said in done.stdout
     assert query(shop, "select count(*) from outrider.outbox") == [(2,)]
+
+
+def test_rollups_are_taken_off_first(shop: str, tmp_path: Path) -> None:
+    run = partial(inprocess.run, tmp_path)
+    with psycopg.connect(shop, autocommit=True) as conn:
+        conn.execute("create table piece (document text); create table note (said text unique)")
+        conn.execute("update outrider.cursor set seq = 1")
+        (tmp_path / "hub.py").write_text(HUB)
+        assert run("rollup", "install", "--app", "hub:app", "--dsn", shop).returncode == 0
+        conn.execute("insert into piece values ('a'), ('a')")
+        for options in (["--force"], ["--force", "--keep-schema"], []):
+            refused = run("uninstall", "--dsn", shop, "--yes", *options)
+            assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+            assert (
+                "rollups are installed: hub.imports (2 rows wait): take each off with outrider rollup uninstall"
+                in refused.stderr
+            )
+            assert "outrider rollup run hub.imports --flush" in refused.stderr
+            assert "is ours" not in refused.stderr, "its functions are no strangers"
+        planned = run("uninstall", "--dsn", shop, "--dry-run").stdout
+        assert "  rollup: hub.imports (2 rows wait)\n" in planned
+        assert "names the schema" not in planned
+        conn.execute("insert into piece values ('b')")
+
+        run("rollup", "uninstall", "hub.imports", "--dsn", shop, "--yes")
+        told = json.loads(run("uninstall", "--dsn", shop, "--yes", "--force", "--json").stdout)
+        assert told["rollups"] == [{"name": "hub.imports", "held": True, "waiting": 3}], (
+            "a function waits with its rows"
+        )
+        conn.execute("drop function outrider.rollup_note_hub_imports")
+        refused = run("uninstall", "--dsn", shop, "--yes")
+        assert (
+            "rows of rollups would be lost: hub.imports (3 rows wait): emit them with outrider rollup run"
+            in refused.stderr
+        )
+        assert "outrider" in schemas(shop)
+        done = run("uninstall", "--dsn", shop, "--yes", "--force")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "lost with it: hub.imports (3 rows wait)" in done.stdout
+        conn.execute("insert into piece values ('c')")
 
 
 def test_nothing_installed_is_nothing_to_do(outrider: Run, empty_database: str) -> None:

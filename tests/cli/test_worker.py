@@ -318,7 +318,7 @@ async def test_a_child_notices_by_itself_that_it_is_alone(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--app", "shop:app", "--handlers", "shop.cuont"], "relay or inbox is called 'shop.cuont'; the app declares: "),
+        (["--app", "shop:app", "--handlers", "shop.cuont"], "inbox or rollup is called 'shop.cuont'; the app declares: "),
         (["--app", "shop:app", "--exclude", "shop.*"], "no handler or job is left"),
         (["--app", "shop:app", "--grace", "soon"], "--grace: "),
         (["--app", "shop:app", "--class", "Not Good"], "--class: "),

@@ -18,6 +18,7 @@ def demo(
     Customers order, change their minds, order in bulk, keep transactions open.
     Two worker processes write an invoice for each order. Some cards are declined
     at first, stolen ones always; workers are killed and their listeners cut.
+    A document of 40 pieces is imported, and told of by one event (a rollup).
     A live table counts: nothing may be lost, doubled or out of order.
     Exits with 0 if that held, else with 1.
 

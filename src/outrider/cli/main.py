@@ -20,6 +20,7 @@ from outrider.cli import (
     job,
     migrate,
     relay,
+    rollup,
     status,
     subscription,
     uninstall,
@@ -69,6 +70,7 @@ cli.add_typer(subscription.commands, name="subscription")
 cli.add_typer(job.commands, name="job")
 cli.add_typer(relay.commands, name="relay")
 cli.add_typer(inbox.commands, name="inbox")
+cli.add_typer(rollup.commands, name="rollup")
 cli.add_typer(generations.commands, name="generations")
 cli.add_typer(contracts.commands, name="contracts")
 cli.add_typer(dlq.commands, name="dlq")
@@ -95,6 +97,7 @@ def outrider(
     Run all that an app declares:    [bold]outrider worker[/]
     Run only its relays, see them:   [bold]outrider relay[/]
     See what comes in, and did not:  [bold]outrider inbox[/]
+    Make one event of many facts:    [bold]outrider rollup[/]
     See how everything is:           [bold]outrider status[/]
     See an event's whole life:       [bold]outrider event[/]
     See and change subscriptions:    [bold]outrider subscription[/]

@@ -14,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.rollup import fields, span
 from outrider.cli.subscription import count, parked
-from outrider.cli.words import at, one_line, roughly, say
+from outrider.cli.words import at, moment, one_line, roughly, say
+from outrider.postgres.rollups import Rolling
 from outrider.postgres.status import Seen, Standing, Status
 from outrider.postgres.status import status as look
 
@@ -27,7 +29,7 @@ def status(
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the schema, every subscription and every worker.
+    """Show the schema, every subscription, every rollup and every worker.
 
     Of a subscription: whether it runs, is paused, has its breaker open, is
     orphaned (with an app) or nobody serves it; how many numbers of the log it has
@@ -36,6 +38,8 @@ def status(
     due; how far each generation has read, and who serves it. Of a relay and an
     inbox, each of their streams: up to which position it was written or read, how
     many events that were, when it last moved, how many entries could not be read.
+    Of a rollup: who ticks it and when it last did, what waits and since when,
+    what was set aside (outrider rollup status says why).
 
     Counts end at 10,000, and the log is looked at for a thousand numbers: an age
     of "?" means that it may owe something behind those.
@@ -55,6 +59,8 @@ def status(
         _print(_subscriptions(found, orphans))
     if any(each.streams for each in found.subscriptions):
         _print(_streams(found))
+    if found.rollups:
+        _print(_rollups(found))
     if found.workers:
         _print(_workers(found))
 
@@ -114,6 +120,28 @@ def _streams(found: Status) -> Table:
             )  # fmt: skip
             table.add_row(*map(Text, row), style="red" if stream.refused else "")
     return table
+
+
+def _rollups(found: Status) -> Table:
+    table = _table("rollup", "on", "ticked by", "last", "waiting", "oldest", "set aside", "last run")
+    for each in found.rollups:
+        last = each.last_run
+        row = (
+            one_line(each.name), one_line(each.source), _ticked_by(each),
+            "not yet" if each.ticked_at is None else f"{roughly(found.read_at - each.ticked_at)} ago", count(each.pending),
+            "" if each.oldest_at is None else roughly(found.read_at - each.oldest_at), count(each.set_aside),
+            "" if last is None else f"{last['result']} {moment(last['run_at'])}",
+        )  # fmt: skip
+        wrong = each.set_aside or (last is not None and last["result"] == "error")
+        style = "red" if wrong else "yellow" if each.complaints or each.uninstalled_at else ""
+        table.add_row(*map(Text, row), style=style)
+    return table
+
+
+def _ticked_by(each: Rolling) -> str:
+    if each.uninstalled_at is not None:
+        return "nobody: taken off"
+    return f"{'pg_cron' if each.scheduler == 'cron' else 'workers'}, every {span(each.every)}"
 
 
 def _workers(found: Status) -> Table:
@@ -178,6 +206,7 @@ def _as_json(found: Status, orphans: set[str], place: Place) -> str:
     answer = asdict(found)
     for each in answer["subscriptions"]:
         each["orphaned"] = None if place.subscriptions is None else each["name"] in orphans
+    answer["rollups"] = [fields(each) for each in found.rollups]
     return json.dumps(answer, default=str, indent=2)
 
 

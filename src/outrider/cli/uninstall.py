@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.words import one_line
 from outrider.postgres.uninstall import Survey, UninstallRefused, refuse, survey
 from outrider.postgres.uninstall import uninstall as remove
 
@@ -22,7 +23,7 @@ def uninstall(
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Lose what is unread, parked or dead.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Lose what is unread, parked, dead or staged.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the schema's name.")] = False,
     keep_schema: Annotated[
         bool, typer.Option("--keep-schema", help="Leave the schema, and what is not ours in it.")
@@ -33,9 +34,10 @@ def uninstall(
     """Drop the schema with the log, the receipts and everything else of Outrider's.
 
     Says first what that is. Refused while a subscription has unread, parked or
-    dead events, unless forced; and in any case while workers run, while views,
-    triggers or foreign keys of yours need our tables, and while the schema holds
-    something of yours: nothing cascades, drop or move those yourself.
+    dead events, or a rollup rows that wait, unless forced; and in any case while
+    workers run, while rollups are installed (outrider rollup uninstall), while
+    views, triggers or foreign keys of yours need our tables, and while the schema
+    holds something of yours: nothing cascades, drop or move those yourself.
 
     Locks out publishers, looks again, then drops, in one transaction: an event
     that is committed meanwhile is counted, never lost unseen. Gives up when the
@@ -121,6 +123,8 @@ class _Answer:
                 style = "yellow" if each else None
                 table.add_row(each.name, str(each.unread), str(each.parked), str(each.dead), style=style)
             Console().print(table)
+        for rollup in found.rollups:
+            typer.echo(f"  rollup: {one_line(rollup)}")
         if self._known["dry_run"]:
             for reason in reasons:
                 typer.echo(f"would be refused: {reason}")
@@ -130,7 +134,7 @@ class _Answer:
         if self._json:
             self._print(installed=True, dropped=True, refused=[], **asdict(lost))
             return
-        owed = ", ".join(str(each) for each in lost.subscriptions if each)
+        owed = ", ".join(str(each) for each in (*lost.subscriptions, *lost.rollups) if each)
         typer.echo(
             'Outrider is gone from the schema "{schema}"'.format(**self._known) + f"; lost with it: {owed}" * bool(owed)
         )

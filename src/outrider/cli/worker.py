@@ -65,7 +65,7 @@ def worker(
     ] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
-    """Run the app's handlers, jobs, relays and inboxes until SIGTERM or Ctrl-C.
+    """Run the app's handlers, jobs, relays, inboxes and rollups until SIGTERM or Ctrl-C.
 
     The first signal ends the taking of events and jobs and lets what runs finish
     within the grace time; the second leaves at once. Nothing is lost either
@@ -101,13 +101,13 @@ def worker(
 def _find(options: Options) -> Outrider:
     """The app, ready to be opened where the options say; all that can be wrong without a database is said here."""
     found = need_app(options.asked.app)
-    streams = found.relays or found.inboxes
-    if not found.handlers and not found.job_handlers and not found.schedules and not streams:
+    others = found.relays or found.inboxes or found.rollups
+    if not found.handlers and not found.job_handlers and not found.schedules and not others:
         raise ConfigError(
             "the app declares no handler and no job: decorate a function with @app.handler(YourEvent) or @app.job(YourJob)"
         )
     which = options.handlers, options.exclude
-    chosen = (found.chosen, found.chosen_jobs, found.chosen_relays, found.chosen_inboxes)
+    chosen = (found.chosen, found.chosen_jobs, found.chosen_relays, found.chosen_inboxes, found.chosen_rollups)
     if not any(choose(*which) for choose in chosen) and not found.schedules:
         raise ConfigError("no handler or job is left: --exclude takes away all that --handlers gives")
     for option, words in (("--class", options.classes), ("--queue", options.queues)):
