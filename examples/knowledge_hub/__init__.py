@@ -1,0 +1,1 @@
+"""A knowledge hub in SQL: an imported document is announced once, and not once per piece."""
