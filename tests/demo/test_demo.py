@@ -86,6 +86,7 @@ def test_piped(place: Path) -> None:
     assert orders == published == invoices + dead
     assert (receipts, dead) == (invoices, expected)
     assert min(numbers(said, "# workers killed, # listeners cut")) >= 1
+    assert numbers(said, "# pieces of one document arrived as # event, # single piece as #") == [40, 1, 1, 1]
 
 
 def test_trouble_comes_however_short_the_day(private_folder: Path) -> None:

@@ -22,7 +22,8 @@ POINTS = "select coalesce(sum(orders), 0), coalesce(sum(points), 0) from loyalty
 # Every transaction below the oldest running one has ended: its events are counted once and for all.
 PUBLISHED = """
 select oldest, count(*) filter (where tx < oldest), count(*) filter (where tx >= oldest)
-from pg_snapshot_xmin(pg_current_snapshot()) as oldest left join outrider.outbox on tx >= %s::xid8 group by oldest
+from pg_snapshot_xmin(pg_current_snapshot()) as oldest
+left join outrider.outbox on tx >= %s::xid8 and event_type = 'shop.order_placed' group by oldest
 """
 # All invoices of a customer are written under the lock of one partition: a higher id is committed later.
 INVOICES = """
@@ -37,6 +38,13 @@ select d.status, d.attempts, d.last_error, extract(epoch from d.run_at - now()):
        o.payload ->> 'customer', (o.payload ->> 'number')::integer, o.payload ->> 'card'
 from outrider.delivery as d join outrider.outbox as o using (seq)
 where d.subscription = 'shop.invoice' order by d.id
+"""
+CATALOGUE = """
+select articles, imports, singles, announced, told
+from (select count(*) as articles from article),
+     (select coalesce(sum(groups_emitted), 0) as imports, coalesce(sum(pieces_emitted), 0) as singles
+      from outrider.rollup_log),
+     (select count(*) as announced, coalesce(sum(pieces), 0) as told from announcement)
 """
 RECEIPTS = "select count(*) from outrider.event_handled where handler_name = 'shop.invoice'"
 EARNED = "select coalesce(sum(floor(total)), 0) from placed_order"
@@ -84,6 +92,7 @@ class Books:
             [(rewarded, points)] = await rows(conn, POINTS)
             await self._read_invoices(conn, list(orders))
             waiting = await self._read_deliveries(conn)
+            [(articles, imports, singles, announced, told)] = await rows(conn, CATALOGUE)
             return Figures(
                 orders=sum(orders.values()),
                 published=await self._count_published(conn),
@@ -98,6 +107,11 @@ class Books:
                 doubled=self._doubled,
                 disordered=self._disordered,
                 ghosts=self._ghosts,
+                articles=articles,
+                imports=int(imports),
+                singles=int(singles),
+                announced=announced,
+                told=int(told),
                 receipts=await number(conn, RECEIPTS) if closed else None,
                 earned=await number(conn, EARNED) if closed else None,
             )

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from outrider.demo.figures import Figures
 
-HEIGHT = 20
+HEIGHT = 22
 NEWEST = 5
 
 
@@ -76,6 +76,8 @@ def counts(figures: Figures, floor: Floor) -> Table:
     grid.add_row("wait for a retry", f"[yellow]{figures.failed:,}[/]")
     grid.add_row("  and behind them", f"{figures.behind:,}")
     grid.add_row(f"dead letters, of {figures.stolen:,} due", f"[yellow]{figures.dead:,}[/]")
+    grid.add_row("pieces imported", f"{figures.articles:,}")
+    grid.add_row("  told of by events", f"[bold]{figures.imports + figures.singles:,}[/]")
     grid.add_row()
     grid.add_row("workers at work", f"{floor.workers}")
     grid.add_row("workers killed", f"[red]{floor.killed:,}[/]")
@@ -127,5 +129,7 @@ def summary(figures: Figures, floor: Floor) -> str:
         f"  invoices      {figures.invoices:,} with {figures.receipts:,} receipts\n"
         f"  points        {figures.points:,} granted, {figures.earned:,} earned, for {figures.rewarded:,} orders\n"
         f"  dead letters  {figures.dead:,} (expected {figures.stolen:,})\n"
+        f"  documents     {figures.articles - figures.singles:,} pieces of one document arrived as {figures.imports:,} "
+        f"event, {figures.singles:,} single piece as {figures.singles:,}\n"
         f"  trouble       {floor.killed:,} workers killed, {floor.cut:,} listeners cut"
     )

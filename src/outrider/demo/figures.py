@@ -26,13 +26,23 @@ class Figures:
     disordered: int = 0
     ghosts: int = 0
     """Invoices whose order was never committed."""
+    articles: int = 0
+    imports: int = 0
+    """Events that tell of a whole document."""
+    singles: int = 0
+    """Events that tell of one article."""
+    announced: int = 0
+    """What came of these events."""
+    told: int = 0
+    """The articles of which those tell."""
     receipts: int | None = None
     """This and the next: only when the shop is closed."""
     earned: int | None = None
 
     @property
     def all_handled(self) -> bool:
-        return self.invoices + self.dead >= self.orders <= self.rewarded and not self.failed + self.behind
+        announced = self.announced >= self.imports + self.singles and self.told >= self.articles
+        return announced and self.invoices + self.dead >= self.orders <= self.rewarded and not self.failed + self.behind
 
     @property
     def exact(self) -> bool:
@@ -41,4 +51,7 @@ class Figures:
         balanced = (self.published, self.dead, self.invoices, self.rewarded, self.points) == (
             self.orders, self.stolen, self.receipts, self.orders, self.earned,
         )  # fmt: skip
-        return balanced and not faults
+        rolled_up = (self.told, self.announced, self.imports) == (
+            self.articles, self.imports + self.singles, bool(self.articles),
+        )  # fmt: skip
+        return balanced and rolled_up and not faults

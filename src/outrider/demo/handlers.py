@@ -7,6 +7,7 @@ together, or neither. So each order has its effects exactly once, whatever fails
 from __future__ import annotations
 
 from outrider import Backoff, HandlerContext, Outrider
+from outrider.demo.catalogue import declare_catalogue
 from outrider.demo.shop import OrderPlaced
 
 INVOICE = """
@@ -48,6 +49,7 @@ def open_shop(dsn: str, pool_size: int = 4) -> Outrider:
     async def loyalty(orders: list[OrderPlaced], ctx: HandlerContext) -> None:
         await ctx.tx.execute(POINTS, [[order.customer for order in orders], [int(order.total) for order in orders]])
 
+    declare_catalogue(app)
     return app
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from outrider.demo.catalogue import HANDS, import_document
 from outrider.demo.crew import Crew
 from outrider.demo.draw import News, summary
 from outrider.demo.handlers import open_shop
@@ -51,7 +52,7 @@ def fresh_database(server: Embedded) -> Iterator[str]:
 async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
     closing, closed = asyncio.Event(), asyncio.Event()
     close_on_signals(closing)
-    app = open_shop(dsn, pool_size=TILLS + len(HESITANT) + 3)  # the thief, the trouble and the watch
+    app = open_shop(dsn, pool_size=TILLS + len(HESITANT) + HANDS + 3)  # and the thief, the trouble, the watch
     shop, crew = Shop(app), Crew(dsn, WORKERS)
     async with app, asyncio.TaskGroup() as people:
         await shop.furnish()
@@ -64,6 +65,7 @@ async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
         visitors = [people.create_task(shop.serve(closing)) for _ in range(TILLS)]
         visitors += [people.create_task(shop.serve_hesitant(name, closing)) for name in HESITANT]
         visitors += [people.create_task(shop.serve_thieves(closing)), people.create_task(trouble.make(closing))]
+        visitors.append(people.create_task(import_document(app, news.tell_late)))
         await pause(closing, seconds)
         closing.set()
         await asyncio.gather(*visitors)

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Literal
 
 from outrider import Event, Outrider
+from outrider.demo import catalogue
 from outrider.postgres.session import AsyncSession
 
 CUSTOMERS = ("amber", "birch", "coral", "dune", "ember", "fern", "grove", "heath", "isle", "jade")
@@ -73,6 +74,7 @@ class Shop:
         async with self.app.connect() as conn:
             await conn.execute(TABLES)
             await conn.execute("insert into customer select unnest(%s::text[])", [[*CUSTOMERS, *HESITANT]])
+            await catalogue.furnish(conn, self.app)
 
     async def place(self, conn: AsyncSession, customer: str, card: Card | None = None) -> None:
         """The order and its event, in the transaction of the caller: both are committed, or neither."""
