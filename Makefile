@@ -10,17 +10,18 @@ WORKERS ?= 4
 VERSIONED := tests/postgres --ignore tests/postgres/embedded --ignore tests/postgres/test_turmoil.py tests/test_publish.py tests/dispatch \
 	tests/integrations/test_asyncpg.py tests/integrations/test_sqlalchemy.py tests/integrations/test_sessions.py \
 	tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py \
-	tests/relay/test_relay.py tests/inbox/test_inbox.py \
+	tests/relay/test_relay.py tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/rollup/test_uninstall.py \
 	tests/jobs --ignore tests/jobs/test_jobs_page.py --ignore tests/jobs/test_worker.py --ignore tests/jobs/test_machine.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-15 test-16 check bench faults format lock snapshot clean brokers
+.PHONY: help demo test test-15 test-16 test-cron check bench faults format lock snapshot clean brokers
 
 help:
 	@echo "make demo      a small shop on an embedded Postgres, live"
 	@echo "make test      the tests, in parallel, on an embedded Postgres 18"
 	@echo "make test-15   what depends on the server's version, on Debian's Postgres 15 (package postgresql-15)"
 	@echo "make test-16   the same on the embedded Postgres 16"
+	@echo "make test-cron rollups run by pg_cron, on Debian's Postgres 15 (packages postgresql-15, postgresql-15-cron)"
 	@echo "make check     lint, types, layers"
 	@echo "make bench     measure the cursor and publish (ratios and counters)"
 	@echo "make faults    the long torture runs"
@@ -51,6 +52,11 @@ test: brokers
 test-15 test-16: test-%: brokers
 	@echo "==> tests on Postgres $*: schema, publish, cursor, dispatch, faults"
 	@OUTRIDER_EMBEDDED_VERSION=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(VERSIONED) $(ARGS)
+
+# pg_cron runs a job on the full minute: this waits for one of them.
+test-cron: $(READY)
+	@echo "==> tests with pg_cron, on Postgres 15"
+	@OUTRIDER_EMBEDDED_VERSION=15 $(BIN)/python -m pytest -p no:xdist tests/rollup/test_cron.py $(ARGS)
 
 check: $(READY)
 	@echo "==> lint"
