@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import AsyncConnection
 
 from outrider import Event, Outrider
 from outrider.errors import CursorError
@@ -57,4 +59,34 @@ async def test_an_error_in_a_pipeline_leaves_a_session_that_works(database: str,
                 await asked(conn)
             await handling.roll_back(conn)
             assert (await (await conn.execute("select 1")).fetchall()) == [(1,)]
+    await lanes.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_who_leaves_while_a_session_is_made_ready_leaves_none_behind(
+    database: str, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """The fixture counts the sessions. `again`: one that is there is made ready for another handler."""
+    lanes, begun = Lanes(database, 1, 30), asyncio.Event()
+    if again:
+        async with lanes.lane("a"):
+            pass
+
+    async def never(*_: object, **__: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AsyncConnection, "execute", never)
+
+    async def enter() -> None:
+        async with lanes.lane("b"):
+            pass
+
+    entering = asyncio.create_task(enter())
+    async with asyncio.timeout(30):
+        await begun.wait()
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    monkeypatch.undo()
     await lanes.close()

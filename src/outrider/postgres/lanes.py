@@ -89,16 +89,23 @@ class Lanes:
         except psycopg.Error:
             await conn.close()
             return False
+        except BaseException:  # whoever waited for it has gone
+            conn.pgconn.finish()
+            raise
         return True
 
     async def _connect(self) -> AsyncConnection[Any]:
         conn = await session.connect(self._dsn, autocommit=True, name="outrider worker")
-        if not self._prepares:
-            conn.prepare_threshold = None
-        await tenant.capture(conn)
-        await conn.execute(_GUARDS, {"idle": self._idle_ms})
-        with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
-            await conn.execute(_WATCH)
+        try:
+            if not self._prepares:
+                conn.prepare_threshold = None
+            await tenant.capture(conn)
+            await conn.execute(_GUARDS, {"idle": self._idle_ms})
+            with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
+                await conn.execute(_WATCH)
+        except BaseException:  # whoever waited for it has gone
+            conn.pgconn.finish()
+            raise
         return conn
 
     async def close(self) -> None:
