@@ -249,7 +249,8 @@ class Turmoil:
                         if self.chance.random() < 0.3:
                             await conn.execute(
                                 "update outrider.rollup_pending set staged_at = staged_at - interval '5 minutes' "
-                                "where id % 3 = 0 and processed_at is null"
+                                "where id in (select id from outrider.rollup_pending where id % 3 = 0 "
+                                "and processed_at is null for update skip locked)"  # waiting for a tick would be a deadlock
                             )
                         told = await conn.execute(
                             "select outrider.rollup_tick(%s, %s)", [NAME, self.chance.random() < 0.5]
@@ -296,5 +297,7 @@ async def test_turmoil(archive: Archive, database: str, seed: int, long: bool) -
     await turmoil.run()
     while archive.tick(flush=True)["result"] == "processed":
         pass
-    assert not [each for each in turmoil.ticks if each["result"] == "error"]
+    # A row that is corrupted between two statements of a tick undoes it; the next one sets the row aside.
+    errors = [each["error_text"] for each in turmoil.ticks if each["result"] == "error"]
+    assert not [each for each in errors if "violates check constraint" not in each]
     accounted(archive)
