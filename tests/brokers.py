@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -135,6 +136,7 @@ class Broker(ABC):
         """SIGSTOP: connections stay open, and nobody answers."""
         assert self._process is not None, "it does not run"
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until its last thread has stopped
 
     def resume(self) -> None:
         assert self._process is not None, "it does not run"
