@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 pytestmark = pytest.mark.xdist_group("plugin")
 
 Run = Callable[..., str]
-LEFTOVERS = "select datname from pg_database where datname ~ '^outrider_(test|template)_'"
+LEFTOVERS = "select datname from pg_database where pg_get_userbyid(datdba) = %s"
 COUNT = """
 import psycopg
 
@@ -36,14 +38,24 @@ def outrider_prepare():
 
 
 @pytest.fixture
-def run(tmp_path: Path, server: str) -> Run:
+def developer(server: str) -> Iterator[str]:
+    """A role of their own, so that what they leave behind is known from what other tests make meanwhile."""
+    name = f"developer_{uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as conn:
+        conn.execute(f"create role {name} superuser login")
+        yield name
+        conn.execute(f"drop role {name}")
+
+
+@pytest.fixture
+def run(tmp_path: Path, server: str, developer: str) -> Run:
     def run(tests: str, conftest: str = "", *arguments: str, embedded: bool = False, **wanted: int) -> str:
         (tmp_path / "conftest.py").write_text(conftest)
         (tmp_path / "test_mine.py").write_text(tests)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("OUTRIDER_", "PYTEST_"))}
         env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         if not embedded:
-            env["OUTRIDER_TEST_DSN"] = server
+            env["OUTRIDER_TEST_DSN"] = make_conninfo(server, user=developer)
         command = [
             sys.executable,
             "-m",
@@ -68,7 +80,7 @@ def run(tmp_path: Path, server: str) -> Run:
         for outcome, count in wanted.items():
             assert f"{count} {outcome}" in summary, done.stdout + done.stderr
         with psycopg.connect(server) as conn:
-            assert conn.execute(LEFTOVERS).fetchall() == []
+            assert conn.execute(LEFTOVERS, [developer]).fetchall() == []
         return done.stdout
 
     return run

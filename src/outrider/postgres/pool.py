@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Self
 
-from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from outrider.errors import DatabaseUnavailable
@@ -16,8 +15,8 @@ from outrider.postgres import session
 class Pool:
     def __init__(self, dsn: str, size: int) -> None:
         self._dsn = dsn
-        self._pool = AsyncConnectionPool[AsyncConnection[Any]](
-            dsn, min_size=0, max_size=size, open=False, name="outrider"
+        self._pool = AsyncConnectionPool[session.AsyncSession](
+            dsn, connection_class=session.Wire, min_size=0, max_size=size, open=False, name="outrider"
         )
 
     async def __aenter__(self) -> Self:
@@ -32,7 +31,8 @@ class Pool:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[session.AsyncSession]:
         try:
-            conn = await self._pool.getconn()
+            with session.cancellable():
+                conn = await self._pool.getconn()
         except PoolTimeout as error:
             raise DatabaseUnavailable(
                 f"no connection within {self._pool.timeout:.0f} s: the server is away, or all {self._pool.max_size} of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection
+from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
 
 from outrider.errors import DatabaseUnavailable
@@ -23,10 +25,34 @@ Session = Connection[Any]
 DatabaseError = psycopg.Error
 
 
+@contextmanager
+def cancellable() -> Iterator[None]:
+    """For a step of another library: who is cancelled in it ends with that, not with an error that came on top of it.
+
+    A loop that goes on after errors of the database would go on for ever otherwise.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        yield
+    except psycopg.Error as error:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError from error
+        raise
+
+
+class Wire(AsyncConnection[Any]):
+    """A session that breaks while it is cancelled (psycopg then waits for the server's last word) says `cancelled`."""
+
+    async def wait(self, gen: PQGen[RV], *timing: Any, **timings: Any) -> RV:
+        with cancellable():
+            return await super().wait(gen, *timing, **timings)
+
+
 async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider") -> AsyncSession:
     """A new session on a usable server; `name` is its application_name, unless the DSN has one."""
     try:
-        conn = await AsyncConnection.connect(_with_timeout(dsn), autocommit=autocommit, fallback_application_name=name)
+        conn = await Wire.connect(_with_timeout(dsn), autocommit=autocommit, fallback_application_name=name)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
     try:
