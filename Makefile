@@ -47,16 +47,16 @@ brokers: $(READY)
 
 test: brokers
 	@echo "==> tests: $(WORKERS) in parallel, one embedded Postgres 18, a database per test"
-	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ONLY) $(ARGS)
 
 test-15 test-16: test-%: brokers
 	@echo "==> tests on Postgres $*: schema, publish, cursor, dispatch, faults"
-	@OUTRIDER_EMBEDDED_VERSION=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(VERSIONED) $(ARGS)
+	@OUTRIDER_EMBEDDED_VERSION=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(or $(ONLY),$(VERSIONED)) $(ARGS)
 
 # pg_cron runs a job on the full minute: this waits for one of them.
 test-cron: $(READY)
 	@echo "==> tests with pg_cron, on Postgres 15"
-	@OUTRIDER_EMBEDDED_VERSION=15 $(BIN)/python -m pytest -p no:xdist tests/rollup/test_cron.py $(ARGS)
+	@OUTRIDER_EMBEDDED_VERSION=15 $(BIN)/python -m pytest -p no:xdist -p no:cacheprovider tests/rollup/test_cron.py $(ARGS)
 
 check: $(READY)
 	@echo "==> lint"
