@@ -121,6 +121,7 @@ async def test_what_has_become_of_an_event(database: str, redis_server: RedisSer
         [second] = await house.publish("a2")
         await house.app.drain()
         assert (await fate(house, first)).status == "delivered"
+        await house.execute("update outrider.delivery set run_at = now() + interval '1 hour'")  # not while we look
         waits = await fate(house, second)
         assert (waits.status, waits.why, waits.attempts) == ("pending", ("retry", "no_worker"), 1)
         await house.execute("update outrider.delivery set run_at = now() - interval '1 second'")
