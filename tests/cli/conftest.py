@@ -11,7 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from tests.processes import processes
+from tests.cli.nursery import Nursery
+from tests.processes import clean, processes
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -27,14 +28,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
         )
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as found:
+        yield found
+
+
 @pytest.fixture
-def outrider(start: Start) -> Run:
+def outrider(nursery: Nursery, tmp_path: Path) -> Run:
     def run(
-        *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+        *arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        process = start(*arguments, env=env) if cwd is None else start(*arguments, cwd=cwd, env=env)
-        out, err = process.communicate(timeout=60)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        return nursery.run(arguments, cwd, {**clean(), **(env or {})})
 
     return run
 
