@@ -6,6 +6,7 @@ As with publish: never commits, never opens a connection; what cannot be stored 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -25,7 +26,7 @@ from outrider.publish import FindDriver, wrong_time
 from outrider.registry import EventSpec
 from outrider.retry import Duration, parse_duration
 from outrider.signals import JobEnqueued, Signals
-from outrider.trace import current_trace
+from outrider.trace import Carrier, Message, current_trace, sending
 
 OnConflict = Literal["keep", "replace", "debounce"]
 UNIQUE_BYTES = 512
@@ -129,18 +130,25 @@ class Enqueuer:
         assert driver.run is not None
         if not requests:
             return []
-        insert = self._insert(requests)
-        return self._announce(conn, driver, requests, insert.written(await driver.run(conn, insert)))
+        with sending("enqueue", map(_message, requests)) as carried:
+            insert = self._insert(requests, carried)
+            written = insert.written(await driver.run(conn, insert))
+        return self._announce(conn, driver, insert.requests, written)
 
     def insert_sync(self, conn: object, requests: Sequence[Request]) -> list[Enqueued]:
         driver = self._driver_of(conn, blocking=True, verb="enqueue")
         assert driver.run_sync is not None
         if not requests:
             return []
-        insert = self._insert(requests)
-        return self._announce(conn, driver, requests, insert.written(driver.run_sync(conn, insert)))
+        with sending("enqueue", map(_message, requests)) as carried:
+            insert = self._insert(requests, carried)
+            written = insert.written(driver.run_sync(conn, insert))
+        return self._announce(conn, driver, insert.requests, written)
 
-    def _insert(self, requests: Sequence[Request]) -> Enqueue:
+    def _insert(self, requests: Sequence[Request], carried: Sequence[Carrier] | None) -> Enqueue:
+        if carried is not None:
+            pairs = zip(requests, carried, strict=True)
+            requests = [replace(each, trace_context=carrier) for each, carrier in pairs]
         return Enqueue.of(requests, self._settings.schema, poke=self._settings.notify == "commit")
 
     def _announce(
@@ -154,6 +162,10 @@ class Enqueuer:
         for each, asked in zip(written, requests, strict=True):
             self._signals.emit(JobEnqueued(each.job_type, each.id, each.outcome, partial(asked.envelope, each.id)))
         return written
+
+
+def _message(request: Request) -> Message:
+    return Message(request.id, request.job_type, request.trace_context)
 
 
 def _spec_of(job: object) -> EventSpec:

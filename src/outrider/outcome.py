@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeGuard
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
@@ -20,7 +22,12 @@ MESSAGE_BYTES = 8192
 SHORTEST_SNOOZE = timedelta(milliseconds=100)
 """Snooze uses no attempt: without a least delay it could spin for ever."""
 CUT = "… (cut)"
+MASKED_CHARACTERS = 64 * 1024
+SHORTEST_SECRET = 4
+EXAMPLES = ("password",)
+"""In sentences that say how a URL is written."""
 
+_UNSET = object()
 _CHAIN = 16
 _INNER = 3
 _DEPTH = 3
@@ -28,6 +35,45 @@ _SQLSTATE = re.compile(r"[0-9A-Z]{5}\Z")
 _OURS = re.compile(r"(40001|40P01|55P03|57P0[12345]|25P0[34]|26000|42P05|08...|53...)\Z")
 _LOST = {"OperationalError", "InterfaceError"}
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# What a database or a driver adds to its message: rows, keys, statements and their parameters.
+_DETAILS = re.compile(r"\n(?:DETAIL: |\[SQL: |\[parameters: ).*", re.S)
+# From the first quote to the last, in any language: values may hold quotes. asyncpg does not always quote.
+_QUOTED = re.compile(r"""(?<=argument \$)\d+: .*|["'«»„“”].*["'«»„“”]""", re.S)
+_NAMED = (("table", "table_name"), ("column", "column_name"), ("constraint", "constraint_name"))
+
+_URL = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}://)(\S*)", re.I)
+_NEXT_URL = re.compile(r"(?=(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)", re.I)
+_WEB = {"http://", "https://", "ws://", "wss://"}
+_TOKEN_ALONE = {"nats://", "tls://"}
+_PORT_AND_PATH = re.compile(r"\d{1,5}[/?#]")
+_NO_PASSWORD = re.compile(r"\d{1,5}(?!\w)|\W*\Z")
+_SECRET = re.compile(
+    r"""
+    ([?&])?
+    (
+        (?:password|passwd|passphrase|(?<![a-z])pass|pwd|secret|token|api[_-]?key|authorization)
+        (?:
+            (?:\\?['"])?\]?\s{0,20}(?:={1,2}>?|%3D)\s{0,20}
+            |
+            (?:\\?['"])?\]?\s{0,20}:(?!//)\s{0,20}
+            (?!(?-i:(?!Bearer|Basic|Digest|Token)[A-Z][a-z]+\ [a-z]))  # pydantic's sentence on a field of that name
+            |
+            \\?['"]\s{0,20},\s{0,20}
+        )
+        |
+        password\s{1,20}(?=')
+    )
+    (?:
+        [bru]{0,2}'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)
+        |
+        [bru]{0,2}"(?:[^"\\]|\\.|"")*(?:"|\\?\Z)
+        |
+        (?!\*\*\*)(?:(?:bearer|basic|digest|token)\s{1,20})?(?(1)[^\s&\#]+|(?:\\.|[^\s\\])+)
+    )
+    """,
+    re.I | re.S | re.X,
+)
+_concealed: tuple[re.Pattern[str], ...] = ()
 _HIDDEN = re.compile(
     "[\x01-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f\ud800-\udfff]"
@@ -147,17 +193,36 @@ def _only_one(error: BaseException) -> BaseException:
 
 def sqlstate(error: BaseException) -> str | None:
     """The SQLSTATE of a database error of any driver, also inside those of SQLAlchemy and Django."""
-    for link in _chain(error):
-        for name in ("sqlstate", "pgcode"):
-            state = _read(link, name)
-            if type(state) is str and _SQLSTATE.match(state):
-                return state
-    return None
+    return next((state for link in _chain(error) if (state := _own_sqlstate(link)) is not None), None)
 
 
 def describe(error: BaseException) -> str:
-    """`ClassName: message`, safe to store and to print; a group also names its first errors."""
-    return sanitise(_described(error, _DEPTH))
+    """`ClassName: message`, safe to store and to print, without passwords; a group also names its first errors.
+
+    Of what a database says the values are left out, which are those of a payload.
+    """
+    return sanitise(mask(_described(error, _DEPTH)[: 2 * MESSAGE_BYTES]))
+
+
+def mask(text: str) -> str:
+    """Without passwords and tokens: those that what is around them gives away, and known ones. Cut if it is huge."""
+    text = "".join(_URL.sub(_without_user_info, piece) for piece in _NEXT_URL.split(text[:MASKED_CHARACTERS]))
+    text = _SECRET.sub(r"\1\2***", text)
+    for secret in _concealed:
+        text = secret.sub("***", text)
+    return text
+
+
+def conceal(secret: object) -> None:
+    """A password that this process uses: from now on it is masked wherever it stands; a plain word only where it is one."""
+    global _concealed
+    if type(secret) is not str or len(secret) < SHORTEST_SECRET or secret in EXAMPLES:
+        return
+    either = "|".join(re.escape(each) for each in (secret, quote(secret, safe="")))
+    plain = secret.isalpha() or len(secret) < 2 * SHORTEST_SECRET
+    found = re.compile(rf"(?<!\w)(?:{either})(?!\w)" if plain else either)
+    if found not in _concealed:
+        _concealed = (*_concealed[-15:], found)
 
 
 def sanitise(text: str, limit: int = MESSAGE_BYTES) -> str:
@@ -168,6 +233,21 @@ def sanitise(text: str, limit: int = MESSAGE_BYTES) -> str:
         return encoded.decode()
     mark = CUT if len(CUT.encode()) <= limit else ""
     return encoded[: limit - len(mark.encode())].decode(errors="ignore") + mark
+
+
+def _without_user_info(found: re.Match[str]) -> str:
+    """Up to the last @: a password that was not percent-encoded may hold one, and a slash."""
+    scheme, rest = found.groups()
+    before, at, place = rest.rpartition("@")
+    user, colon, password = (before if at else rest).partition(":")
+    named = colon and "/" not in user and not user.startswith("[")
+    if at and named and not (scheme.lower() in _WEB and _PORT_AND_PATH.match(password)):
+        return found.group() if password in EXAMPLES else f"{scheme}{user}:***@{place}"
+    if at and scheme.lower() in _TOKEN_ALONE:
+        return f"{scheme}***@{place}"
+    if not at and named and not _NO_PASSWORD.match(password):
+        return f"{scheme}{user}:***"
+    return found.group()
 
 
 def _by_policy(
@@ -187,11 +267,20 @@ def _by_policy(
 
 def _lost(error: BaseException) -> bool:
     """Drivers report a lost connection without a SQLSTATE, by these classes of the DB-API."""
-    for link in _chain(error):
-        classes = _read(type(link), "__mro__")
-        if type(classes) is tuple and any(_name(kind) in _LOST for kind in classes):
-            return True
-    return False
+    return any(_is_called(link, _LOST) for link in _chain(error))
+
+
+def _is_called(error: BaseException, names: set[str]) -> bool:
+    classes = _read(type(error), "__mro__")
+    return type(classes) is tuple and any(_name(kind) in names for kind in classes)
+
+
+def _own_sqlstate(error: BaseException) -> str | None:
+    for name in ("sqlstate", "pgcode"):
+        state = _read(error, name)
+        if type(state) is str and _SQLSTATE.match(state):
+            return state
+    return None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -205,8 +294,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield link
         for name in ("orig", "__cause__"):
             wrapped = _read(link, name)
-            if issubclass(type(wrapped), BaseException):
-                ahead.append(wrapped)  # type: ignore[arg-type]
+            if _is_error(wrapped):
+                ahead.append(wrapped)
 
 
 def _asked(error: BaseException, name: str) -> timedelta | None:
@@ -219,6 +308,8 @@ def _asked(error: BaseException, name: str) -> timedelta | None:
 
 
 def _described(error: BaseException, depth: int) -> str:
+    if (speaker := _speaker(error)) is not None:
+        return ": ".join([_name(type(error)), *([_described(speaker, depth - 1)] if depth else [])])
     described = ": ".join(part for part in (_name(type(error)), _message(error)) if part)
     inner = _read(error, "exceptions") if issubclass(type(error), BaseExceptionGroup) else None
     if type(inner) is not tuple or not depth:
@@ -228,11 +319,52 @@ def _described(error: BaseException, depth: int) -> str:
     return f"{described}: [{'; '.join(first + more)}]"
 
 
+def _speaker(error: BaseException) -> BaseException | None:
+    """Whose words it repeats: SQLAlchemy, with the statement and its parameters, and Django repeat the driver's."""
+    orig, cause = _read(error, "orig"), _read(error, "__cause__")
+    if _is_error(orig) and all(_read(error, name, _UNSET) is not _UNSET for name in ("statement", "params")):
+        return orig
+    if _is_error(cause) and _own_sqlstate(cause) and _text(error) and _text(error) == _text(cause):
+        return cause
+    return None
+
+
 def _message(error: BaseException) -> str:
+    if issubclass(type(error), ValidationError):
+        return _text(error)
+    state, faulty = _own_sqlstate(error), _is_called(error, {"DataError"})
+    if state is None and not faulty:
+        return _DETAILS.sub("", _text(error))
+    diagnosis = _read(error, "diag")
+    primary = _read(diagnosis, "message_primary")
+    said = _DETAILS.sub("", primary if type(primary) is str else _text(error))
+    if faulty or (state or "").startswith("22"):
+        said = _QUOTED.sub("…", said)
+    told = [(word, _read(diagnosis, name) or _read(error, name)) for word, name in _NAMED]
+    more = [f'{word} "{name}"' for word, name in told if type(name) is str and name and f'"{name}"' not in said]
+    return f"{said} ({', '.join(more)})" if more else said
+
+
+def _text(error: BaseException) -> str:
     try:
+        if issubclass(type(error), ValidationError):
+            return _invalid(error)  # type: ignore[arg-type]
         return str.__str__(str(error))
     except BaseException as broken:
         return f"(its message cannot be read: {_name(type(broken))})"
+
+
+def _invalid(error: ValidationError) -> str:
+    """Its own words quote the values, which are those of a payload."""
+    wrong = error.errors(include_url=False, include_input=False, include_context=False)
+    said = [f"{'.'.join(str(part) for part in each['loc']) or 'it'}: {each['msg']}" for each in wrong[:_INNER]]
+    more = [f"and {len(wrong) - _INNER} more"] if len(wrong) > _INNER else []
+    return f"{len(wrong)} validation error{'s' * (len(wrong) != 1)} for {error.title}: {'; '.join(said + more)}"
+
+
+def _is_error(found: object) -> TypeGuard[BaseException]:
+    # isinstance() would ask the object itself for its class.
+    return issubclass(type(found), BaseException)
 
 
 def _name(kind: object) -> str:
@@ -240,12 +372,12 @@ def _name(kind: object) -> str:
     return name if type(name) is str and name else "Error"
 
 
-def _read(subject: object, name: str) -> object:
+def _read(subject: object, name: str, missing: object = None) -> object:
     # A property of a foreign error may raise anything, and a worker must outlive even SystemExit here.
     try:
-        return getattr(subject, name, None)
+        return getattr(subject, name, missing)
     except BaseException:
-        return None
+        return missing
 
 
 def _snake(name: str) -> str:

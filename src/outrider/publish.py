@@ -25,7 +25,7 @@ from outrider.postgres.insert import Driver
 from outrider.postgres.poke import Poker
 from outrider.registry import EventSpec, registry
 from outrider.signals import Published, Signals
-from outrider.trace import current_trace
+from outrider.trace import Carrier, Message, current_trace, sending
 
 
 class PublishOptions(TypedDict, total=False):
@@ -180,16 +180,26 @@ class Publisher:
         assert driver.run is not None
         if not envelopes:
             return []
-        append = Append.of(envelopes, self._settings.schema, self._settings.notify)
-        return self._announce(conn, driver, append.written(await driver.run(conn, append)))
+        with sending("publish", map(_message, envelopes)) as carried:
+            append = self._append(envelopes, carried)
+            written = append.written(await driver.run(conn, append))
+        return self._announce(conn, driver, written)
 
     def append_sync(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
         driver = self._driver_of(conn, blocking=True)
         assert driver.run_sync is not None
         if not envelopes:
             return []
-        append = Append.of(envelopes, self._settings.schema, self._settings.notify)
-        return self._announce(conn, driver, append.written(driver.run_sync(conn, append)))
+        with sending("publish", map(_message, envelopes)) as carried:
+            append = self._append(envelopes, carried)
+            written = append.written(driver.run_sync(conn, append))
+        return self._announce(conn, driver, written)
+
+    def _append(self, envelopes: Sequence[Envelope], carried: Sequence[Carrier] | None) -> Append:
+        if carried is not None:
+            pairs = zip(envelopes, carried, strict=True)
+            envelopes = [Envelope.of(vars(each) | {"trace_context": carrier}) for each, carrier in pairs]
+        return Append.of(envelopes, self._settings.schema, self._settings.notify)
 
     def _announce(self, conn: object, driver: Driver, written: list[Envelope]) -> list[Envelope]:
         if self._settings.notify == "after_commit" and driver.after_commit is not None:
@@ -241,6 +251,10 @@ def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envel
             raise PublishRefused(envelope.event_type, f"events[{place}]", "is the same envelope as one before it")
         envelopes[envelope.id] = envelope
     return list(envelopes.values())
+
+
+def _message(envelope: Envelope) -> Message:
+    return Message(envelope.id, envelope.event_type, envelope.trace_context)
 
 
 def _wrong_trace(trace: object) -> str | None:

@@ -1,12 +1,12 @@
 """The vocabulary of what happens, and who listens. Logs, spans and metrics are listeners; tests wait on it.
 
 A listener is called in place, on the thread or task where it happened, and must be quick. One that raises is dropped
-with a warning: observing must never break publishing.
+with a warning in the log: observing must never break publishing.
 """
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from outrider.envelope import Envelope
-from outrider.outcome import Verdict
+from outrider.outcome import Verdict, describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,14 @@ class Woken:
 
     subscription: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """A notification has arrived; `kind` is the type of an event or a job. It may have been sent by anybody."""
+
+    channel: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,9 @@ class Settled:
     """From the take to the commit."""
     details: Callable[[], Iterator[Handled]]
     """The events one by one; made on demand, because most batches are only counted."""
+    times: Callable[[], Iterator[tuple[str, float, float]]] = lambda: iter(())
+    """Of each event its type, how many seconds ago it occurred by the clock of this machine, and how many its handler
+    took; made on demand, and cheaper than the details."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,8 @@ class JobRun:
     key: str | None
     attempt: int
     worker: str
+    workspace_id: str | None = None
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +190,13 @@ class JobReleased:
 
     run: JobRun
     outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesRenewed:
+    """The jobs that run here are this worker's own for another while; this is committed."""
+
+    leases: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +374,7 @@ class WorkerDown:
 Signal = (
     Published
     | Woken
+    | Notified
     | Taken
     | Settled
     | Failed
@@ -366,6 +387,7 @@ Signal = (
     | JobsCompleted
     | JobFailed
     | JobReleased
+    | LeasesRenewed
     | LeaseLost
     | Routed
     | Fired
@@ -407,4 +429,7 @@ class Signals:
                 listener(signal)
             except Exception as error:
                 self._drop(listener)
-                warnings.warn(f"the listener {listener!r} raised {error!r} and was dropped", stacklevel=2)
+                name = getattr(listener, "__qualname__", type(listener).__name__)
+                logging.getLogger("outrider").warning(
+                    "the listener %s was dropped: it raised %s", name, describe(error)
+                )

@@ -162,6 +162,14 @@ async def test_a_server_without_a_free_connection(kind: str, guarded: Embedded) 
         "postgresql://shop:hunter2@db/shop?hunter2=1",
         "http://shop:hunter2@db/shop",
         "host=db password='hunter2",
+        "postgresql://shop:pa@hunter2@127.0.0.1/shop",
+        "postgresql://shop:hunter2/x@127.0.0.1/shop",
+        "postgresql://shop:12/hunter2@127.0.0.1/shop",
+        "postgresql://shop:p@@hunter2/x@127.0.0.1/shop",
+        "host=127.0.0.1 port=hunter2",
+        "hostaddr=hunter2",
+        "host=127.0.0.1 port=1 connect_timeout=hunter2",
+        "host=127.0.0.1 port=1 dbname=postgresql://shop:hunter2@h/shop",
     ],
 )
 async def test_a_dsn_that_is_none(kind: str, dsn: str) -> None:
@@ -169,7 +177,21 @@ async def test_a_dsn_that_is_none(kind: str, dsn: str) -> None:
     assert text.startswith(
         "the DSN is not a connection string: write it like postgresql://user:password@host:5432/database"
     )
-    assert ("must be written as %25" in text) == ("%" in dsn)
+    assert text.endswith("in the user name and the password, % is written %25, @ %40, / %2F, : %3A and # %23")
+
+
+@KINDS
+@pytest.mark.parametrize("host", ["::1", "127.0.0.1,127.0.0.2"])
+async def test_places_that_are_fine_are_named(kind: str, closed_port: int, host: str) -> None:
+    assert await failure(kind, make_conninfo(host=host, port=closed_port, password=PASSWORD)) == (
+        f"nothing listens at {host}:{closed_port}: start Postgres there, or correct host and port in the DSN"
+    )
+
+
+@KINDS
+async def test_an_option_that_libpq_refuses_is_not_quoted(kind: str) -> None:
+    text = await failure(kind, "host=127.0.0.1 port=1 sslmode=hunter2")
+    assert text.startswith("cannot connect to 127.0.0.1:1: libpq refuses an option of the DSN")
 
 
 @KINDS

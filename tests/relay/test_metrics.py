@@ -12,8 +12,10 @@ from tests.relay.depot import Lost, depot
 from tests.relay.test_relay import Refusing
 
 from outrider.errors import ConfigError
+from outrider.observe import vocabulary as of
 from outrider.observe.metrics import Metrics
 from outrider.signals import BrokerDown, BrokerUp, Signals
+from outrider.streams.lease import RedisLease
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
 from outrider.testing import expect
@@ -92,6 +94,23 @@ async def test_a_broker_that_is_down_is_seen(database: str, name: str) -> None:
                 assert up() == 1
 
 
+async def test_a_broker_answers_again_also_who_waits_for_the_lease(
+    database: str, redis_server: RedisServer, name: str
+) -> None:
+    lease = RedisLease(redis_server.url, key=f"lock:{name}")
+    with RedisServer() as broker:
+        async with Redis.from_url(redis_server.url) as redis, depot(database) as house:
+            await redis.set(lease.key, "somebody else")
+            house.app.relay("depot.out", RedisStreams(broker.url, stream=name), lease=lease, poll=0.05)
+            await house.app.migrate()
+            async with house.app.worker():
+                async with expect(house.app, BrokerDown, timeout=60):
+                    broker.kill()
+                async with expect(house.app, BrokerUp, timeout=60):
+                    broker.start()
+            await lease.release()
+
+
 def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.observe.metrics.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"install outrider\[metrics\]"):
@@ -116,12 +135,6 @@ def test_it_can_be_ended() -> None:
 
 
 def names_of() -> set[tuple[str, str, tuple[str, ...]]]:
-    """Name, type and labels of all of them."""
-    registry = CollectorRegistry()
-    metrics = Metrics(Signals(), registry)
-    found = [each for each in vars(metrics).values() if hasattr(each, "_labelnames")]
-    return {(each._name, each._type, tuple(each._labelnames)) for each in found}
-
-
-def test_there_are_six() -> None:
-    assert len(names_of()) == 6
+    """Name, type and labels of those of relays and inboxes."""
+    own = (of.relayed, of.publish_failures, of.hwm, of.ingested, of.ingest_refused, of.broker_up)
+    return {(each.name, each.kind, each.labels) for each in own}

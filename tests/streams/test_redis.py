@@ -390,9 +390,17 @@ async def test_tls_and_password_by_url(user: str | None, name: str) -> None:
 
 
 async def test_a_url_that_cannot_be_read_is_not_shown() -> None:
-    for url in ("redis://:s3cret#x@host:6379", "s3cret", "redis://:s3cret@host:notaport"):
-        with pytest.raises(ConfigError) as caught:
-            RedisStreams(url, stream="s")
+    for url in (
+        "redis://:s3cret#x@host:6379",
+        "s3cret",
+        "redis://:s3cret@host:notaport",
+        "redis://user:1234/s3cret@cache:6379/0",
+        "redis://user:1234?s3cret@cache:6379/0",
+        "redis://user:1234#s3cret@cache:6379/0",
+        "nats://12/s3cret@host:4222",
+    ):
+        with pytest.raises(ConfigError, match="@ is %40, / %2F") as caught:
+            broker(url, stream="s")
         assert "s3cret" not in "".join(traceback.format_exception(caught.value, chain=True))
 
 

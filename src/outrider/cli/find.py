@@ -11,6 +11,7 @@ from types import ModuleType
 
 from outrider.app import Outrider
 from outrider.errors import ConfigError
+from outrider.outcome import describe
 
 VARIABLE = "OUTRIDER_APP"
 
@@ -86,7 +87,7 @@ def _import(module_name: str, named_by: str) -> ModuleType:
 
 
 def _broken(module_name: str, error: BaseException) -> ConfigError:
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    reason = describe(error).splitlines()[0]
     return ConfigError(
         f"importing {module_name!r} failed with {reason}; for the whole story run: python -c 'import {module_name}'"
     )

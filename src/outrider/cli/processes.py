@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,8 +29,11 @@ class Place:
 
 
 class Processes:
-    def __init__(self, command: Sequence[str], count: int, grace: float) -> None:
-        self._command = [*command, "--parent", str(os.getpid())]
+    def __init__(
+        self, command: Callable[[int], Sequence[str]], environment: Mapping[str, str], count: int, grace: float
+    ) -> None:
+        self._command = command
+        self._environment = os.environ | environment
         self._places = [Place(number) for number in range(1, count + 1)]
         self._grace = grace
         self._stopping = asyncio.Event()
@@ -71,7 +74,13 @@ class Processes:
         """How it ended, as a code and in words."""
         try:
             # In a group of its own: a terminal sends Ctrl-C to the whole group, and we pass it on.
-            process = await asyncio.create_subprocess_exec(*self._command, stdin=DEVNULL, process_group=0)
+            process = await asyncio.create_subprocess_exec(
+                *self._command(place.number),
+                *("--parent", str(os.getpid())),
+                stdin=DEVNULL,
+                process_group=0,
+                env=self._environment,
+            )
         except OSError as error:
             return 1, f"could not be started ({error.strerror or error})"
         place.process = process

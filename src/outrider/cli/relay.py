@@ -73,6 +73,22 @@ def run(
     health_host: Annotated[
         str, typer.Option("--health-host", metavar="HOST", help="With --health-port.")
     ] = "127.0.0.1",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve /metrics for Prometheus here; 0 = any.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", metavar="HOST", help="With --metrics-port.")
+    ] = "127.0.0.1",
+    otel_metrics: Annotated[
+        bool, typer.Option("--otel-metrics", help="Give them to OpenTelemetry too, as the app has set it up.")
+    ] = False,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
@@ -109,7 +125,22 @@ def run(
         declared = ", ".join(each.name for each in found.relays)
         raise ConfigError(f"none of {', '.join(names or ())} is a relay; the app declares: {declared}")
     asked = Asked(app, dsn, embedded, schema)
-    options = Options(asked, chosen, (), (), SLOTS, (), grace, health_port, health_host, log_level, log_json)
+    options = Options(
+        asked,
+        chosen,
+        (),
+        (),
+        SLOTS,
+        (),
+        grace,
+        health_port,
+        health_host,
+        metrics_port,
+        metrics_host,
+        log_level,
+        log_json,
+        otel_metrics,
+    )
     options.check()
     found.relocate(moved(found.settings, asked))
     arrange(log_level, log_json)

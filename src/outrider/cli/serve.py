@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 
 import typer
@@ -18,8 +19,13 @@ from outrider.cli.place import Asked
 from outrider.cli.processes import Processes
 from outrider.dispatch.health import HealthServer, Subject, WorkerHealth
 from outrider.errors import ConfigError
+from outrider.observe.exposed import exposed, measured
+from outrider.observe.metrics import need_client
+from outrider.observe.otel_metrics import OtelMetrics, need_provider
 from outrider.retry import parse_duration
 
+CHILD_DSN = "OUTRIDER_CHILD_DSN"
+LAST_PORT = 65535
 MARGIN = 10.0
 """So long after the grace time, a process that is still there is held up, and leaves."""
 STUBBORN = 0.5
@@ -37,35 +43,54 @@ class Options:
     grace: str
     health_port: int | None
     health_host: str
+    metrics_port: int | None
+    metrics_host: str
     log_level: Level | None
     log_json: bool | None
+    otel_metrics: bool = False
 
     @property
     def seconds(self) -> float:
         return parse_duration(self.grace).total_seconds()
 
-    def check(self) -> None:
+    def check(self, processes: int = 1) -> None:
         try:
             parse_duration(self.grace)
         except ConfigError as error:
             raise ConfigError(f"--grace: {error}") from None
+        if self.otel_metrics:
+            need_provider()
+        if self.metrics_port is not None:
+            need_client()
+        if self.metrics_port and self.metrics_port + processes - 1 > LAST_PORT:
+            raise ConfigError(f"--metrics-port: {processes} processes need as many ports from {self.metrics_port} on")
+        if self.metrics_port and self.health_port in range(self.metrics_port, self.metrics_port + processes):
+            raise ConfigError(f"--health-port: {self.health_port} is a port of --metrics-port, one for each process")
 
-    def command(self) -> list[str]:
-        """The same worker as a process of its own. Its health is the parent's to tell."""
-        asked = self.asked
-        given = [("--app", asked.app), ("--dsn", asked.dsn), ("--schema", asked.schema), ("--grace", self.grace)]
+    def command(self, number: int) -> list[str]:
+        """The same worker as a process of its own, one of several. Its health is the parent's to tell."""
+        asked, port = self.asked, self.metrics_port
+        given = [("--app", asked.app), ("--schema", asked.schema), ("--grace", self.grace)]
+        if port is not None:
+            own = port + number - 1 if port else 0
+            given += [("--metrics-port", str(own)), ("--metrics-host", self.metrics_host)]
         given += [("--handlers", name) for name in self.handlers] + [("--exclude", name) for name in self.exclude]
         given += [("--class", name) for name in self.classes] + [("--queue", name) for name in self.queues]
         given += [("--slots", str(self.slots))]
         given += [("--log-level", self.log_level.value if self.log_level else None)]
         flags = [
             (asked.embedded, "--embedded"),
+            (self.otel_metrics, "--otel-metrics"),
             (self.log_json, "--log-json"),
             (self.log_json is False, "--log-console"),
         ]
         command = [sys.executable, "-P", "-m", "outrider.cli", "worker"]
         command += [f"{option}={value}" for option, value in given if value is not None]
         return command + [flag for wanted, flag in flags if wanted]
+
+    def environment(self) -> dict[str, str]:
+        """Everybody can read the arguments of a process, and a DSN may hold a password."""
+        return {} if self.asked.dsn is None else {CHILD_DSN: self.asked.dsn}
 
 
 def run_here(app: Outrider, options: Options, parent: int | None = None) -> bool:
@@ -100,11 +125,11 @@ async def work(app: Outrider, options: Options, parent: int | None) -> bool:
                 slots=options.slots,
                 queues=options.queues,
             )
-            beside = [asyncio.create_task(_then(stop.wait(), worker.stop))]
+            beside = [asyncio.create_task(_then(stop.wait, worker.stop))]
             if parent is not None:
-                beside.append(asyncio.create_task(_then(until_alone(parent), begin_to_stop)))
+                beside.append(asyncio.create_task(_then(partial(until_alone, parent), begin_to_stop)))
             try:
-                async with _health(WorkerHealth(worker), options):
+                async with _health(WorkerHealth(worker), options), _metrics(app, options):
                     clean = await worker.run()
                 if not clean:
                     leave_after(STUBBORN)
@@ -116,7 +141,7 @@ async def work(app: Outrider, options: Options, parent: int | None) -> bool:
 
 
 async def supervise(options: Options, count: int) -> bool:
-    processes = Processes(options.command(), count, options.seconds)
+    processes = Processes(options.command, options.environment(), count, options.seconds)
     async with _health(processes, options):
         return await processes.run()
 
@@ -131,8 +156,20 @@ async def _health(subject: Subject, options: Options) -> AsyncIterator[None]:
         yield
 
 
-async def _then(awaited: Awaitable[object], act: Callable[[], None]) -> None:
-    await awaited
+@asynccontextmanager
+async def _metrics(app: Outrider, options: Options) -> AsyncIterator[None]:
+    schema = app.settings.schema
+    async with AsyncExitStack() as stack:
+        if options.metrics_port is not None:
+            serving = exposed(app, schema, options.metrics_host, options.metrics_port)
+            typer.echo(f"outrider: metrics at {await stack.enter_async_context(serving)}", err=True)
+        if options.otel_metrics:
+            await stack.enter_async_context(measured(app, schema, OtelMetrics(app.signals)))
+        yield
+
+
+async def _then(wait: Callable[[], Awaitable[object]], act: Callable[[], None]) -> None:
+    await wait()
     act()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -16,6 +17,11 @@ def say(text: str, style: str = "", *, indent: int = 0) -> None:
     """Lines as they are: nothing in them is markup, and none is wrapped. The text must be safe."""
     for line in text.split("\n"):
         Console().print(Text(" " * indent + line, style=style), soft_wrap=True)
+
+
+def tell(text: str, *, error: bool = False) -> None:
+    """One line, of which a part may come from anywhere."""
+    typer.echo(one_line(text), err=error)
 
 
 def safe(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from outrider.cli.ending import end_with
 from outrider.cli.find import need_app
 from outrider.cli.logs import Level, arrange
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, SchemaOption, moved
-from outrider.cli.serve import Options, run_here, say_unless, supervise
+from outrider.cli.serve import CHILD_DSN, Options, run_here, say_unless, supervise
 from outrider.dispatch.crew import SLOTS
 from outrider.errors import ConfigError
 
@@ -56,6 +57,23 @@ def worker(
     health_host: Annotated[
         str, typer.Option("--health-host", metavar="HOST", help="With --health-port.")
     ] = "127.0.0.1",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve /metrics for Prometheus here; 0 = any. With --processes N each process has a port: this one and "
+            "those after it.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", metavar="HOST", help="With --metrics-port.")
+    ] = "127.0.0.1",
+    otel_metrics: Annotated[
+        bool, typer.Option("--otel-metrics", help="Give them to OpenTelemetry too, as the app has set it up.")
+    ] = False,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
@@ -86,19 +104,20 @@ def worker(
       [bold]outrider worker --app shop:app --handlers 'billing.*' --grace 2m[/]
       [bold]outrider worker --app shop:app --slots 50 --queue mail --queue default[/]
     """
-    options = Options(
-        Asked(app, dsn, embedded, schema), handlers or (), exclude or (), classes or (), slots, queues or (), grace,
-        health_port, health_host, log_level, log_json,
-    )  # fmt: skip
     if parent is not None:
         end_with(parent)
-    found = _find(options)
+        dsn = os.environ.pop(CHILD_DSN, None)
+    options = Options(
+        Asked(app, dsn, embedded, schema), handlers or (), exclude or (), classes or (), slots, queues or (), grace,
+        health_port, health_host, metrics_port, metrics_host, log_level, log_json, otel_metrics,
+    )  # fmt: skip
+    found = _find(options, processes)
     arrange(log_level, log_json)
     clean = asyncio.run(supervise(options, processes)) if processes > 1 else run_here(found, options, parent)
     say_unless(clean, grace)
 
 
-def _find(options: Options) -> Outrider:
+def _find(options: Options, processes: int) -> Outrider:
     """The app, ready to be opened where the options say; all that can be wrong without a database is said here."""
     found = need_app(options.asked.app)
     others = found.relays or found.inboxes or found.rollups
@@ -114,6 +133,6 @@ def _find(options: Options) -> Outrider:
         for each in words:
             if wrong := names.wrong_word(each):
                 raise ConfigError(f"{option}: {wrong}")
-    options.check()
+    options.check(processes)
     found.relocate(moved(found.settings, options.asked))
     return found

@@ -409,6 +409,7 @@ class Crew:
 
     def _heard(self, report: Report) -> None:
         self._slots.heard(report, claiming=self._claiming)
+        self._voice.renewed(len(report.held))
 
     async def _troubled(self, error: BaseException, where: Session, in_a_row: int) -> None:
         where.drop()

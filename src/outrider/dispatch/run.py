@@ -23,7 +23,7 @@ from outrider.outcome import TerminalError, describe
 from outrider.postgres import handling
 from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import abandon
-from outrider.postgres.log import PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
+from outrider.postgres.log import ATTEMPT, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
 
 
 class TransactionEnded(TerminalError):
@@ -61,15 +61,15 @@ class Runner:
         if not handler.models:
             self.decode = envelope_of
 
-    async def run(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
+    async def run(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None = None) -> list[float]:
         """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
         nobody = inherited_workspace.set(None)  # whoever started the worker may have been handling an event
         try:
-            return await (self._run_together if self.handler.batch else self._run_each)(conn, rows)
+            return await (self._run_together if self.handler.batch else self._run_each)(conn, rows, spans)
         finally:
             inherited_workspace.reset(nobody)
 
-    async def _run_each(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
+    async def _run_each(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None) -> list[float]:
         took: list[float] = []
         call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
         context = SyncHandlerContext if blocking else HandlerContext
@@ -77,10 +77,15 @@ class Runner:
             for row in rows:
                 deadline.began = begun = clock()
                 ctx = context(conn, (row,), role)
-                token = None if row[TRACE] is None else trace.inherited.set(envelope_of(row).trace_context)
-                tenant = None if row[WORKSPACE] is None else inherited_workspace.set(row[WORKSPACE])
+                token = tenant = span = None
                 hit("handle.before")
                 try:
+                    if row[TRACE] is not None:
+                        token = trace.inherited.set(envelope_of(row).trace_context)
+                    if row[WORKSPACE] is not None:
+                        tenant = inherited_workspace.set(row[WORKSPACE])
+                    if spans is not None:
+                        span = _begin(spans, (row,))
                     event = decode(row)
                     if blocking:
                         await self._in_thread(conn, event, ctx)
@@ -94,6 +99,8 @@ class Runner:
                     blamed = rows if ctx.shut_out and took else (row,)  # one of those before it may have seen to that
                     raise self._failed(blamed, error, deadline, begun, conn, ctx) from error
                 finally:
+                    if span is not None:
+                        span.leave()
                     if ctx.lent:
                         ctx.close()
                     if token is not None:
@@ -104,7 +111,7 @@ class Runner:
                 took.append(clock() - begun)
         return took
 
-    async def _run_together(self, conn: Connection, rows: Sequence[Row]) -> list[float]:
+    async def _run_together(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None) -> list[float]:
         """A handler of whole batches: one call for each workspace. Only a batch of one says which event failed."""
         begun = clock()
         events = []
@@ -112,13 +119,21 @@ class Runner:
             try:
                 events.append(self.decode(row))
             except Exception as error:
+                if spans is not None:
+                    _begin(spans, (row,)).leave()
                 raise Failure((row,), error, clock() - begun, ours=False) from error
         places: dict[str | None, list[int]] = {}
         for place, row in enumerate(rows):
             places.setdefault(row[WORKSPACE], []).append(place)
         took = [0.0] * len(rows)
         for own in places.values():
-            seconds = await self._run_group(conn, [rows[each] for each in own], [events[each] for each in own], rows)
+            group = [rows[each] for each in own]
+            span = None if spans is None else _begin(spans, group, together=True)
+            try:
+                seconds = await self._run_group(conn, group, [events[each] for each in own], rows)
+            finally:
+                if span is not None:
+                    span.leave()
             for place in own:
                 took[place] = seconds / len(own)
         return took
@@ -130,9 +145,9 @@ class Runner:
         ctx = (SyncHandlerContext if self.handler.blocking else HandlerContext)(conn, rows, self.handler.role)
         # A batch may come from many traces; what it publishes carries on the first of them.
         traced = next((row for row in rows if row[TRACE] is not None), None)
+        hit("handle.before")
         token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
         inherited_workspace.set(rows[0][WORKSPACE])
-        hit("handle.before")
         with Deadline(self.handler.timeout) as deadline:
             try:
                 if self.handler.blocking:
@@ -215,6 +230,14 @@ class Runner:
             raise
         except Exception as error:
             raise Undecodable(f"{envelope} is not a {model.__name__}: {describe(error)}") from error
+
+
+def _begin(spans: trace.Handling, rows: Sequence[Row], *, together: bool = False) -> trace.Handled:
+    envelopes = [envelope_of(row) for row in rows]
+    messages = [trace.Message(each.id, each.event_type, each.trace_context) for each in envelopes]
+    span = spans.begin(messages, rows[0][ATTEMPT], together=together)
+    span.enter()
+    return span
 
 
 def _unusable(conn: Connection) -> Exception:

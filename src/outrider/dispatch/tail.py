@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic as clock
+from time import time
 
+from outrider import trace
 from outrider.dispatch.handler import Handler
 from outrider.dispatch.run import Failure, Runner, TransactionEnded
 from outrider.dispatch.size import Size
@@ -23,7 +25,7 @@ from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, des
 from outrider.postgres import handling
 from outrider.postgres.handling import Claim, Connection, Row
 from outrider.postgres.lanes import usable
-from outrider.postgres.log import ATTEMPT, SEQ, Asked, Params, envelope_of
+from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, Params, envelope_of, occurred
 from outrider.postgres.session import DatabaseError
 from outrider.retry import Breaker, parse_duration
 from outrider.signals import Buried, Failed, Handled, Parked, Settled, Signals, Taken, Troubled
@@ -38,6 +40,7 @@ ARMED_PATIENCE = 50
 """So often a suspect that was counted may find its partition held by others; then the count is taken back."""
 UNIQUE_VIOLATION = "23505"
 CAREFUL_TAKES = 100
+_OUTCOMES = {Later: "failed", Dead: "dead", Infrastructure: "troubled"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +154,23 @@ class Tail:
         if claim.batch is None:
             await self._nothing(conn, claim)
             return Step(claim.outcome, due_in=claim.due_in)
-        begun = clock()
+        begun, spans = clock(), trace.handling(self.handler.name) if claim.rows else None
         try:
-            took = await self._runner.run(conn, claim.rows) if claim.rows else []
+            took = await self._runner.run(conn, claim.rows, spans) if claim.rows else []
             handled = clock() - begun
             hit("commit.before")
             await handling.settle(conn, claim.batch, self._schema)
             hit("commit.after")
         except Failure as failure:
-            return await self._failed(conn, claim, failure)
+            return await self._failed(conn, claim, failure, spans)
         except DatabaseError as error:
-            return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True))
+            return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True), spans)
+        except BaseException:
+            if spans is not None:
+                spans.end("rolled_back")
+            raise
+        if spans is not None:
+            spans.end("success")
         return self._settled(claim, took, handled, clock() - begun)
 
     def _asked(self) -> Asked:
@@ -199,13 +208,15 @@ class Tail:
         self.suspect = claim.outcome == "suspect"
         self._partition = claim.partition if self._alone or self.armed or self.suspect else None
         details = _Details(claim.rows, took)
-        self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details))
+        self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details, details.times))
         return Step(claim.outcome, events, conceded, due_in=claim.due_in)
 
-    async def _failed(self, conn: Connection, claim: Claim, failure: Failure) -> Step:
+    async def _failed(self, conn: Connection, claim: Claim, failure: Failure, spans: trace.Handling | None) -> Step:
         self._size.shrink()
         self._partition = claim.partition
         verdict, rows = self._judge(failure), failure.rows
+        if spans is not None:
+            spans.end(_OUTCOMES[type(verdict)], failure.error)
         if isinstance(failure.error, TimeoutError) or not handling.in_use(conn):
             handling.end(conn)  # whatever the handler left running on it ends too
         if isinstance(verdict, Infrastructure) or len(rows) != 1:
@@ -314,3 +325,8 @@ class _Details:
     def __call__(self) -> Iterator[Handled]:
         for row, seconds in zip(self._rows, self._took, strict=True):
             yield Handled(envelope_of(row), row[ATTEMPT], seconds * 1000)
+
+    def times(self) -> Iterator[tuple[str, float, float]]:
+        now = time()
+        for row, seconds in zip(self._rows, self._took, strict=True):
+            yield row[TYPE], now - occurred(row), seconds

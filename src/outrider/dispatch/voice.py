@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from outrider.dispatch.work import Outcome
 from outrider.outcome import code_of, describe
-from outrider.postgres.jobs import Leased, Other
+from outrider.postgres.jobs import TRACE, WORKSPACE, Leased, Other
+from outrider.postgres.log import trace_of
 from outrider.signals import (
     JobFailed,
     JobReleased,
@@ -15,9 +16,11 @@ from outrider.signals import (
     JobsClaimed,
     JobsCompleted,
     LeaseLost,
+    LeasesRenewed,
     Signals,
     Troubled,
 )
+from outrider.trace import trace_id
 
 CREW = "(jobs)"
 """Where a subscription's name would stand."""
@@ -38,6 +41,10 @@ class Voice:
         self._signals = signals
         self._worker = worker
         self.counts = Counts()
+
+    def renewed(self, leases: int) -> None:
+        if leases:
+            self._signals.emit(LeasesRenewed(leases))
 
     def claimed(self, leased: Sequence[Leased]) -> None:
         self._signals.emit(JobsClaimed(len(leased), lambda: (self._run(each) for each in leased)))
@@ -67,4 +74,6 @@ class Voice:
         self._signals.emit(Troubled(CREW, code_of(error), describe(error), in_a_row))
 
     def _run(self, leased: Leased) -> JobRun:
-        return JobRun(leased.subscription, leased.id, leased.key, leased.attempt, self._worker)
+        row = leased.row
+        traced = None if row[TRACE] is None else trace_id(trace_of(row[TRACE]))
+        return JobRun(leased.subscription, leased.id, leased.key, leased.attempt, self._worker, row[WORKSPACE], traced)

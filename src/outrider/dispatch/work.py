@@ -97,6 +97,9 @@ class Work:
             context.run(inherited_workspace.set, row[WORKSPACE])
         if row[TRACE] is not None:
             context.run(trace.inherited.set, leased.envelope.trace_context)
+        if (spans := trace.handling(self.handler.name)) is not None:
+            message = trace.Message(leased.id, row[TYPE], context.run(trace.inherited.get))
+            context.run(spans.begin([message], leased.attempt).enter)
         error: BaseException | None = None
         hit("run.before")
         try:
@@ -105,15 +108,20 @@ class Work:
                 result = await self._call(job, running, thread, context)
             else:
                 result = await self._within(self.handler.timeout, job, running, thread, context)
-            settle: Done | Other | None = Done(leased.delivery, leased.token, _json(result))
+            settle: Done | Other = Done(leased.delivery, leased.token, _json(result))
         except BaseException as raised:
             running.absorb()
             error, task = raised, asyncio.current_task()
             if isinstance(raised, asyncio.CancelledError) and task is not None and task.cancelling():
+                if spans is not None:
+                    spans.end("back")
                 raise
             settle = self._judge(running, raised)
         finally:
             running.absorb()
+        if spans is not None:
+            outcome = "lost" if running.reason == "lost" else _outcome(settle)
+            spans.end(outcome, error if outcome in ("failed", "dead") else None)
         hit("run.after")
         return Outcome(leased, clock() - running.begun, None if running.reason == "lost" else settle, error)
 
@@ -135,7 +143,8 @@ class Work:
         handler = self.handler
         if handler.executor == "process":
             running.task = asyncio.current_task()
-            return await self._processes.call(handler, job, running.leased, self._dsn)
+            leased = running.leased.carrying(context.run(trace.current_trace))
+            return await self._processes.call(handler, job, leased, self._dsn)
         if handler.blocking:
             ctx = SyncJobContext(running.leased, self._connect_sync)
             running.ctx = ctx
@@ -204,6 +213,13 @@ class Work:
     def _connect_sync(self) -> Iterator[Session]:
         with transaction_sync(self._dsn) as conn:
             yield conn
+
+
+def _outcome(settle: Done | Other) -> str:
+    """As its span tells it."""
+    if isinstance(settle, Done):
+        return "success"
+    return {"later": "failed", "crashed": "failed"}.get(settle.verdict, settle.verdict)
 
 
 class _Within:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -28,7 +29,7 @@ from outrider.dispatch.tail import Step, Tail
 from outrider.dispatch.voice import CREW
 from outrider.dispatch.wake import Wakes
 from outrider.errors import ConfigError, CursorError, DatabaseUnavailable, SchemaMismatch
-from outrider.outcome import code_of, describe
+from outrider.outcome import code_of, describe, mask
 from outrider.postgres import workers
 from outrider.postgres.handling import Connection
 from outrider.postgres.lanes import Lanes, usable
@@ -37,7 +38,7 @@ from outrider.postgres.pool import Pool
 from outrider.postgres.session import DatabaseError
 from outrider.postgres.tenant import check_roles
 from outrider.postgres.workers import Identity
-from outrider.signals import ListenerDown, ListenerUp, Signals, Skipped, Troubled, Woken, WorkerDown, WorkerUp
+from outrider.signals import ListenerDown, ListenerUp, Notified, Signals, Skipped, Troubled, Woken, WorkerDown, WorkerUp
 
 GRACE = 30.0
 HEARTBEAT = 10.0
@@ -379,6 +380,7 @@ class Worker:
 
     def _poked(self, channel: str, event_type: str) -> None:
         if (generation := self._channels.get(channel)) is not None:
+            self._signals.emit(Notified(channel, event_type))
             self._wakes.poke(event_type, generation)
             if self._labour is not None:
                 self._labour.poke(event_type)
@@ -398,14 +400,20 @@ class Worker:
 
     def _listener_up(self) -> None:
         if not self.listening:
-            self.listening = self.identity.listening = True
+            self._hears(True)
             self._signals.emit(ListenerUp())
         self._wake_all("listener")
 
     def _listener_down(self, reason: str) -> None:
-        self.listening = self.identity.listening = False
+        self._hears(False)
         self._signals.emit(ListenerDown(reason))
         self._wake_all("listener")
+
+    def _hears(self, listening: bool) -> None:
+        """What its row says is true at once; beats come one after the other, however often that changes."""
+        if listening != self.listening:
+            self.listening = self.identity.listening = listening
+            self._news.set()
 
     def _ticked(self) -> None:
         self._wake_all("sequence")
@@ -427,4 +435,5 @@ class Worker:
 def _report(task: asyncio.Task[bool]) -> None:
     """A worker inside a service ends without anybody waiting for it: then it must be heard of at once."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logging.getLogger("outrider").error("the worker has ended: %s", describe(error), exc_info=error)
+        where = mask("".join(traceback.format_tb(error.__traceback__)))
+        logging.getLogger("outrider").error("the worker has ended: %s\n%s", describe(error), where)

@@ -14,7 +14,7 @@ import structlog
 
 from outrider.envelope import Envelope
 from outrider.errors import Undecodable
-from outrider.outcome import Dead, Retry, Snooze, TerminalError, sanitise
+from outrider.outcome import Dead, Retry, Snooze, TerminalError, describe, mask, sanitise
 from outrider.signals import (
     BrokerDown,
     BrokerUp,
@@ -31,8 +31,10 @@ from outrider.signals import (
     JobsClaimed,
     JobsCompleted,
     LeaseLost,
+    LeasesRenewed,
     ListenerDown,
     ListenerUp,
+    Notified,
     Parked,
     Published,
     Rejection,
@@ -50,6 +52,7 @@ from outrider.signals import (
     WorkerDown,
     WorkerUp,
 )
+from outrider.trace import trace_id
 
 _render = structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False)
 _logger = logging.getLogger("outrider")
@@ -57,13 +60,28 @@ _logger = logging.getLogger("outrider")
 
 SAID_ON_PURPOSE = (Retry, Snooze, TerminalError, Undecodable)
 """A traceback would say no more."""
+FIELD_BYTES = 300
+_SENTENCES = {"error", "reason", "hint", "handlers"}
+"""Of more words; where somebody else's are among them, they may hold a password."""
 
 
 def _as_record(logger: Any, method: str, fields: Any) -> tuple[tuple[str], dict[str, Any]]:
     """A traceback is shown below the line; on the record it is a field like the others."""
-    shown = {name: value for name, value in fields.items() if value is not None}
+    told = {name: _told(name, value) if isinstance(value, str) else value for name, value in fields.items()}
+    shown = {name: value for name, value in told.items() if value is not None}
     below = shown.pop("traceback", "")
-    return (f"{_render(logger, method, shown)}\n{below}".rstrip(),), {"extra": dict(fields)}
+    return (f"{_render(logger, method, shown)}\n{below}".rstrip(),), {"extra": told}
+
+
+def _told(name: str, value: str) -> str:
+    """Keys, tenants, sources and notifications are what others wrote: they cannot forge a line, nor fill the log."""
+    if name == "traceback":
+        return value
+    if name in _SENTENCES:
+        return sanitise(mask(value))
+    if 4 * len(value) <= FIELD_BYTES and value.isprintable():
+        return value
+    return sanitise(value[: FIELD_BYTES + 1].replace("\n", "\\n").replace("\t", "\\t"), FIELD_BYTES)
 
 
 _lines = structlog.wrap_logger(_logger, processors=[structlog.stdlib.filter_by_level, _as_record])
@@ -80,6 +98,7 @@ def write_line(signal: Signal) -> None:
                     source=envelope.source,
                     target=envelope.target,
                     workspace_id=envelope.workspace_id,
+                    trace_id=trace_id(envelope.trace_context),
                 )
         case Settled(subscription, _, _, _, _, details):
             if _logger.isEnabledFor(logging.INFO):
@@ -107,6 +126,7 @@ def write_line(signal: Signal) -> None:
                 "parked",
                 **_event(subscription, envelope),
                 attempts=attempt,
+                status_result="failed",
                 error_code=code,
                 retry_in_s=delay.total_seconds(),
             )
@@ -162,6 +182,10 @@ def write_line(signal: Signal) -> None:
             _lines.info("worker_up", worker=str(worker), handlers=",".join(subscriptions))
         case WorkerDown(worker, clean):
             _lines.info("worker_down", worker=str(worker), clean=clean)
+        case Notified(channel, kind):
+            _lines.debug("notified", channel=channel, kind=kind)
+        case LeasesRenewed(leases):
+            _lines.debug("leases_renewed", leases=leases)
         case Woken(subscription, reason):
             _lines.debug("woken", subscription=subscription, reason=reason)
         case Taken(subscription, partition, events, outcome):
@@ -177,14 +201,17 @@ def _write_stream(
     """What needs somebody to look at it is an error, with severity=page."""
     match signal:
         case Relayed(relay, stream, events, position, _):
-            _lines.info("relayed", subscription=relay, stream=stream, events=events, position=position)
+            _lines.info(
+                "relayed", subscription=relay, stream=stream, events=events, position=position, status_result="success"
+            )
         case Rejection(relay, envelope, attempts, code, message, buried):
             _lines.error(
                 "rejected",
                 **_event(relay, envelope),
                 attempts=attempts,
+                status_result="dead" if buried else "failed",
                 error_code=code,
-                error=sanitise(message),
+                error=message,
                 buried=buried,
                 severity="page",
             )
@@ -219,8 +246,7 @@ def _write_stream(
                 hint="somebody else writes to this stream: a relay needs streams of its own",
             )
         case BrokerDown(subscription, code, message, in_a_row):
-            said = sanitise(message)
-            _lines.error("broker_down", subscription=subscription, error_code=code, error=said, in_a_row=in_a_row)
+            _lines.error("broker_down", subscription=subscription, error_code=code, error=message, in_a_row=in_a_row)
         case BrokerUp(subscription):
             _lines.info("broker_up", subscription=subscription)
         case Ingested(inbox, stream, events, known, refused, position):
@@ -235,7 +261,12 @@ def _write_stream(
             )
         case EntryRefused(inbox, stream, position, message):
             _lines.error(
-                "entry_refused", subscription=inbox, stream=stream, position=position, error=message, severity="page"
+                "entry_refused",
+                subscription=inbox,
+                stream=stream,
+                position=position,
+                error=message,
+                severity="page",
             )
 
 
@@ -243,8 +274,18 @@ def _write_job(
     signal: JobEnqueued | JobsClaimed | JobsCompleted | JobFailed | JobReleased | LeaseLost,
 ) -> None:
     match signal:
-        case JobEnqueued(job_type, job_id, outcome, _):
-            _lines.info("enqueued", job_id=str(job_id), job_type=job_type, outcome=outcome)
+        case JobEnqueued(job_type, job_id, outcome, details):
+            if _logger.isEnabledFor(logging.INFO):
+                asked = details()
+                _lines.info(
+                    "enqueued",
+                    job_id=str(job_id),
+                    job_type=job_type,
+                    key=asked.key,
+                    outcome=outcome,
+                    workspace_id=asked.workspace_id,
+                    trace_id=trace_id(asked.trace_context),
+                )
         case JobsClaimed(_, details):
             if _logger.isEnabledFor(logging.INFO):
                 for run in details():
@@ -252,7 +293,7 @@ def _write_job(
         case JobsCompleted(_, details):
             if _logger.isEnabledFor(logging.INFO):
                 for run, duration_ms in details():
-                    _lines.info("completed", **_job(run), duration_ms=round(duration_ms, 3))
+                    _lines.info("completed", **_job(run), duration_ms=round(duration_ms, 3), status_result="success")
         case JobFailed(run, duration_ms, code, message, outcome, raised):
             quiet = raised is None or isinstance(raised, SAID_ON_PURPOSE)
             (_lines.error if outcome == "buried" else _lines.warning)(
@@ -260,6 +301,7 @@ def _write_job(
                 traceback=None if quiet or raised is None else _traceback(raised),
                 **_job(run),
                 duration_ms=round(duration_ms, 3),
+                status_result="dead" if outcome == "buried" else "failed",
                 error_code=code,
                 error=message,
                 will_retry=outcome == "retry",
@@ -275,16 +317,21 @@ def _job(run: JobRun) -> dict[str, Any]:
     return {
         "job_id": str(run.job_id),
         "job_type": run.subscription,
+        "handler_name": run.subscription,
         "key": run.key,
         "attempt": run.attempt,
+        "attempts": run.attempt,
         "worker_id": run.worker,
+        "workspace_id": run.workspace_id,
+        "trace_id": run.trace_id,
     }
 
 
 def _traceback(error: BaseException) -> str | None:
-    """Made printable, because the error's own words are in it."""
+    """By our own words at its end: what the error itself says may hold a password, or a payload."""
     try:
-        return sanitise("".join(traceback.format_exception(error, limit=-30, chain=False)))
+        where = "".join(traceback.format_tb(error.__traceback__, limit=-30))
+        return sanitise(mask(f"Traceback (most recent call last):\n{where}")) + describe(error)
     except Exception:
         return None
 
@@ -297,4 +344,5 @@ def _event(subscription: str, envelope: Envelope) -> dict[str, Any]:
         "target": envelope.target,
         "workspace_id": envelope.workspace_id,
         "handler_name": subscription,
+        "trace_id": trace_id(envelope.trace_context),
     }

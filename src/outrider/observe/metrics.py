@@ -1,80 +1,106 @@
-"""Prometheus metrics of relays and inboxes: a listener of the signals. `Metrics(app.signals)`, once in a process.
-
-Labels are bounded: event types, names that the app declares, codes of errors. No id and no tenant is one.
-"""
+"""The metrics for Prometheus: `Metrics(app.signals)`, once in a process; `outrider worker --metrics-port` serves them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import accumulate
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import ConfigError
-from outrider.signals import BrokerDown, BrokerUp, EntryRefused, Ingested, Rejection, Relayed, Signal, Signals
+from outrider.observe.measure import Measuring
+from outrider.observe.vocabulary import METRICS, SECONDS, Metric
+from outrider.signals import Signals
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-class Metrics:
+class PrometheusInstruments:
+    """Counters are the client's. Its gauges say 0 where nothing is known yet, and are empty while they are replaced; its
+    histograms take one value at a time, which costs as much as handling an event."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        need_client()
+        prometheus: Any = import_module("prometheus_client")
+        self.registry: CollectorRegistry = prometheus.REGISTRY if registry is None else registry
+        counters = [each for each in METRICS if each.kind == "counter"]
+        self._counters = {
+            each: prometheus.Counter(each.name, each.help, each.labels, registry=self.registry) for each in counters
+        }
+        self._known: dict[tuple[Metric, tuple[str, ...]], Any] = {}
+        self._gauges: dict[Metric, Mapping[tuple[str, ...], float]] = {
+            each: {} for each in METRICS if each.kind == "gauge"
+        }
+        self._histograms: dict[Metric, dict[tuple[str, ...], _Histogram]] = {
+            each: {} for each in METRICS if each.kind == "histogram"
+        }
+        self.registry.register(self)
+
+    def add(self, metric: Metric, amount: float, *labels: str) -> None:
+        if (known := self._known.get((metric, labels))) is None:
+            made = self._counters[metric]
+            known = self._known[metric, labels] = made.labels(*labels) if labels else made
+        known.inc(amount)
+
+    def set(self, metric: Metric, value: float, *labels: str) -> None:
+        self._gauges[metric] = {**self._gauges[metric], labels: value}
+
+    def observe(self, metric: Metric, values: Sequence[float], *labels: str) -> None:
+        if (known := self._histograms[metric].get(labels)) is None:
+            known = self._histograms[metric].setdefault(labels, _Histogram())
+        known.observe(values)
+
+    def replace(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
+        self._gauges[metric] = dict(values)
+
+    def collect(self) -> Iterator[Any]:
+        """As the registry asks for it."""
+        core: Any = import_module("prometheus_client.core")
+        for metric, values in self._gauges.items():
+            gauge = core.GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for labels, value in values.items():
+                gauge.add_metric(labels, value)
+            yield gauge
+        for metric, found in self._histograms.items():
+            histogram = core.HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for labels, each in list(found.items()):
+                histogram.add_metric(labels, *each.read())
+            yield histogram
+
+
+class _Histogram:
+    __slots__ = ("_counts", "_lock", "_sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(SECONDS) + 1)
+        self._sum = 0.0
+        self._lock = Lock()
+
+    def observe(self, values: Sequence[float]) -> None:
+        with self._lock:
+            counts = self._counts
+            for value in values:
+                counts[bisect_left(SECONDS, value)] += 1
+            self._sum += sum(values)
+
+    def read(self) -> tuple[list[tuple[str, float]], float]:
+        """How many were at most so long, and the sum."""
+        with self._lock:
+            counts, total = list(self._counts), self._sum
+        return list(zip([*map(str, SECONDS), "+Inf"], map(float, accumulate(counts)), strict=True)), total
+
+
+class Metrics(Measuring):
     def __init__(self, signals: Signals, registry: CollectorRegistry | None = None) -> None:
         """`registry`: where they are found; by default that of prometheus_client, which its HTTP servers expose."""
-        if find_spec("prometheus_client") is None:
-            raise ConfigError("metrics need their client: install outrider[metrics]")
-        prometheus: Any = import_module("prometheus_client")
-        where = prometheus.REGISTRY if registry is None else registry
-        counter, gauge = prometheus.Counter, prometheus.Gauge
-        self._relayed = counter(
-            "outrider_relayed", "Events that were sent to a stream, and committed.", ["topic"], registry=where
-        )
-        self._failures = counter(
-            "outrider_publish_failures",
-            "Rejections of an event by the broker or the codec. Severity: page. What is behind it waits, or it is dead.",
-            ["topic", "reason"],
-            registry=where,
-        )
-        self._hwm = gauge(
-            "outrider_relay_hwm",
-            "Up to where a stream is written: the milliseconds of a Redis id, the sequence of JetStream.",
-            ["stream"],
-            registry=where,
-        )
-        self._ingested = counter("outrider_ingested", "Events that came in and were new.", ["inbox"], registry=where)
-        self._refused = counter(
-            "outrider_ingest_refused",
-            "Entries that an inbox could not make events of. Severity: page. They are kept.",
-            ["inbox"],
-            registry=where,
-        )
-        self._up = gauge(
-            "outrider_broker_up",
-            "1 when the broker of a relay or inbox answered last, 0 when it did not.",
-            ["subscription"],
-            registry=where,
-        )
-        self.close: Callable[[], None] = signals.listen(self._hear)
-        """Hear no more."""
+        self.instruments = PrometheusInstruments(registry)
+        super().__init__(signals, self.instruments)
 
-    def _hear(self, signal: Signal) -> None:
-        match signal:
-            case Relayed(relay, stream, _, position, topics):
-                for topic, events in topics.items():
-                    self._relayed.labels(topic).inc(events)
-                self._up.labels(relay).set(1)
-                with suppress(ValueError):
-                    self._hwm.labels(stream).set(int(position.partition("-")[0]))
-            case Rejection(_, envelope, _, code, _, _):
-                self._failures.labels(envelope.event_type, code).inc()
-            case Ingested(inbox, _, events, _, _, _):
-                self._ingested.labels(inbox).inc(events)
-                self._up.labels(inbox).set(1)
-            case EntryRefused(inbox, _, _, _):
-                self._refused.labels(inbox).inc()
-            case BrokerDown(subscription, _, _, _):
-                self._up.labels(subscription).set(0)
-            case BrokerUp(subscription):
-                self._up.labels(subscription).set(1)
-            case _:
-                pass
+
+def need_client() -> None:
+    if find_spec("prometheus_client") is None:
+        raise ConfigError("metrics need their client: install outrider[metrics]")

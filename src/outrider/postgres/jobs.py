@@ -80,6 +80,11 @@ class Leased:
     def key(self) -> str | None:
         return self.row[KEY]  # type: ignore[no-any-return]
 
+    def carrying(self, trace: dict[str, str] | None) -> Leased:
+        """The same job with another trace context."""
+        row = (*self.row[:TRACE], None if trace is None else json.dumps(trace), *self.row[TRACE + 1 :])
+        return Leased(row, self.since, self.until)
+
     @property
     def envelope(self) -> Envelope:
         """Of an event: as the log holds it. Of an enqueued job: what travels beside it."""

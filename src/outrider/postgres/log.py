@@ -123,8 +123,9 @@ def forbidden(schema: str, why: str | None) -> SchemaMismatch:
 
 # The columns of a take: what happened, in its first row; then those of each event.
 HEADER = 7
-ATTEMPT, SEQ, TYPE, VERSION, WORKSPACE, PAYLOAD, TRACE = 7, 8, 10, 11, 18, 22, 24
+ATTEMPT, SEQ, TYPE, VERSION, OCCURRED, WORKSPACE, PAYLOAD, TRACE = 7, 8, 10, 11, 12, 18, 22, 24
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_EPOCH_SECONDS = _EPOCH.timestamp()
 _COLUMNS = (
     "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
     "generation", "workspace_id", "aggregate_kind", "key", "entity_version", "payload_json", "idempotency_key",
@@ -150,6 +151,12 @@ def envelope_of(row: tuple[Any, ...]) -> Envelope:
 def time_of(binary: bytes) -> datetime:
     """A timestamptz as the server sends it."""
     return _EPOCH + timedelta(microseconds=int.from_bytes(binary, signed=True))
+
+
+def occurred(row: tuple[Any, ...]) -> float:
+    """When an event of a take occurred, as time.time() counts."""
+    at = row[OCCURRED]
+    return _EPOCH_SECONDS + int.from_bytes(at, signed=True) / 1e6 if isinstance(at, bytes) else at.timestamp()
 
 
 def trace_of(text: str) -> dict[str, str] | None:

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from outrider.errors import ConfigError, OutriderError
-from outrider.outcome import sanitise
+from outrider.outcome import mask, sanitise
 from outrider.postgres import deadletters
 from outrider.postgres.deadletters import Count, Filter, Filtered, Group, Letter, clock
 from outrider.postgres.fetch import fetch
@@ -193,7 +193,7 @@ async def _run(
         except (psycopg.Error, OutriderError) as error:
             if not done.letters and isinstance(error, OutriderError):
                 raise
-            reason = (sanitise(str(error)).splitlines() or [type(error).__name__])[0]
+            reason = (sanitise(mask(str(error))).splitlines() or [type(error).__name__])[0]
             raise Interrupted(done, pace.chunk, reason) from error
         patience = PATIENCE
         if last is None:

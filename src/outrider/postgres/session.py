@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
 
 from outrider.errors import DatabaseUnavailable
+from outrider.outcome import conceal, mask
 
 OLDEST = 15
 CONNECT_TIMEOUT = 10
@@ -106,11 +108,13 @@ def check_server(conn: AsyncSession | Session) -> None:
 
 
 def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
-    """One sentence for why a connection failed. libpq gives no SQLSTATE here, so the server's words must do."""
-    try:
-        parts = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        return _unreadable(dsn)
+    """One sentence for why a connection failed. libpq gives no SQLSTATE here, so the server's words must do.
+
+    Raises it without its cause where a part of the password may be taken for something else: libpq would quote it.
+    """
+    parts = _parts(dsn)
+    if _is_misread(dsn, parts):
+        raise _unreadable() from None
     text = str(error).strip()
     user, where = parts.get("user", "the current user"), _where(dsn)
     if "password authentication failed" in text or "no password supplied" in text:
@@ -141,22 +145,56 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
         return DatabaseUnavailable(
             f"nothing listens at {where}: start Postgres there, or correct host and port in the DSN"
         )
-    return DatabaseUnavailable(f"cannot connect to {where}: {text.splitlines()[-1] if text else type(error).__name__}")
+    last = text.splitlines()[-1] if text else ""
+    if "connection to server" not in last:  # it got no further than an option of the DSN, which it quotes
+        raise DatabaseUnavailable(
+            f"cannot connect to {where}: libpq refuses an option of the DSN or of the environment, other than host and port"
+        ) from None
+    return DatabaseUnavailable(f"cannot connect to {where}: {mask(last)}")
 
 
-def _unreadable(dsn: str) -> DatabaseUnavailable:
+def _unreadable() -> DatabaseUnavailable:
     """libpq's own words are left out: they quote the part that it could not read, which may be the password."""
     return DatabaseUnavailable(
-        "the DSN is not a connection string: write it like postgresql://user:password@host:5432/database"
-        + ("; a % in the user name or password must be written as %25, an @ as %40" if "%" in dsn else "")
+        "the DSN is not a connection string: write it like postgresql://user:password@host:5432/database; "
+        "in the user name and the password, % is written %25, @ %40, / %2F, : %3A and # %23"
     )
 
 
-def _with_timeout(dsn: str) -> str:
+def _parts(dsn: str) -> dict[str, Any]:
     try:
-        given = conninfo_to_dict(dsn)
+        return conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        raise _unreadable(dsn) from None
+        raise _unreadable() from None
+
+
+def _is_misread(dsn: str, parts: dict[str, Any]) -> bool:
+    """Whether a password that was not percent-encoded may have been cut in two, and its end be taken for a place."""
+    host, address, port, database = (str(parts.get(name) or "") for name in ("host", "hostaddr", "port", "dbname"))
+    is_url = "://" in dsn.partition("=")[0]
+    return (
+        "@" in host
+        or "://" in database
+        or (is_url and "@" in database)
+        or not all(each.isdecimal() for each in port.split(",") if each)
+        or not str(parts.get("connect_timeout") or 0).removeprefix("-").isdecimal()
+        or not all(_is_address(each) for each in address.split(",") if each)
+        or any(":" in each and not each.startswith("/") and not _is_address(each) for each in host.split(","))
+    )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _with_timeout(dsn: str) -> str:
+    given = _parts(dsn)
+    if given.get("password") not in (given.get("user"), given.get("dbname"), given.get("host")):
+        conceal(given.get("password"))
     return dsn if "connect_timeout" in given else psycopg.conninfo.make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT)
 
 

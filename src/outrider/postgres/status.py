@@ -86,6 +86,9 @@ class Standing:
     """When the oldest event occurred that it has not read, or that is parked; since when the oldest job is due."""
     oldest_is_certain: bool
     """False: there may be one among events that were not looked at."""
+    waiting_since: datetime | None
+    """Since when the oldest waits that a worker could take now: when an event occurred that was not read, when a retry or a
+    job was due. None of a reader, and while it is paused."""
     parked: int
     """Of jobs: those that wait or run."""
     running: int
@@ -148,7 +151,8 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         paused_at=paused_at,
         jobs=dict(jobs),
         subscriptions=tuple(
-            _standing(row, _of(row[0], positions), *unread[row[0]], seen, _of(row[0], streams)) for row in standings
+            _standing(row, _of(row[0], positions), *unread[row[0]], seen, _of(row[0], streams), paused_at)
+            for row in standings
         ),
         rollups=tuple(Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rolling),
         workers=seen,
@@ -166,8 +170,9 @@ def _standing(
     certain: bool,
     workers: Sequence[Seen],
     streams: Sequence[Sequence[Any]],
+    all_paused_at: datetime | None,
 ) -> Standing:
-    name, kind, context, event_types, partitions, order, paused_at, parked, running, parked_at, dead = row
+    name, kind, context, event_types, partitions, order, paused_at, parked, running, parked_at, due_at, dead = row
     read = tuple(_position(name, each, workers) for each in positions)
     serving = [each for each in workers if each.serves(name)]
     able = [each for each in serving if name not in each.unable]
@@ -177,6 +182,7 @@ def _standing(
         ("no_worker", kind != "reader" and not serving),
         ("unable", bool(serving) and not able),
     ]
+    still = kind == "reader" or paused_at is not None or all_paused_at is not None
     return Standing(
         name=name,
         kind=kind,
@@ -187,14 +193,19 @@ def _standing(
         states=tuple(state for state, holds in states if holds) or ("running",),
         paused_at=paused_at,
         lag=max((each.lag for each in read), default=0),
-        oldest_owed_at=min((at for at in (unread_at, parked_at) if at is not None), default=None),
+        oldest_owed_at=_oldest(unread_at, parked_at),
         oldest_is_certain=certain,
+        waiting_since=None if still else _oldest(unread_at, due_at),
         parked=parked,
         running=running,
         dead=dead,
         positions=read,
         streams=tuple(Stream(**dict(zip(Stream.__slots__, each, strict=True))) for each in streams),
     )
+
+
+def _oldest(*times: datetime | None) -> datetime | None:
+    return min((at for at in times if at is not None), default=None)
 
 
 def _position(name: str, row: Sequence[Any], workers: Sequence[Seen]) -> Position:

@@ -153,7 +153,7 @@ async def narrow(
         if lost and not force:
             raise SubscriptionRefused(
                 f"{name} has {_count(lost)} unread events of {', '.join(types)}: let code that knows them read these first, "
-                "or use --force to lose them"
+                "or use --force --yes to lose them"
             )
         return lost
 

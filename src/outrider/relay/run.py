@@ -53,6 +53,7 @@ class _Line:
         try:
             await self.relay.sink.open()
             if not await self.leased():
+                self._answered()
                 return self._skip("lease", min(self.relay.poll * 4, BUSY_PAUSE))
             async with self.lanes.lane(name) as conn:
                 if self.down:
@@ -66,9 +67,7 @@ class _Line:
             self.trouble += 1
             self._signals.emit(Troubled(name, code_of(error), describe(error), self.trouble))
             return pause(self.trouble)
-        if self.down:
-            self._signals.emit(BrokerUp(name))
-        self.down = self.trouble = 0
+        self._answered()
         if step.again:
             return None
         if step.outcome in ("paused", "unknown"):
@@ -76,6 +75,11 @@ class _Line:
         self.skipped = ""
         wait = BUSY_PAUSE if step.outcome == "busy" else self.relay.poll
         return wait if step.due_in is None else max(0.0, min(wait, step.due_in))
+
+    def _answered(self) -> None:
+        if self.down:
+            self._signals.emit(BrokerUp(self.relay.name))
+        self.down = self.trouble = 0
 
     async def _send(self, conn: AsyncSession) -> Step:
         try:
@@ -124,7 +128,7 @@ class _Line:
 
     async def close(self) -> None:
         await self.lanes.close()
-        if self.relay.lease is not None and self._renewed is not None:
+        if self.relay.lease is not None:
             with suppress(Exception):  # it runs out by itself
                 await self.relay.lease.release()
         with suppress(Exception):

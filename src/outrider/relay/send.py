@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outrider.failpoint import hit
-from outrider.outcome import code_of, describe, sanitise
+from outrider.outcome import code_of, describe, mask, sanitise
 from outrider.postgres import handling, relays
 from outrider.postgres.relays import Batch, Item, Settling, Take
 from outrider.postgres.session import AsyncSession
@@ -226,7 +226,7 @@ class Sender:
             conn,
             relay.name,
             envelope.seq,
-            (sanitise(code), sanitise(message)),
+            (sanitise(code), sanitise(mask(message))),
             delay,
             relay.publish_max_attempts,
             relay.on_rejected == "bury",

@@ -43,6 +43,7 @@ from outrider.streams.stream import (
     Page,
     Rejected,
     StreamMissing,
+    Weakness,
     id_in,
 )
 from outrider.streams.url import NATS, Address
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 START = "0"
 PAGE = 500
 CHUNK_EVENTS = 1000
+REPLICAS = 3
 LEAD = 1
 """So many go ahead: when the stream does not end where it should, nothing else is sent."""
 STREAM_NOT_FOUND = 10059
@@ -135,6 +137,41 @@ class JetStream:
     async def end(self, stream: str) -> str:  # noqa: ARG002
         async with self._speaking() as wire:
             return str((await self._info(wire))["state"]["last_seq"])
+
+    async def weaknesses(self) -> list[Weakness]:
+        """Makes no stream, also where a relay would."""
+        makes, self._create = self._create, False
+        try:
+            async with self._speaking() as wire:
+                answer = await wire.ask(f"{API}.STREAM.INFO.{self._stream}")
+                if makes and answer.get("error", {}).get("err_code") == STREAM_NOT_FOUND:
+                    missing = f"{self._address} has no stream {self._stream} yet"
+                    return [Weakness(missing, "nothing: the relay makes it when it starts", grave=False)]
+                config = (await self._info(wire))["config"]
+                version = wire.client.connected_server_version
+        finally:
+            self._create = makes
+            if makes:
+                await self._hang_up()
+        found = []
+        if config.get("storage") != "file":
+            found.append(
+                Weakness(
+                    f"the stream {self._stream} at {self._address} is kept in memory: a restart loses it",
+                    "make it anew with storage: file; a relay sends again what is missing",
+                )
+            )
+        if (replicas := config.get("num_replicas", 1)) < REPLICAS:
+            copies = "one copy" if replicas == 1 else f"{replicas} copies"
+            found.append(
+                Weakness(
+                    f"the stream {self._stream} at {self._address} has {copies}, and the server (NATS {version}) writes it "
+                    "to its disk every two minutes unless sync_interval says otherwise: a power cut may lose that much",
+                    "three replicas, or sync_interval: always; a relay sends again what is missing",
+                    grave=False,
+                )
+            )
+        return found
 
     async def complete(self, stream: str, after: str) -> bool:  # noqa: ARG002
         """Of single deletions the stream tells only how many there are: with one, wherever it is, nothing is certain."""

@@ -29,6 +29,7 @@ from outrider.streams.stream import (
     Page,
     Rejected,
     StreamMissing,
+    Weakness,
     id_in,
 )
 from outrider.streams.url import REDIS, Address
@@ -224,6 +225,51 @@ class RedisStreams:
             return Rejected(index, position, "refused", self._address.masked(text))
         raise BrokerUnavailable(f"{self._address} does not take anything now: {self._address.masked(text)}")
 
+    async def weaknesses(self) -> list[Weakness]:
+        """What INFO tells of it, and of its configuration what the user may read."""
+        from redis.exceptions import ResponseError
+
+        config: dict[Any, Any] = {}
+        async with self._speaking() as redis:
+            try:
+                info = await redis.info()
+            except ResponseError:
+                told = f"{self._address} does not tell this user how it keeps what it has"
+                return [Weakness(told, "let the user of the DSN run INFO, or ask its operator", grave=False)]
+            with contextlib.suppress(ResponseError):
+                config = await redis.config_get("appendfsync")
+        found = []
+        if not info.get("aof_enabled"):
+            found.append(
+                Weakness(
+                    f"{self._address} has no append-only file: a restart loses what came after the last snapshot",
+                    "set appendonly yes; until then a relay sends again what is missing, and readers see it anew",
+                )
+            )
+        elif info.get("aof_last_write_status", "ok") != "ok":
+            found.append(
+                Weakness(f"{self._address} could not write its append-only file", "look at its disk and its log")
+            )
+        elif (sync := _text(next(iter(config.values()), "always"))) != "always":
+            span = "a second" if sync == "everysec" else "half a minute"
+            found.append(
+                Weakness(
+                    f"{self._address} writes its append-only file behind ({sync}): a power cut may lose {span}",
+                    "appendfsync always, if that is too much; a relay sends again what is missing",
+                    grave=False,
+                )
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            found.append(
+                Weakness(
+                    f"{self._address} evicts keys when its memory is full ({policy}): whole streams would go",
+                    "set maxmemory-policy noeviction: then it refuses, and the relay waits",
+                    grave=bool(info.get("maxmemory")),
+                )
+            )
+        return found
+
     async def tail(self, stream: str, after: str) -> AsyncIterator[Sequence[Entry]]:
         end, after = await self.end(stream), _bare(after)
         while self.place(after) < self.place(end):
@@ -365,6 +411,10 @@ class RedisStreams:
                 with contextlib.suppress(RedisError, OSError):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
             self._fail(error)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _bare(position: str) -> str:

@@ -79,6 +79,15 @@ class Page:
     """Entries between the position that was given and this page's were removed, or that cannot be ruled out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Weakness:
+    """Something about a broker through which it could lose what it has acknowledged."""
+
+    found: str
+    advice: str
+    grave: bool = True
+
+
 class Codec(Protocol):
     """How an event is written into one entry."""
 

@@ -54,13 +54,15 @@ class Address:
             parts = urlsplit(url)
             place = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
             _ = [urlsplit(f"//{host}").port for host in place.partition("/")[0].split(",")]
+            if "@" in parts.path + parts.query + parts.fragment:  # then what comes before it is the end of a password
+                place = ""
         except ValueError:
             place = ""
         if not place or not parts.scheme:
             # Not even a part of it is shown: what could not be read may be a password.
             raise ConfigError(
                 "the broker's URL cannot be read: write scheme://user:password@host:port, with the special characters "
-                "of user and password percent-encoded (urllib.parse.quote)"
+                "of user and password percent-encoded (urllib.parse.quote): @ is %40, / %2F, : %3A, ? %3F, # %23 and % %25"
             )
         user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
         given = {name: values[-1] for name, values in parse_qs(parts.query).items()}

@@ -1,0 +1,106 @@
+"""A worker's metrics over HTTP, and the look at the database every few seconds that fills the gauges."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
+from typing import Any, Protocol
+
+from outrider.errors import ConfigError
+from outrider.observe.measure import Instruments, begin, forget_state, tell_state
+from outrider.observe.metrics import Metrics, need_client
+from outrider.outcome import describe
+from outrider.postgres import examine, status
+from outrider.postgres.session import AsyncSession
+from outrider.signals import Signals
+
+EVERY = 10.0
+
+_logger = logging.getLogger("outrider")
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class Looked(Protocol):
+    signals: Signals
+
+    @property
+    def inboxes(self) -> Sequence[Named]: ...
+
+    @property
+    def rollups(self) -> Sequence[Named]: ...
+
+    def connect(self) -> AbstractAsyncContextManager[AsyncSession]: ...
+
+
+async def sample(app: Looked, schema: str, to: Instruments) -> None:
+    async with app.connect() as conn:
+        await conn.set_autocommit(True)
+        try:
+            found = await status.status(conn, schema)
+            tell_state(to, found, await examine.server(conn, schema), await examine.tuples(conn, schema))
+        finally:
+            await conn.set_autocommit(False)
+
+
+async def keep_sampling(
+    app: Looked, schema: str, to: Instruments, patience: float = EVERY, pause: float = EVERY
+) -> None:
+    """Until cancelled. Without an answer the gauges are gone until there is one, and a line says so once."""
+    silent = False
+    while True:
+        try:
+            async with asyncio.timeout(patience):
+                await sample(app, schema, to)
+            silent = False
+        except Exception as error:  # whatever it is: a worker must not end because nobody can look at it
+            forget_state(to)
+            if not silent:
+                _logger.warning("metrics of the database are missing: %s", describe(error).splitlines()[0])
+            silent = True
+        await asyncio.sleep(pause)
+
+
+class Measured(Protocol):
+    close: Callable[[], None]
+
+    @property
+    def instruments(self) -> Instruments: ...
+
+
+@asynccontextmanager
+async def measured(app: Looked, schema: str, metrics: Measured) -> AsyncIterator[None]:
+    """What the database says is told too, until the block ends."""
+    begin(metrics.instruments, [each.name for each in app.inboxes], [each.name for each in app.rollups])
+    sampling = asyncio.create_task(keep_sampling(app, schema, metrics.instruments))
+    try:
+        yield
+    finally:
+        metrics.close()
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
+
+
+@asynccontextmanager
+async def exposed(app: Looked, schema: str, host: str, port: int) -> AsyncIterator[str]:
+    """The URL at which Prometheus finds the metrics of this process."""
+    need_client()
+    prometheus: Any = import_module("prometheus_client")
+    registry = prometheus.CollectorRegistry()
+    try:
+        server, thread = prometheus.start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigError(f"--metrics-port: {host}:{port} cannot be used: {error.strerror or error}") from None
+    try:
+        async with measured(app, schema, Metrics(app.signals, registry)):
+            yield f"http://{host}:{server.server_port}/metrics"
+    finally:
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        thread.join()

@@ -1,0 +1,167 @@
+"""The fields that log lines have, whoever reads them: docs/observability.md names them, and other people's queries do."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.brokers import RedisServer
+from tests.observe.shop import LATER, Mail, Placed
+from tests.relay.test_relay import Refusing
+
+from outrider import Bury, Outrider
+from outrider.cli.logs import Level, arrange
+from outrider.envelope import Envelope
+from outrider.observe.log import write_line
+from outrider.signals import BrokerDown, JobRun, JobsClaimed, ListenerDown, Notified, Signal
+from outrider.streams import RedisStreams
+
+TRACE = {"traceparent": f"00-{7:032x}-{9:016x}-01"}
+TRACE_ID = f"{7:032x}"
+
+ALWAYS = {"time", "level", "logger", "event"}
+OF_EVENT = {"event_id", "event_type", "source", "target", "workspace_id", "trace_id"}
+HANDLED = OF_EVENT | {"handler_name", "attempts"}
+OF_JOB = {"job_id", "job_type", "handler_name", "key", "attempt", "attempts", "worker_id", "workspace_id", "trace_id"}
+FAILED = {"duration_ms", "status_result", "error_code", "error", "traceback"}
+FIELDS = {
+    "published": OF_EVENT,
+    "handled": HANDLED | {"duration_ms", "status_result"},
+    "failed": HANDLED | FAILED,
+    "parked": HANDLED | {"status_result", "error_code", "retry_in_s"},
+    "buried": HANDLED | {"status_result", "error_code", "error"},
+    "enqueued": {"job_id", "job_type", "key", "outcome", "workspace_id", "trace_id"},
+    "claimed": OF_JOB,
+    "completed": OF_JOB | {"duration_ms", "status_result"},
+    "failed (job)": OF_JOB | FAILED | {"will_retry", "outcome"},
+    "relayed": {"subscription", "stream", "events", "position", "status_result"},
+    "rejected": HANDLED | {"status_result", "error_code", "error", "buried", "severity"},
+}
+
+
+@contextmanager
+def lines(*, as_json: bool) -> Iterator[io.StringIO]:
+    """What a command writes to stderr."""
+    logger, text = logging.getLogger("outrider"), io.StringIO()
+    before = (logger.handlers, logger.level, logger.propagate)
+    logger.handlers = []
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.stderr", text)
+            arrange(Level.info, as_json)
+            yield text
+    finally:
+        logger.handlers, logger.level, logger.propagate = before
+
+
+async def run(database: str, redis_url: str, stream: str) -> None:
+    app, codec = Outrider(context="shop", dsn=database), Refusing()
+    codec.refused = {3}
+    app.relay("shop.out", RedisStreams(redis_url, stream=stream, codec=codec), publish_max_attempts=1)
+
+    @app.handler(Placed, name="shop.pay", retry=LATER)
+    async def pay(event: Placed) -> None:
+        if event.n == 2:
+            raise ValueError("later")
+        if event.n == 3:
+            raise Bury("never")
+
+    @app.job(Mail, retry=LATER)
+    async def mail(job: Mail) -> None:
+        if job.to == "nobody":
+            raise ValueError("nobody")
+
+    async with app:
+        await app.migrate()
+        async with app.connect() as conn:
+            made = [app.envelope(Placed(order=f"{n}", n=n), workspace_id="acme") for n in (1, 2, 3)]
+            await app.publish_many(conn, [Envelope.of(vars(each) | {"trace_context": TRACE}) for each in made])
+            await app.enqueue_many(conn, [Mail(to="ada"), Mail(to="nobody")], workspace_id="acme")
+            await conn.execute("update outrider.delivery set trace_context = %s", [json.dumps(TRACE)])
+        await app.drain()
+
+
+async def test_the_fields_of_json_lines(database: str, redis_server: RedisServer, name: str) -> None:
+    with lines(as_json=True) as text:
+        await run(database, redis_server.url, name)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in text.getvalue().splitlines():
+        told = json.loads(line)
+        kind = f"{told['event']} (job)" if told["event"] == "failed" and "job_id" in told else told["event"]
+        found.setdefault(kind, []).append(told)
+    assert {kind: set(told[0]) - ALWAYS for kind, told in found.items()} == FIELDS
+    assert all(set(each) >= ALWAYS for told in found.values() for each in told)
+    for kind, told in found.items():
+        if "workspace_id" in FIELDS[kind]:
+            assert {each["workspace_id"] for each in told} == {"acme"}, kind
+        if "trace_id" in FIELDS[kind] and kind != "enqueued":  # whose trace came later
+            assert {each["trace_id"] for each in told} == {TRACE_ID}, kind
+    results = {kind: {each.get("status_result") for each in told} for kind, told in found.items()}
+    assert results == {
+        "published": {None},
+        "handled": {"success"},
+        "failed": {"failed", "dead"},
+        "parked": {"failed"},
+        "buried": {"dead"},
+        "enqueued": {None},
+        "claimed": {None},
+        "completed": {"success"},
+        "failed (job)": {"failed"},
+        "relayed": {"success"},
+        "rejected": {"dead"},
+    }
+    [buried] = [each for each in found["buried"] if each["handler_name"] == "shop.pay"]
+    assert (buried["level"], buried["error_code"], buried["attempts"]) == ("error", "bury", 1)
+
+
+async def test_the_same_for_people(database: str, redis_server: RedisServer, name: str) -> None:
+    with lines(as_json=False) as text:
+        await run(database, redis_server.url, name)
+    [handled] = [line for line in text.getvalue().splitlines() if "event=handled" in line]
+    _, _, _, said = handled.split(" ", 3)
+    fields = dict(pair.split("=", 1) for pair in said.split(" "))
+    assert (fields["handler_name"], fields["status_result"]) == ("shop.pay", "success")
+    assert (fields["workspace_id"], fields["trace_id"]) == ("acme", TRACE_ID)
+    assert 'ValueError: later"' in text.getvalue()
+    assert "Traceback (most recent call last):" in text.getvalue()
+
+
+HOSTILE = "k\x1b]0;PWN\x07\x9b31m\u202e\r\nevent=buried " + "x" * 100_000
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    "signal",
+    [
+        Notified("outbox", HOSTILE),
+        JobsClaimed(1, lambda: iter([JobRun("mail", uuid4(), HOSTILE, 1, HOSTILE, HOSTILE, HOSTILE)])),
+        BrokerDown("shop.out", "os_error", HOSTILE, 1),
+        ListenerDown("postgresql://u:hunter2@h/d " + HOSTILE),
+    ],
+    ids=lambda signal: type(signal).__name__,
+)
+def test_what_comes_from_elsewhere_cannot_forge_lines(signal: Signal, as_json: bool) -> None:
+    with lines(as_json=as_json) as text:
+        logging.getLogger("outrider").setLevel(logging.DEBUG)
+        write_line(signal)
+    [line] = text.getvalue().splitlines()
+    assert line.isprintable()
+    assert len(line) < 12_000
+    assert "\\x1b]0;PWN\\x07\\x9b31m\\u202e\\x0d" in line.replace("\\\\", "\\")
+    assert "hunter2" not in line
+
+
+def test_a_record_has_the_same_fields_for_handlers_of_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "outrider"):
+        write_line(Notified("outbox", HOSTILE))
+    [record] = caplog.records
+    kind = vars(record)["kind"]
+    assert kind.startswith("k\\x1b]0;PWN")
+    assert kind.isprintable()
+    assert len(kind.encode()) <= 300
