@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +137,26 @@ def test_an_environment_with_both_is_refused() -> None:
 def test_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         load().schema = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["dsn", "listen_dsn"])
+def test_a_dsn_in_a_file(name: str, tmp_path: Path) -> None:
+    """As secrets are mounted. What is wrong with the file is said, what is in it is not."""
+    file, variable = tmp_path / "dsn", f"OUTRIDER_{name.upper()}"
+    file.write_text("postgresql://shop:hunter2@db/shop\n")
+    from_file = {f"{variable}_FILE": str(file)}
+    assert getattr(load(from_file), name) == "postgresql://shop:hunter2@db/shop"
+    assert getattr(load(from_file, **{name: "host=b"}), name) == "host=b"
+    with pytest.raises(ConfigError, match=f"{variable} and {variable}_FILE exclude each other"):
+        load(from_file | {variable: "host=a"})
+    for content, sentence in ((b"", "is empty"), (b"hunter2\xff", "not UTF-8"), (None, "No such file")):
+        file.unlink()
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(ConfigError, match=sentence) as refused:
+            load(from_file)
+        assert "hunter2" not in str(refused.value)
+        file.touch()
 
 
 def test_the_dsn_is_not_shown_because_it_may_hold_a_password() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, cast, get_args
 
 from outrider import names
@@ -24,7 +25,8 @@ class Settings:
     contexts: frozenset[str] | None = None
     """All contexts there are; when given, a publish to an unknown target is refused."""
     dsn: str | None = field(default=None, repr=False)
-    """A libpq connection string or URL; it may hold a password, so it is never shown. OUTRIDER_DSN."""
+    """A libpq connection string or URL; it may hold a password, so it is never shown. OUTRIDER_DSN, or OUTRIDER_DSN_FILE:
+    a file with nothing else in it."""
     embedded: bool = False
     """Run on the embedded Postgres in .outrider/pg instead of a DSN. OUTRIDER_EMBEDDED."""
     schema: str = "outrider"
@@ -92,7 +94,7 @@ class Settings:
         if embedded is None:
             embedded = dsn is None and _flag(env, "OUTRIDER_EMBEDDED")
         if not asked:
-            dsn = dsn or env.get("OUTRIDER_DSN") or None
+            dsn = dsn or _secret(env, "OUTRIDER_DSN")
         if embedded and not asked and dsn is not None:
             raise ConfigError("OUTRIDER_EMBEDDED and OUTRIDER_DSN exclude each other: unset one of them")
         return cls(
@@ -106,11 +108,28 @@ class Settings:
             if payload_limit is None
             else payload_limit,
             pool_size=_number(env, "OUTRIDER_POOL_SIZE", 4) if pool_size is None else pool_size,
-            listen_dsn=listen_dsn or env.get("OUTRIDER_LISTEN_DSN") or None,
+            listen_dsn=listen_dsn or _secret(env, "OUTRIDER_LISTEN_DSN"),
             notify=notify or cast(Notify, env.get("OUTRIDER_NOTIFY", "").strip().lower() or "commit"),
             poll=_seconds(env, "OUTRIDER_POLL") if poll is None else parse_duration(poll).total_seconds(),
             allow_orphans=_flag(env, "OUTRIDER_ALLOW_ORPHANS"),
         )
+
+
+def _secret(env: Mapping[str, str], name: str) -> str | None:
+    """The variable, or what is in the file that <name>_FILE names: an environment is seen by more than a file is."""
+    file = env.get(f"{name}_FILE")
+    if not file:
+        return env.get(name) or None
+    if env.get(name):
+        raise ConfigError(f"{name} and {name}_FILE exclude each other: unset one of them")
+    try:
+        found = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{name}_FILE names {file}, which cannot be read: {reason}") from None
+    if not found:
+        raise ConfigError(f"{name}_FILE names {file}, which is empty")
+    return found
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli import inprocess
 from tests.cli.conftest import Run
 
 from outrider.errors import ConfigError
@@ -43,6 +44,16 @@ def test_the_apps_database_unless_one_is_given(outrider: Run, database: str, tmp
     given = outrider("migrate", "--app", "shop:app", "--dsn", "postgresql://127.0.0.1:1/given")
     assert given.returncode == 1
     assert "nothing listens at 127.0.0.1:1" in given.stderr
+
+
+def test_the_database_of_pyproject_when_nobody_names_one(database: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.outrider]\ndsn = "{database}"\n')
+    assert inprocess.run(tmp_path, "migrate", "status").returncode == 0
+    (tmp_path / "shop.py").write_text("from outrider import Outrider\napp = Outrider()\n")
+    assert inprocess.run(tmp_path, "migrate", "status", "--app", "shop:app").returncode == 0
+    given = inprocess.run(tmp_path, "migrate", "status", "--dsn", "postgresql://shop:hunter2@127.0.0.1:1/given")
+    assert (given.returncode, given.stderr.partition(":1:")[0]) == (1, "outrider: nothing listens at 127.0.0.1")
+    assert "hunter2" not in given.stdout + given.stderr
 
 
 @pytest.mark.parametrize(

@@ -330,9 +330,9 @@ def test_cancel_asks(desk: Desk) -> None:
     job_id = desk.enqueue(n=1)
     assert desk.refused("cancel", job_id) == (
         "outrider: nothing was cancelled: there is no terminal to ask at; if it is meant, add --yes "
-        f"(Cancel {job_id}?)\n"
+        f"(Cancel {job_id} (1 pending)?)\n"
     )
-    assert "(Cancel 2 jobs?)" in desk.refused("cancel", job_id, NOBODY)
+    assert "(Cancel 2 jobs (1 pending, 1 not found)?)" in desk.refused("cancel", job_id, NOBODY)
 
 
 def test_who_cancels_is_whoever_is_logged_in(desk: Desk) -> None:

@@ -106,6 +106,7 @@ def test_for_programs(database: str, tmp_path: Path) -> None:
     assert (told["paused_at"], told["jobs"], told["rollups"]) == (None, {}, [])
     [standing] = told["subscriptions"]
     assert standing.pop("oldest_owed_at") is not None
+    assert standing.pop("waiting_since") is not None
     assert standing == {
         "name": "shop.effect", "kind": "handler", "context": "shop", "event_types": ["dispatch.placed"], "partitions": 1,
         "order": "key", "states": ["running"], "paused_at": None, "lag": 1, "oldest_is_certain": True, "parked": 1,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from tests.cli import inprocess
 from tests.cli.conftest import Run
 from tests.cli.test_migrate import query
 
@@ -117,3 +119,35 @@ def test_an_unknown_name(outrider: Run, shop: str) -> None:
         done = outrider("subscription", *command, "--dsn", shop)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), command
         assert "there are: shop.count" in done.stderr
+
+
+def test_for_programs(shop: str, tmp_path: Path) -> None:
+    def told(*arguments: str) -> dict[str, Any]:
+        done = inprocess.run(tmp_path, "subscription", *arguments, "--dsn", shop, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        return dict(json.loads(done.stdout))
+
+    assert told("pause", "shop.count") == {"schema": "outrider", "subscription": "shop.count", "paused": True}
+    assert told("pause", "--all")["subscription"] is None
+    resumed = {"schema": "outrider", "subscription": None, "paused": False, "still_paused": ["shop.count"]}
+    assert told("resume", "--all") == resumed | {"all_paused": False}
+    assert told("resume", "shop.count")["still_paused"] == []
+    assert told("rename", "shop.count", "shop.sum") == {
+        "schema": "outrider", "old": "shop.count", "new": "shop.sum", "receipts": 0,
+    }  # fmt: skip
+    lost = told("retire", "shop.sum", "--force", "--yes")
+    assert (lost["subscription"], lost["lost"]["unread"], lost["still_declared"]) == ("shop.sum", 1, False)
+
+
+def test_narrowing_loses_nothing_without_yes(shop: str, tmp_path: Path) -> None:
+    """The count comes first."""
+    query(shop, "select outrider.register('shop.count', 'handler', 'shop', '{shop.more}')")
+    query(shop, "select outrider.publish('shop.more', '{}', source => 'shop')")
+    narrow = ["subscription", "narrow", "shop.count", "shop.more", "--dsn", shop, "--json"]
+    for insisting in ([], ["--force"], ["--yes"]):
+        refused = inprocess.run(tmp_path, *narrow, *insisting)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "has 1 unread events of shop.more" in refused.stderr
+        assert "--force --yes" in refused.stderr
+    done = json.loads(inprocess.run(tmp_path, *narrow, "--force", "--yes").stdout)
+    assert done == {"schema": "outrider", "subscription": "shop.count", "types": ["shop.more"], "lost": 1}

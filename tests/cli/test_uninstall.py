@@ -95,6 +95,7 @@ def test_a_dry_run_shows_and_changes_nothing(outrider: Run, shop: str) -> None:
         conn.execute("create view report as select * from outrider.outbox")
         conn.execute("create table outrider.mine (n int)")
         conn.execute("create function tell() returns void language sql as 'select outrider.uuid7()'")
+        conn.execute("create function \"\x1b[2Jfake\"() returns void language sql as 'select outrider.uuid7()'")
         with psycopg.connect(shop) as other:
             other.execute("""select outrider.publish('cli.uninstalled', '{"n": 2}')""")
             done = outrider("uninstall", "--dsn", shop, "--dry-run", env={"COLUMNS": "120"})
@@ -102,6 +103,7 @@ def test_a_dry_run_shows_and_changes_nothing(outrider: Run, shop: str) -> None:
     for said in (
         "open transactions that may have published more: 1",
         "names the schema, stays, and may fail from then on: function tell()",
+        'names the schema, stays, and may fail from then on: function "\\x1b[2Jfake"()',
         "shop.count",
         "would be refused: others depend on it: view report",
         'would be refused: not all in the schema "outrider" is ours: table outrider.mine',

@@ -17,6 +17,8 @@ from tests.rollup.cron import Desk
 
 from outrider import Outrider
 from outrider.config import Settings
+from outrider.ops import judge
+from outrider.postgres import examine, session
 from outrider.postgres.embedded import Embedded
 from outrider.rollup.rollup import Scheduler
 
@@ -183,3 +185,25 @@ def processed_by_pg_cron(dsn: str) -> None:
             ticks = ask(conn, "select result from outrider.rollup_log where run_at <= %s", run["end_time"])
             assert len(ticks) == len(results) + 1
             results = [tick["result"] for tick in ticks]
+
+
+async def test_what_a_doctor_says_of_it() -> None:
+    """Available, installed and not used, used, and gone while it should tick."""
+    with cron.server() as server:
+        await migrated(server, cron.DATABASE)
+        dsn = server.dsn(cron.DATABASE)
+
+        async def said() -> str:
+            async with await session.connect(dsn, autocommit=True) as conn:
+                [found] = judge.judge_cron(await examine.cron(conn, "outrider"))
+                return f"{found.severity.name}: {found.found}"
+
+        with cron.desk(dsn) as desk:
+            desk.execute(hub.TABLES.encode())
+            assert await said() == "ok: AVAILABLE: workers tick 0 rollups"
+            desk.execute("create extension pg_cron")
+            assert await said() == "ok: is there, and no rollup uses it: workers tick 0 rollups"
+            assert install(desk, "pg_cron") == "cron"
+            assert await said() == "ok: ticks 1 of 1 rollup"
+            desk.execute("drop extension pg_cron")
+            assert await said() == "warning: should tick 1 rollup, and is not there (AVAILABLE): workers tick meanwhile"

@@ -15,6 +15,7 @@ import typer
 from outrider.cli import letters
 from outrider.cli.ending import leave, obeying
 from outrider.cli.place import Place
+from outrider.cli.words import one_line
 from outrider.postgres import deadletters, recovery, subscriptions
 from outrider.postgres.deadletters import Count, Filter, Group
 from outrider.postgres.recovery import Done, Progress
@@ -87,8 +88,10 @@ def confirm(question: str, otherwise: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ReplayRefused(f"{otherwise}: there is no terminal to ask at; if it is meant, add --yes ({question})")
-    if not typer.confirm(question, err=True):
+        raise ReplayRefused(
+            f"{otherwise}: there is no terminal to ask at; if it is meant, add --yes ({one_line(question)})"
+        )
+    if not typer.confirm(one_line(question), err=True):
         raise ReplayRefused(otherwise)
 
 

@@ -132,6 +132,7 @@ def docs(
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite the file even if somebody else has written it.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write one page of all events: fields, versions, who publishes and reads them.
 
@@ -147,7 +148,7 @@ def docs(
     known = load(app, _folder(dir), against or [])
     page = catalogue(known)
     if out == Path("-"):
-        typer.echo(page, nl=False)
+        typer.echo(json.dumps({"file": None, "page": page}, indent=2) if as_json else page, nl=as_json)
         return
     file = Path(known.folder) / "README.md" if out is None else out
     outcome = _text_outcome(file, page)
@@ -157,7 +158,7 @@ def docs(
         )
     if outcome != "unchanged":
         snapshots.write(file, page)
-    typer.echo(f"{outcome:<10} {file}")
+    typer.echo(json.dumps({"file": str(file), "outcome": outcome}, indent=2) if as_json else f"{outcome:<10} {file}")
 
 
 def _is_catalogue(file: Path) -> bool:

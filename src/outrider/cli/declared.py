@@ -83,8 +83,9 @@ def _within(module: str, package: str) -> bool:
 
 def _module(app: Outrider) -> str:
     """Where an app was found that the environment or pyproject.toml names."""
-    return next((name for name, module in list(sys.modules.items()) if app in _values(module)), "")
+    return next((name for name, module in list(sys.modules.items()) if _holds(module, app)), "")
 
 
-def _values(module: object) -> list[object]:
-    return [value for value in getattr(module, "__dict__", {}).values() if isinstance(value, Outrider)]
+def _holds(module: object, app: Outrider) -> bool:
+    """By identity: to ask some values what they are, as Django's settings, is an error while nobody has configured them."""
+    return any(value is app for value in getattr(module, "__dict__", {}).values())

@@ -29,6 +29,7 @@ from outrider.cli.letter_filter import (
 )
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.cli.who import ByOption, who
+from outrider.cli.words import tell
 from outrider.postgres import deadletters, recovery
 from outrider.postgres.deadletters import Count, Filter, Group, Letter, WholeLetter
 from outrider.postgres.replay import Replayed, ReplayRefused
@@ -265,7 +266,7 @@ def discard(
     if as_json:
         print_json(event_id=event, dry_run=dry_run, subscriptions=dead, discarded=discarded)
     elif dry_run:
-        typer.echo(f"would be discarded at {', '.join(dead)}; nothing was changed (dry run)")
+        tell(f"would be discarded at {', '.join(dead)}; nothing was changed (dry run)")
     else:
         typer.echo(f"{discarded} discarded")
 
@@ -274,7 +275,7 @@ def _tell(event: UUID, outcomes: list[Replayed], *, as_json: bool) -> None:
     if as_json:
         print_json(event_id=event, outcomes=[asdict(each) for each in outcomes])
     for each in outcomes if not as_json else ():
-        typer.echo(f"{each.subscription or event}: {OUTCOME[each.outcome]}")
+        tell(f"{each.subscription or event}: {OUTCOME[each.outcome]}")
     if any(each.outcome == "not_found" for each in outcomes):
         raise typer.Exit(1)
 
@@ -291,7 +292,7 @@ def _foretell(event: UUID, found: list[WholeLetter], *, force: bool, as_json: bo
         print_json(event_id=event, dry_run=True, outcomes=told)
         return
     for name, outcome in outcomes:
-        typer.echo(f"{name}: would be {OUTCOME[outcome]}")
+        tell(f"{name}: would be {OUTCOME[outcome]}")
     if not outcomes:
         typer.echo(f"{event}: no dead letter")
     typer.echo("nothing was changed (dry run)")

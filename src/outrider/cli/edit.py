@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import typer
 
+from outrider.cli.words import tell
 from outrider.postgres.deadletters import WholeLetter
 from outrider.postgres.replay import ReplayRefused, json_of, refuse_unfit
 from outrider.subscription import Subscription
@@ -41,7 +42,7 @@ def by_hand(found: Sequence[WholeLetter], declared: Sequence[Subscription]) -> s
         except ReplayRefused as refused:
             if not sys.stdin.isatty():
                 raise
-            typer.echo(f"outrider: {refused}", err=True)
+            tell(f"outrider: {refused}", error=True)
             if not typer.confirm("Edit it again?", default=True, err=True):
                 raise typer.Exit(1) from None
             continue

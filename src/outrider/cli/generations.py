@@ -11,9 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from outrider.cli.bulk import print_json
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.cli.who import ByOption, who
+from outrider.cli.words import one_line
 from outrider.errors import SubscriptionRefused
 from outrider.postgres import generations
 from outrider.postgres.generations import Overview
@@ -58,8 +61,8 @@ def show(
     for each in rows:
         served, well = _served(each)
         table.add_row(
-            str(each.generation), each.subscription, str(each.lag), _count(each.parked), _count(each.dead), served,
-            style=None if well else "yellow",
+            str(each.generation), Text(one_line(each.subscription)), str(each.lag), _count(each.parked), _count(each.dead),
+            Text(one_line(served)), style=None if well else "yellow",
         )  # fmt: skip
     Console().print(table)
 
@@ -79,6 +82,7 @@ def move(
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let the workers of another generation handle what one has published.
 
@@ -97,8 +101,11 @@ def move(
     """
     place = find_place(Asked(app, dsn, embedded, schema).over(ctx.obj))
     moved = asyncio.run(_move(place, origin, to, subscription, who(by)))
+    if as_json:
+        print_json(schema=place.schema, moved=[asdict(each) for each in moved])
+        return
     for each in moved:
-        typer.echo(_became(each, origin, to))
+        typer.echo(one_line(_became(each, origin, to)))
     if missing := [each.subscription for each in moved if not each.workers]:
         typer.echo(
             f"warning: generation {to} has no worker there for {', '.join(missing)}: until one comes, all others that are "

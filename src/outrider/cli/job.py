@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -154,8 +155,10 @@ def cancel(
     Example: [bold]outrider job cancel 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason "a test"[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema))
-    many = f"{len(job_ids)} jobs" if len(job_ids) > 1 else str(job_ids[0])
-    confirm(f"Cancel {many}?", "nothing was cancelled", yes=yes)
+    if not yes:
+        states = ", ".join(f"{number} {state}" for state, number in asyncio.run(_states(place, job_ids)).items())
+        many = f"{len(job_ids)} jobs" if len(job_ids) > 1 else str(job_ids[0])
+        confirm(f"Cancel {many} ({states})?", "nothing was cancelled", yes=False)
     act = partial(joblist.cancel, schema=place.schema, by=who(by), reason=reason)
     _tell(asyncio.run(_each(place, job_ids, act)), CANCELLED, fine=("cancelled", "cancelling", "done"), as_json=as_json)
 
@@ -206,6 +209,14 @@ async def _whole(place: Place, job_id: UUID) -> Listing:
     if not found.jobs:
         raise NoSuchJob(job_id, place.schema)
     return found
+
+
+async def _states(place: Place, job_ids: Sequence[UUID]) -> Counter[str]:
+    async with place.connect() as conn:
+        found = [await joblist.whole(conn, job_id, place.schema) for job_id in dict.fromkeys(job_ids)]
+    return Counter(job.state for each in found for job in each.jobs) + Counter(
+        {"not found": [each.jobs for each in found].count([])}
+    )
 
 
 async def _each(

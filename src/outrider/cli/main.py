@@ -13,6 +13,7 @@ from outrider.cli import (
     demo,
     dev,
     dlq,
+    doctor,
     event,
     generations,
     inbox,
@@ -26,7 +27,9 @@ from outrider.cli import (
     uninstall,
     worker,
 )
+from outrider.cli.words import safe
 from outrider.errors import OutriderError
+from outrider.outcome import mask
 from outrider.postgres.session import DatabaseError
 
 INTERRUPTED = 130
@@ -46,7 +49,7 @@ class Commands(TyperGroup):
 
 
 def fail(sentence: str) -> typer.Exit:
-    typer.echo(f"outrider: {sentence}", err=True)
+    typer.echo(f"outrider: {safe(mask(sentence))}", err=True)
     return typer.Exit(1)
 
 
@@ -63,6 +66,7 @@ cli.command("dev")(dev.dev)
 cli.command("init")(init.init)
 cli.command("worker")(worker.worker)
 cli.command("status")(status.status)
+cli.command("doctor")(doctor.doctor)
 cli.command("uninstall")(uninstall.uninstall)
 cli.add_typer(migrate.commands, name="migrate")
 cli.add_typer(event.commands, name="event")
@@ -99,6 +103,7 @@ def outrider(
     See what comes in, and did not:  [bold]outrider inbox[/]
     Make one event of many facts:    [bold]outrider rollup[/]
     See how everything is:           [bold]outrider status[/]
+    See what is wrong, and why:      [bold]outrider doctor[/]
     See an event's whole life:       [bold]outrider event[/]
     See and change subscriptions:    [bold]outrider subscription[/]
     See, cancel and hasten jobs:     [bold]outrider job[/]
@@ -106,6 +111,14 @@ def outrider(
     See and replay dead letters:     [bold]outrider dlq[/]
     Keep events readable:            [bold]outrider contracts[/]
     Take it out of a database:       [bold]outrider uninstall[/]
+
+    The database: --dsn, else the app's, else OUTRIDER_DSN, else the file that
+    OUTRIDER_DSN_FILE names, else dsn under \\[tool.outrider] in pyproject.toml.
+    The app: --app, else OUTRIDER_APP, else app under \\[tool.outrider].
+
+    Exit codes: 0 done; 1 refused or failed, with one sentence on stderr; 2 the
+    command line is wrong; 130 ended by Ctrl-C. Where a command has others, its
+    help says so.
     """
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from outrider.cli import alembic as revisions
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.words import tell
 from outrider.postgres import registration, schedules
 from outrider.postgres.generations import open_all
 from outrider.postgres.migrate import (
@@ -249,28 +250,28 @@ def _script(place: Place, after: int, phase: Phase) -> str:
 
 
 def _show(report: Report) -> None:
-    typer.echo(f'schema "{report.schema}" in database "{report.database}"')
+    tell(f'schema "{report.schema}" in database "{report.database}"')
     would = "would be " if report.dry_run else ""
     for step in report.applied:
         breaking = " (breaking: older code stops working)" if step.breaking and step.version > 1 else ""
-        typer.echo(f"  migration     {step.version:04} {step.name}: {would}applied{breaking}")
+        tell(f"  migration     {step.version:04} {step.name}: {would}applied{breaking}")
     for each in report.registered:
         partitions = "1 partition" if each.partitions == 1 else f"{each.partitions} partitions"
-        typer.echo(f"  subscription  {each.name}: {would}{each.outcome}, {partitions}")
+        tell(f"  subscription  {each.name}: {would}{each.outcome}, {partitions}")
         if each.surplus:
             types = " ".join(each.surplus)
-            typer.echo(
+            tell(
                 f"                it also wants {types}, which this code does not declare, so its workers take nothing "
                 f"from it; when no older code needs them: outrider subscription narrow {each.name} {types}"
             )
     for step in report.left:
-        typer.echo(f"  migration     {step.version:04} {step.name}: left; outrider migrate, when no older code runs")
+        tell(f"  migration     {step.version:04} {step.name}: left; outrider migrate, when no older code runs")
     if not report.applied and not report.left:
-        typer.echo(f"  up to date: version {known()[-1].version}")
+        tell(f"  up to date: version {known()[-1].version}")
     if report.refused:
-        typer.echo(f"  would be refused: {report.refused}")
+        tell(f"  would be refused: {report.refused}")
     if report.dry_run:
-        typer.echo("  nothing was changed (dry run)")
+        tell("  nothing was changed (dry run)")
 
 
 def _as_json(report: Report) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from outrider.app import Outrider
-from outrider.cli.find import find_app
+from outrider.cli.find import find_app, in_pyproject
 from outrider.config import Settings
 from outrider.errors import ConfigError
 from outrider.postgres.migrate import check_needed
@@ -30,7 +30,10 @@ AppOption = Annotated[
 DsnOption = Annotated[
     str | None,
     typer.Option(
-        "--dsn", metavar="DSN", help="The database, a URL or libpq string. Else the app's, else OUTRIDER_DSN."
+        "--dsn",
+        metavar="DSN",
+        help="The database, a URL or libpq string. Else the app's, else OUTRIDER_DSN, else the file that "
+        "OUTRIDER_DSN_FILE names, else dsn under \\[tool.outrider] in pyproject.toml.",
     ),
 ]
 EmbeddedOption = Annotated[bool, typer.Option("--embedded", help="The embedded Postgres in .outrider/pg, not a DSN.")]
@@ -81,7 +84,8 @@ class Place:
         """A session in which every statement is its own transaction. `migrated`: the schema has what this code needs."""
         if self.settings.dsn is None and not self.settings.embedded:
             raise ConfigError(
-                "no database: give --dsn or set OUTRIDER_DSN, or name an app that has one with --app; "
+                "no database: give --dsn, set OUTRIDER_DSN or OUTRIDER_DSN_FILE, write dsn under [tool.outrider] in "
+                "pyproject.toml, or name an app that has one with --app; "
                 "for development, --embedded runs one in .outrider/pg"
             )
         there = Outrider(dsn=self.settings.dsn, embedded=self.settings.embedded, schema=self.schema)
@@ -95,7 +99,7 @@ class Place:
 def find_place(asked: Asked) -> Place:
     app = find_app(asked.app)
     if app is None:
-        return Place(Settings.load(dsn=asked.dsn, embedded=asked.embedded or None, schema=asked.schema))
+        return Place(_somewhere(Settings.load(dsn=asked.dsn, embedded=asked.embedded or None, schema=asked.schema)))
     return Place(moved(app.settings, asked), app.subscriptions, app.schedules)
 
 
@@ -104,4 +108,11 @@ def moved(settings: Settings, asked: Asked) -> Settings:
     if asked.dsn or asked.embedded:
         listen_dsn = None if asked.embedded else Settings.load(dsn=asked.dsn).listen_dsn
         settings = replace(settings, dsn=asked.dsn, embedded=asked.embedded, listen_dsn=listen_dsn)
-    return replace(settings, schema=asked.schema) if asked.schema else settings
+    return _somewhere(replace(settings, schema=asked.schema) if asked.schema else settings)
+
+
+def _somewhere(settings: Settings) -> Settings:
+    """The database that pyproject.toml names, when nobody else names one."""
+    if settings.dsn is not None or settings.embedded:
+        return settings
+    return replace(settings, dsn=in_pyproject("dsn", "postgresql://localhost/shop"))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.cli.rollup import fields, span
 from outrider.cli.subscription import count, parked
-from outrider.cli.words import at, moment, one_line, roughly, say
+from outrider.cli.watch import Lines, Rates, Screen, watch
+from outrider.cli.words import at, moment, one_line, roughly
 from outrider.postgres.rollups import Rolling
 from outrider.postgres.status import Seen, Standing, Status
 from outrider.postgres.status import status as look
@@ -27,6 +31,8 @@ def status(
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
+    watching: Annotated[bool, typer.Option("--watch", help="Look again and again, with rates, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="With --watch: how often.")] = 2.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show the schema, every subscription, every rollup and every worker.
@@ -44,25 +50,30 @@ def status(
     Counts end at 10,000, and the log is looked at for a thousand numbers: an age
     of "?" means that it may owe something behind those.
 
+    With --watch also how fast: numbers drawn, numbers that each generation has
+    read, events of each stream, per second. On a terminal it stays in place; else
+    it prints one block, or with --json one line, for each look. It outlives an
+    outage of the database, and ends with 0 on Ctrl-C.
+
     Needs: a role that may read the schema. Changes nothing.
 
-    Example: [bold]outrider status --app shop:app[/]
+    Examples:
+
+      [bold]outrider status --app shop:app[/]
+      [bold]outrider status --app shop:app --watch[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema))
-    found = asyncio.run(_status(place))
-    orphans = {each.name for each in found.subscriptions if _orphaned(each, found, place)}
-    if as_json:
-        typer.echo(_as_json(found, orphans, place))
+    if watching:
+        with suppress(KeyboardInterrupt):
+            where = Lines(partial(_fields, place=place)) if as_json else Screen(partial(_view, place=place))
+            asyncio.run(watch(place, every, where))
         return
-    _tell(found)
-    if found.subscriptions:
-        _print(_subscriptions(found, orphans))
-    if any(each.streams for each in found.subscriptions):
-        _print(_streams(found))
-    if found.rollups:
-        _print(_rollups(found))
-    if found.workers:
-        _print(_workers(found))
+    found = asyncio.run(_status(place))
+    if as_json:
+        typer.echo(json.dumps(_fields(found, place), default=str, indent=2))
+        return
+    for each in _view(found, place=place):
+        Console().print(each, soft_wrap=isinstance(each, Text))
 
 
 async def _status(place: Place) -> Status:
@@ -70,28 +81,53 @@ async def _status(place: Place) -> Status:
         return await look(conn, place.schema)
 
 
-def _tell(found: Status) -> None:
+def _view(found: Status, rates: Rates | None = None, *, place: Place) -> Iterator[RenderableType]:
+    """`rates`: while it is watched."""
+    yield from _lines(found, rates)
+    if found.subscriptions:
+        yield _subscriptions(found, _orphans(found, place), rates)
+    if any(each.streams for each in found.subscriptions):
+        yield _streams(found, rates)
+    if found.rollups:
+        yield _rollups(found)
+    if found.workers:
+        yield _workers(found)
+
+
+def _lines(found: Status, rates: Rates | None) -> Iterator[Text]:
+    if rates is not None:
+        yield Text(at(found.read_at), style="dim")
     pending = f", pending: {', '.join(found.pending)} (outrider migrate)" if found.pending else ", up to date"
-    say(f"schema {found.schema}: version {found.version}{pending}", "yellow" if found.pending else "")
+    yield Text(f"schema {found.schema}: version {found.version}{pending}", style="yellow" if found.pending else "")
     if found.paused_at is not None:
-        say(
+        yield Text(
             f"everything is paused since {at(found.paused_at)}; to go on: outrider subscription resume --all",
-            "bold yellow",
+            style="bold yellow",
         )
     events = [each for each in found.subscriptions if each.kind != "job"]
     waiting, dead = (sum(getattr(each, name) for each in events) for name in ("parked", "dead"))
-    say(
-        f"{found.seq} numbers drawn; {_counted(len(found.subscriptions), 'subscription')}, {count(waiting)} parked and "
-        f"{count(dead)} dead events; {_counted(found.live, 'worker')}"
+    speed = "" if rates is None else f" ({rates.drawn} a second)"
+    yield Text(
+        f"{found.seq} numbers drawn{speed}; {_counted(len(found.subscriptions), 'subscription')}, "
+        f"{count(waiting)} parked and {count(dead)} dead events; {_counted(found.live, 'worker')}"
     )
     if found.jobs:
-        say(
+        yield Text(
             f"jobs: {', '.join(f'{count(number)} {state}' for state, number in found.jobs.items())} (outrider job list)"
         )
 
 
-def _subscriptions(found: Status, orphans: set[str]) -> Table:
-    table = _table("subscription", "state", "lag", "oldest owed", "parked", "dead", "generations")
+def _subscriptions(found: Status, orphans: set[str], rates: Rates | None) -> Table:
+    table = _table(
+        "subscription",
+        "state",
+        "lag",
+        *["read/s"] * (rates is not None),
+        "oldest owed",
+        "parked",
+        "dead",
+        "generations",
+    )
     for each in found.subscriptions:
         states = list(tell_states(each, found, orphaned=each.name in orphans))
         generations = "\n".join(
@@ -101,21 +137,25 @@ def _subscriptions(found: Status, orphans: set[str]) -> Table:
         if each.event_types == []:
             generations = _counted(sum(worker.serves(each.name) for worker in found.workers), "worker")
         style = "yellow" if states not in (["running"], ["reader"]) else "red" if each.dead else ""
+        speed = (
+            [] if rates is None else ["\n".join(rates.read(each.name, place.generation) for place in each.positions)]
+        )
         row = (
-            one_line(each.name), "\n".join(states), "" if each.event_types == [] else str(each.lag),
+            one_line(each.name), "\n".join(states), "" if each.event_types == [] else str(each.lag), *speed,
             _oldest(each, found.read_at), parked(each), count(each.dead), generations,
         )  # fmt: skip
         table.add_row(*map(Text, row), style=style)
     return table
 
 
-def _streams(found: Status) -> Table:
-    table = _table("stream", "of", "position", "events", "moved", "refused")
+def _streams(found: Status, rates: Rates | None) -> Table:
+    table = _table("stream", "of", "position", "events", *["events/s"] * (rates is not None), "moved", "refused")
     for each in found.subscriptions:
         for stream in each.streams:
             way = "written by" if each.kind == "relay" else "read by"
+            speed = [] if rates is None else [rates.moved(each.name, stream.name)]
             row = (
-                one_line(stream.name), f"{way} {one_line(each.name)}", one_line(stream.place), str(stream.events),
+                one_line(stream.name), f"{way} {one_line(each.name)}", one_line(stream.place), str(stream.events), *speed,
                 f"{roughly(found.read_at - stream.moved_at)} ago", "" if each.kind == "relay" else count(stream.refused),
             )  # fmt: skip
             table.add_row(*map(Text, row), style="red" if stream.refused else "")
@@ -202,12 +242,16 @@ def _orphaned(each: Standing, found: Status, place: Place) -> bool | None:
     return each.context == place.settings.context and not declared and not served
 
 
-def _as_json(found: Status, orphans: set[str], place: Place) -> str:
-    answer = asdict(found)
+def _orphans(found: Status, place: Place) -> set[str]:
+    return {each.name for each in found.subscriptions if _orphaned(each, found, place)}
+
+
+def _fields(found: Status, place: Place) -> dict[str, Any]:
+    answer, orphans = asdict(found), _orphans(found, place)
     for each in answer["subscriptions"]:
         each["orphaned"] = None if place.subscriptions is None else each["name"] in orphans
     answer["rollups"] = [fields(each) for each in found.rollups]
-    return json.dumps(answer, default=str, indent=2)
+    return answer
 
 
 def _table(*columns: str) -> Table:
@@ -215,10 +259,6 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
-
-
-def _print(table: Table) -> None:
-    Console().print(table)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -10,8 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from outrider.cli.bulk import print_json
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.words import one_line
 from outrider.errors import SubscriptionRefused
 from outrider.postgres import subscriptions
 from outrider.postgres.orphans import orphaned
@@ -55,15 +58,15 @@ def show(
         table.add_column(column, overflow="fold", no_wrap=column in ("lag", "parked", "dead", "workers"))
     for each, orphan in rows:
         state = ["paused"] * (each.paused_at is not None) + ["orphaned"] * bool(orphan)
-        events = "all" if each.event_types is None else "\n".join(each.event_types)
-        kind = f"{each.kind} of {each.context}"
+        events = "all" if each.event_types is None else "\n".join(map(one_line, each.event_types))
+        kind = f"{each.kind} of {one_line(each.context)}"
         if each.kind != "job":
             kind += f"\norder {each.order}" + f" × {each.partitions}" * (each.partitions > 1)
-        table.add_row(
-            each.name, events, kind, "" if each.event_types == [] else str(each.lag), parked(each),
+        row = (
+            one_line(each.name), events, kind, "" if each.event_types == [] else str(each.lag), parked(each),
             count(each.dead), str(each.workers), ", ".join(state),
-            style="yellow" if state else None,
         )  # fmt: skip
+        table.add_row(*map(Text, row), style="yellow" if state else None)
     Console().print(table)
 
 
@@ -75,6 +78,7 @@ def pause(
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let nobody take from a subscription, or with --all from any.
 
@@ -86,7 +90,11 @@ def pause(
     Example: [bold]outrider subscription pause billing.invoice[/]
     """
     _one_or_all(name, everything)
-    asyncio.run(_pause(find_place(Asked(app, dsn, embedded, schema)), name))
+    place = find_place(Asked(app, dsn, embedded, schema))
+    asyncio.run(_pause(place, name))
+    if as_json:
+        print_json(schema=place.schema, subscription=name, paused=True)
+        return
     said = f"{name} is" if name else "all subscriptions are"
     typer.echo(f"{said} paused; to go on: outrider subscription resume {name or '--all'}")
 
@@ -99,6 +107,7 @@ def resume(
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Take from a paused subscription again, from where it stopped; with --all, undo pause --all.
 
@@ -110,11 +119,16 @@ def resume(
     Example: [bold]outrider subscription resume billing.invoice[/]
     """
     _one_or_all(name, everything)
-    held_back = asyncio.run(_resume(find_place(Asked(app, dsn, embedded, schema)), name))
-    typer.echo(
-        f"{name} goes on" if name else "all subscriptions go on" + (f", except {held_back}" if held_back else "")
-    )
-    if name and held_back:
+    place = find_place(Asked(app, dsn, embedded, schema))
+    still, everything_paused = asyncio.run(_resume(place, name))
+    if as_json:
+        print_json(
+            schema=place.schema, subscription=name, paused=False, still_paused=still, all_paused=everything_paused
+        )
+        return
+    except_for = f", except {', '.join(map(one_line, still))}" if still else ""
+    typer.echo(f"{name} goes on" if name else f"all subscriptions go on{except_for}")
+    if name and everything_paused:
         typer.echo("but everything is paused; to go on: outrider subscription resume --all", err=True)
 
 
@@ -127,6 +141,7 @@ def rename(
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Give a subscription the name that it has in the new code.
 
@@ -138,7 +153,11 @@ def rename(
 
     Example: [bold]outrider subscription rename billing.invoice billing.send_invoice[/]
     """
-    moved = asyncio.run(_rename(find_place(Asked(app, dsn, embedded, schema)), old, new, force=force))
+    place = find_place(Asked(app, dsn, embedded, schema))
+    moved = asyncio.run(_rename(place, old, new, force=force))
+    if as_json:
+        print_json(schema=place.schema, old=old, new=new, receipts=moved)
+        return
     typer.echo(f"{old} is now {new}; {moved} receipts moved with it")
 
 
@@ -146,23 +165,30 @@ def rename(
 def narrow(
     name: Name,
     types: Annotated[list[str], typer.Argument(metavar="TYPE...", help="Event types that it shall no longer want.")],
-    force: Annotated[bool, typer.Option("--force", help="Lose what it has not read of them.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Lose what it has not read of them. Needs --yes.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --force: I know what is lost.")] = False,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Take event types from a subscription whose code no longer handles them.
 
     Registration only adds types: during a deploy old code may still need them,
     and a worker takes nothing while types are wanted that its code does not know.
-    Refused while unread or parked events of these types would be lost.
+    Refused while unread or parked events of these types would be lost: --force
+    --yes loses the unread ones.
 
     Needs: a role that owns the schema.
 
     Example: [bold]outrider subscription narrow billing.invoice orders.cancelled[/]
     """
-    lost = asyncio.run(_narrow(find_place(Asked(app, dsn, embedded, schema)), name, types, force=force))
+    place = find_place(Asked(app, dsn, embedded, schema))
+    lost = asyncio.run(_narrow(place, name, types, force=force and yes))
+    if as_json:
+        print_json(schema=place.schema, subscription=name, types=types, lost=lost)
+        return
     typer.echo(
         f"{name} no longer wants {', '.join(types)}" + (f"; lost with them: {lost} unread events" if lost else "")
     )
@@ -177,6 +203,7 @@ def retire(
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
     schema: SchemaOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a subscription whose code is gone.
 
@@ -189,8 +216,12 @@ def retire(
     """
     place = find_place(Asked(app, dsn, embedded, schema))
     lost = asyncio.run(_retire(place, name, force=force, yes=yes))
+    declared = bool(place.subscriptions) and name in [each.name for each in place.subscriptions or ()]
+    if as_json:
+        print_json(schema=place.schema, subscription=name, lost=asdict(lost), still_declared=declared)
+        return
     typer.echo(f"{name} is retired" + (f"; lost with it: {lost}" if lost.waiting or lost.dead else ""))
-    if place.subscriptions and name in [each.name for each in place.subscriptions]:
+    if declared:
         typer.echo(
             f"the app still declares {name}: its next migrate or worker makes it anew, with what comes after that"
         )
@@ -211,14 +242,13 @@ async def _pause(place: Place, name: str | None) -> None:
         await subscriptions.pause(conn, name, place.schema)
 
 
-async def _resume(place: Place, name: str | None) -> str:
-    """What is paused all the same."""
+async def _resume(place: Place, name: str | None) -> tuple[list[str], bool]:
+    """What is paused all the same: by its name, and with everything."""
     async with place.connect() as conn:
         await subscriptions.resume(conn, name, place.schema)
-        if name is not None:
-            return "all" if await subscriptions.all_paused(conn, place.schema) else ""
-        paused = [each.name for each in await subscriptions.overview(conn, place.schema) if each.paused_at is not None]
-        return ", ".join(paused)
+        there = await subscriptions.overview(conn, place.schema)
+        still = [each.name for each in there if each.paused_at is not None]
+        return still, await subscriptions.all_paused(conn, place.schema)
 
 
 async def _rename(place: Place, old: str, new: str, *, force: bool) -> int:

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.cli.words import one_line
+from outrider.cli.words import one_line, tell
 from outrider.postgres.uninstall import Survey, UninstallRefused, refuse, survey
 from outrider.postgres.uninstall import uninstall as remove
 
@@ -103,39 +104,39 @@ class _Answer:
         if self._json:
             self._print(installed=False, dropped=False)
         else:
-            typer.echo(
-                f'nothing to do: Outrider is not installed in the schema "{self._known["schema"]}" of this database'
-            )
+            tell(f'nothing to do: Outrider is not installed in the schema "{self._known["schema"]}" of this database')
 
     def survey(self, found: Survey, reasons: list[str]) -> None:
         if self._json:
             self._print(installed=True, dropped=False, refused=reasons, **asdict(found))
             return
-        typer.echo('schema "{schema}" in database "{database}"'.format(**self._known) + f", version {found.version}")
-        typer.echo(f"  events in the log: {found.events}; receipts of what was handled: {found.receipts}")
+        tell('schema "{schema}" in database "{database}"'.format(**self._known) + f", version {found.version}")
+        tell(f"  events in the log: {found.events}; receipts of what was handled: {found.receipts}")
         if found.publishing:
-            typer.echo(f"  open transactions that may have published more: {found.publishing}")
+            tell(f"  open transactions that may have published more: {found.publishing}")
         for name in found.mentions:
-            typer.echo(f"  names the schema, stays, and may fail from then on: {name}")
+            tell(f"  names the schema, stays, and may fail from then on: {name}")
         if found.subscriptions:
             table = Table("subscription", "unread", "parked", "dead")
             for each in found.subscriptions:
                 style = "yellow" if each else None
-                table.add_row(each.name, str(each.unread), str(each.parked), str(each.dead), style=style)
+                table.add_row(
+                    Text(one_line(each.name)), str(each.unread), str(each.parked), str(each.dead), style=style
+                )
             Console().print(table)
         for rollup in found.rollups:
-            typer.echo(f"  rollup: {one_line(rollup)}")
+            tell(f"  rollup: {rollup}")
         if self._known["dry_run"]:
             for reason in reasons:
-                typer.echo(f"would be refused: {reason}")
-            typer.echo("nothing was changed (dry run)")
+                tell(f"would be refused: {reason}")
+            tell("nothing was changed (dry run)")
 
     def dropped(self, lost: Survey) -> None:
         if self._json:
             self._print(installed=True, dropped=True, refused=[], **asdict(lost))
             return
         owed = ", ".join(str(each) for each in (*lost.subscriptions, *lost.rollups) if each)
-        typer.echo(
+        tell(
             'Outrider is gone from the schema "{schema}"'.format(**self._known) + f"; lost with it: {owed}" * bool(owed)
         )
 

@@ -1,0 +1,375 @@
+"""What the measurements of a doctor mean, and what to do about each. Decides without I/O; docs/runbook.md says more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from outrider.ops.finding import Finding, critical, note, ok, warning
+from outrider.postgres.examine import (
+    MOST,
+    PATIENCE,
+    Cron,
+    Failing,
+    Holder,
+    Overdue,
+    Right,
+    Segments,
+    Server,
+    Settled,
+    Sharing,
+    Tuples,
+)
+from outrider.postgres.session import OLDEST
+from outrider.postgres.status import Standing, Status
+
+LONG, TOO_LONG = timedelta(minutes=5), timedelta(hours=1)
+XIDS = 10_000_000
+DEAD, DEAD_SHARE = 10_000, 0.2
+AHEAD = 2
+QUEUE, QUEUE_FULL = 0.25, 0.5
+CLOCK = 1.0
+KEPT = timedelta(days=45)
+MANY, TOO_MANY = 5_000_000, 20_000_000
+ENDLESS = 1_000_000
+"""Numbers in the last segment, after which it is late to end it: what is in it is read once."""
+SLOW, SLOW_FOR = 0.5, timedelta(minutes=10)
+STARTING = timedelta(seconds=15)
+"""A worker that is younger may not have been seen twice."""
+SHOWN, RIGHTS_SHOWN = 5, 20
+
+
+def judge_server(server: Server, sent: datetime, received: datetime) -> Iterator[Finding]:
+    """`sent` and `received`: by the clock of this machine, before and after the server was asked."""
+    if server.version_number < OLDEST * 10_000:
+        yield critical("server", f"Postgres {server.version}", f"upgrade it: Outrider needs {OLDEST} or newer")
+    else:
+        yield ok("server", f"Postgres {server.version}")
+    yield _clock(server.now, sent, received)
+    share = f"the queue of notifications is {server.queue:.0%} full"
+    if server.queue >= QUEUE:
+        judge = critical if server.queue >= QUEUE_FULL else warning
+        yield judge(
+            "notify_queue",
+            share,
+            "a session that has said LISTEN keeps a transaction open: end it (see transactions). When the queue is full, "
+            "every transaction that publishes fails; OUTRIDER_NOTIFY=off keeps publishing, and workers poll",
+        )
+    else:
+        yield ok("notify_queue", share)
+    used = f"{server.connections} of {server.most_connections} connections are taken"
+    if server.connections > 0.9 * server.most_connections:
+        yield warning("connections", used, "put a pooler in between, or raise max_connections")
+    else:
+        yield ok("connections", used)
+    if not server.sees_all:
+        yield note(
+            "rights",
+            "this role does not see the transactions of other roles: long ones may be missing below",
+            "grant pg_read_all_stats, or pg_monitor, to it",
+        )
+
+
+def _clock(now: datetime, sent: datetime, received: datetime) -> Finding:
+    """Whatever lies between question and answer may be the wire's."""
+    behind, ahead = (sent - now).total_seconds(), (now - received).total_seconds()
+    if max(behind, ahead) > CLOCK:
+        return warning(
+            "clock",
+            f"the clocks of this machine and of the server differ by {max(behind, ahead):.1f} s",
+            "let both keep time with NTP: Outrider counts by the server's clock, your logs and traces do not",
+        )
+    return ok("clock", f"the clocks differ by less than {CLOCK:.0f} s")
+
+
+def judge_holders(holders: Sequence[Holder], sees_all: bool) -> Iterator[Finding]:
+    """`sees_all`: else those of other roles are not among them."""
+    bad = [each for each in holders if (each.since or timedelta()) >= LONG or (each.xids or 0) > XIDS]
+    for each in bad[:SHOWN]:
+        what = "writes" if each.writes else "holds a snapshot"
+        aged = (each.xids or 0) > XIDS
+        age = [_span(each.since)] if each.since else []
+        age += [f"{each.xids:,} transactions"] if aged else []
+        match each.kind:
+            case "slot":
+                advice = f"dead rows cannot be removed meanwhile; if nobody needs it any more: {each.ends}"
+            case "prepared":
+                advice = f"its events come only when it ends: commit prepared, or {each.ends}"
+            case "batch":
+                advice = (
+                    "a worker's own batch, whose handler hangs or is slow: what it took waits, and nobody else takes it; "
+                    f"to end it, so that it is tried again: {each.ends}"
+                )
+            case _ if each.writes:
+                advice = f"its events come only when it ends; to end it: {each.ends}"
+            case _:
+                advice = f"dead rows cannot be removed meanwhile; to end it: {each.ends}"
+        judge = critical if aged or (each.since or timedelta()) >= TOO_LONG else warning
+        yield judge("transactions", f"{each.who} {what} for {' and '.join(age)}", advice)
+    if len(bad) > SHOWN:
+        yield warning("transactions", f"and {len(bad) - SHOWN} more like these", "the same")
+    if not bad:
+        oldest = max((each.since for each in holders if each.since), default=None)
+        if oldest is None:
+            yield ok("transactions", "none is open" if sees_all else "none of this role's own is open")
+        else:
+            yield ok(
+                "transactions", f"the oldest{'' if sees_all else ' that this role sees'} is open for {_span(oldest)}"
+            )
+
+
+def judge_overdue(overdue: Sequence[Overdue]) -> Iterator[Finding]:
+    for each in overdue:
+        number = counted(each.rows, "job" if each.kind == "job" else "event", MOST)
+        yield warning(
+            "overdue",
+            f"{each.subscription}: {number} should have had {'its' if each.rows == 1 else 'their'} turn, the oldest "
+            f"since {each.since:%Y-%m-%d %H:%M}",
+            "its workers are missing, busy or stuck: outrider status says which; more slots or partitions if they are busy",
+        )
+    if not overdue:
+        yield ok("overdue", "nothing that is owed is past its time")
+
+
+def judge_settled(pages: Sequence[Settled]) -> Iterator[Finding]:
+    if not pages:
+        yield ok("latency", "no receipts of the last day")
+        return
+    told = f"from publish to receipt at the slow end (p99): {_seconds(pages[0].seconds)}"
+    if all(each.seconds > SLOW for each in pages) and pages[-1].ago >= SLOW_FOR:
+        yield warning(
+            "latency",
+            f"{told}, and above {_seconds(SLOW)} for {_span(pages[-1].ago)}",
+            "faster handlers or more partitions; if it is the database that is busy, relay to a broker (docs/relay.md)",
+        )
+    else:
+        yield ok("latency", f"{told}, not for long" if pages[0].seconds > SLOW else told)
+
+
+def judge_tuples(tables: Sequence[Tuples]) -> Iterator[Finding]:
+    bad = [each for each in tables if each.dead > DEAD and each.dead > DEAD_SHARE * each.live]
+    for each in bad[:SHOWN]:
+        when = f"last vacuumed {each.vacuumed_at:%Y-%m-%d %H:%M}" if each.vacuumed_at else "never vacuumed"
+        yield warning(
+            "dead_tuples",
+            f"{each.table}: {each.dead:,} dead rows beside {each.live:,} live ones, {when}",
+            "look for what holds vacuum back (transactions); else let autovacuum run more often on it",
+        )
+    if not bad:
+        yield ok("dead_tuples", f"at most {max((each.dead for each in tables), default=0):,} in a table")
+
+
+def judge_segments(segments: Segments, now: datetime) -> Iterator[Finding]:
+    if not segments.segments:
+        yield critical(
+            "segments",
+            "the log has no segments: nothing can be published",
+            "attach them again: alter table … attach partition (docs/runbook.md)",
+        )
+    elif segments.last_begins is not None and (segments.in_last or segments.seq >= segments.last_begins):
+        judge = critical if segments.seq - segments.last_begins >= ENDLESS else warning
+        yield judge(
+            "segments",
+            f"events go into the last segment, which has no end: {counted(segments.in_last, 'event', MOST)} "
+            f"{'is' if segments.in_last == 1 else 'are'} in it, from {segments.last_begins:,} on",
+            "end it and make segments after it (docs/runbook.md): until then old events cannot be removed from it",
+        )
+    elif segments.ahead < AHEAD:
+        yield warning(
+            "segments",
+            f"{counted(segments.ahead, 'segment')} ahead",
+            "make more before they are needed (docs/runbook.md)",
+        )
+    else:
+        yield ok("segments", f"{segments.ahead} segments ahead")
+    numbers = segments.numbers or 0
+    told = f"about {counted(numbers, 'event')} in the log"
+    if numbers > TOO_MANY:
+        yield warning("growth", told, "relay to a broker (docs/relay.md), and remove old segments")
+    elif numbers > MANY:
+        yield note("growth", told, "see that segments are ahead, and remove old ones")
+    else:
+        yield ok("growth", told)
+    if segments.oldest_at is not None and now - segments.oldest_at > KEPT:
+        yield note(
+            "retention",
+            f"the oldest event is {(now - segments.oldest_at).days} days old",
+            "nothing removes old events by itself: drop segments that every cursor has passed, or keep them on purpose",
+        )
+    else:
+        yield ok("retention", f"no event is older than {KEPT.days} days")
+
+
+def judge_rights(rights: Sequence[Right]) -> Iterator[Finding]:
+    for each in rights[:RIGHTS_SHOWN]:
+        told = f"{each.who} may {each.may}: {each.why}"
+        if each.grave:
+            yield warning("privileges", told, "revoke it; the guide lists the grants that suffice (Roles)")
+        else:
+            yield note("privileges", told, "nothing, if it is meant; else take it from that role")
+    if len(rights) > RIGHTS_SHOWN:
+        yield warning("privileges", f"and {len(rights) - RIGHTS_SHOWN} more like these", "revoke them")
+    if not rights:
+        yield ok("privileges", "nobody but the owner may change what must not change")
+
+
+def judge_sharing(sharing: Sharing) -> Iterator[Finding]:
+    if len(sharing.contexts) > 1 and sharing.roles:
+        yield note(
+            "sharing",
+            f"the contexts {', '.join(sharing.contexts)} share this schema: {', '.join(sharing.roles)} may move the cursors "
+            "of all of them",
+            "nothing, if they trust each other; else a schema for each, with roles of its own, and relays between them",
+        )
+
+
+def judge_cron(cron: Cron) -> Iterator[Finding]:
+    rollups = counted(cron.by_cron + cron.by_workers, "rollup")
+    match cron.state:
+        case "INSTALLED" if cron.by_cron:
+            yield ok("pg_cron", f"ticks {cron.by_cron} of {rollups}")
+        case "INSTALLED":
+            yield ok("pg_cron", f"is there, and no rollup uses it: workers tick {rollups}")
+        case _ if cron.by_cron:
+            yield warning(
+                "pg_cron",
+                f"should tick {counted(cron.by_cron, 'rollup')}, and is not there ({cron.state}): workers tick meanwhile",
+                "create extension pg_cron, then outrider rollup install; or install with workers as the scheduler",
+            )
+        case state:
+            yield ok("pg_cron", f"{state}: workers tick {rollups}")
+
+
+def judge_standing(
+    found: Status,
+    unread: Mapping[str, datetime],
+    failing: Mapping[str, Failing],
+    context: str,
+    declared: set[str] | None,
+    polls: bool = False,
+) -> Iterator[Finding]:
+    """`declared`: the subscriptions of the app, which speaks for that context; None without an app. `polls`: workers poll on
+    purpose."""
+    if found.pending:
+        yield warning("schema", f"migrations are pending: {', '.join(found.pending)}", "run outrider migrate")
+    else:
+        yield ok("schema", f"version {found.version}, up to date")
+    if found.paused_at is not None:
+        yield warning(
+            "paused",
+            f"everything is paused since {found.paused_at:%Y-%m-%d %H:%M}",
+            "outrider subscription resume --all",
+        )
+    for each in found.subscriptions:
+        served = any(worker.live and each.name in worker.subscriptions for worker in found.workers)
+        if declared is not None and each.context == context and each.name not in declared and not served:
+            yield warning(
+                "orphans",
+                f"{each.name} is registered, and the app does not declare it: {counted(each.lag, 'number')} of the log "
+                f"{'waits' if each.lag == 1 else 'wait'} for it",
+                f"outrider subscription rename {each.name} NEW if it has another name now, else "
+                f"outrider subscription retire {each.name}",
+            )
+        else:
+            yield from _of_workers(each, found, failing.get(each.name))
+        yield from _of_generations(each, found)
+        owed_since = unread.get(each.name)
+        still = each.paused_at is not None or found.paused_at is not None
+        if owed_since is not None and found.read_at - owed_since > PATIENCE and each.kind != "reader" and not still:
+            yield warning(
+                "lag",
+                f"{each.name} has not read an event of {_span(found.read_at - owed_since)} ago; "
+                f"{counted(each.lag, 'number')} {'is' if each.lag == 1 else 'are'} ahead of it",
+                "its workers are missing, busy or stuck: outrider status says which; see transactions, latency",
+            )
+        if each.paused_at is not None:
+            yield note(
+                "paused",
+                f"{each.name} is paused since {each.paused_at:%Y-%m-%d %H:%M}",
+                f"outrider subscription resume {each.name}",
+            )
+        if each.dead:
+            yield note(
+                "dead_letters",
+                f"{each.name} has {counted(each.dead, 'dead letter', MOST)}",
+                f"outrider dlq list --subscription {each.name}",
+            )
+    yield from _listening(found, polls)
+
+
+def _of_workers(each: Standing, found: Status, failing: Failing | None) -> Iterator[Finding]:
+    if "no_worker" in each.states:
+        if not found.live and each.waiting_since is not None:
+            yield critical(
+                "workers",
+                f"nobody serves {each.name}, for which something waits since {each.waiting_since:%Y-%m-%d %H:%M}: there "
+                "is no worker at all",
+                "start one: outrider worker",
+            )
+        else:
+            yield warning("workers", f"nobody serves {each.name}", "start a worker for it: outrider worker")
+    if "unable" in each.states:
+        yield warning(
+            "workers", f"the workers of {each.name} do not know all its event types", "deploy the code that does"
+        )
+    if "breaker" in each.states:
+        again = f"outrider subscription resume {each.name} closes it at once"
+        if failing is None:
+            told, advice = "all its events fail", f"its workers' logs say why; {again}"
+        else:
+            told = f"all its events fail, last with {failing.code}: {failing.message}"
+            advice = f"outrider event show {failing.event_id} says more; when the cause is gone, {again}"
+        yield warning("workers", f"the breaker of {each.name} is open: {told}", advice)
+
+
+def _of_generations(each: Standing, found: Status) -> Iterator[Finding]:
+    """Orphaned: its own workers are gone. Those of others adopt it, if there are any."""
+    for place in each.positions:
+        own = any(worker.serves(each.name) and worker.generation == place.served_by for worker in found.workers)
+        if not place.generation or own or each.kind == "reader":
+            continue
+        behind = counted(place.lag, "number")
+        told = f"generation {place.generation} of {each.name} has no worker of its own, and is {behind} behind"
+        if place.workers:
+            yield note(
+                "generations", f"{told}; others serve it", "nothing: it is folded when it has nothing left to read"
+            )
+        else:
+            yield warning(
+                "generations", f"{told}; nobody serves it", "start a worker, of any generation: it adopts what is left"
+            )
+
+
+def _listening(found: Status, polls: bool) -> Iterator[Finding]:
+    deaf = [each for each in found.workers if each.live and not each.listening]
+    if polls and deaf:
+        yield ok("workers", f"{found.live} at work, {len(deaf)} of them poll")
+    elif any(found.read_at - each.started_at > STARTING for each in deaf):
+        yield warning(
+            "workers",
+            f"{len(deaf)} of {counted(found.live, 'worker')} {'is' if len(deaf) == 1 else 'are'} not woken by pokes, and "
+            f"{'polls' if len(deaf) == 1 else 'poll'}",
+            "see listener; their logs say why (listener_down)",
+        )
+    elif deaf:
+        yield ok("workers", f"{found.live} at work, {len(deaf)} of them just started")
+    elif found.live:
+        yield ok("workers", f"{found.live} at work, all woken by pokes")
+
+
+def counted(number: int, noun: str, most: int | None = None) -> str:
+    """`most`: where counting ended."""
+    more = " or more" * (most is not None and number >= most)
+    return f"{number:,}{more} {noun}" + "s" * (number != 1)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _span(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    for most, unit, size in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if seconds < most:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds // 86_400:.0f} days"
