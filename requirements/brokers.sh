@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees to it that redis-server, nats-server and node are there, for make test and make faults. The tests start servers
+# Sees to it that redis-server, nats-server, pgbouncer and node are there, for make test and make faults. The tests start servers
 # of their own on free ports: those that Debian would start with a first installation are not started.
 set -eu
 
@@ -23,14 +23,15 @@ look() {
     packages=
     need redis-server redis-server
     need nats-server nats-server
+    need pgbouncer pgbouncer
     need "node nodejs" nodejs
 }
 
 give_up() {
     echo "The tests need$missing, and $1. Install what is missing, then run this again:" >&2
     echo "    Debian, Ubuntu  apt-get install$packages   (as root)" >&2
-    echo "    macOS           brew install redis nats-server node" >&2
-    echo "    elsewhere       redis-server 7 or newer from redis.io, nats-server 2.9 or newer from nats.io," >&2
+    echo "    macOS           brew install redis nats-server pgbouncer node" >&2
+    echo "    elsewhere       redis-server 7 or newer from redis.io, nats-server 2.9 or newer from nats.io, pgbouncer," >&2
     echo "                    Node 18 or newer from nodejs.org, each in a folder of PATH" >&2
     exit 1
 }

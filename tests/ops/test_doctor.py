@@ -19,10 +19,9 @@ from psycopg.conninfo import make_conninfo
 from tests.brokers import HOST, NatsServer, RedisServer, free_port
 from tests.dispatch.shop import Placed, opened
 from tests.dispatch.test_generations import working
-from tests.postgres.test_listen import Pooler
+from tests.pgbouncer import PgBouncer
 from tests.postgres.test_status import worker
 from tests.postgres.test_story import later, never, published
-from tests.proxy import Proxy, Wire
 
 from outrider import Outrider
 from outrider.ops import doctor, judge
@@ -163,22 +162,14 @@ async def test_connections_run_out(fragile: str) -> None:
 
 
 async def test_a_pooler_that_swallows_pokes(fragile: str) -> None:
-    with Pooler(fragile) as pooler:
+    with PgBouncer(fragile, "transaction") as pooler:
         found = only((await ask(pooler.dsn))["listener"])
     assert "test poke did not arrive" in found.found
     assert "OUTRIDER_LISTEN_DSN" in found.advice
 
 
-class Keeper(Proxy):
-    """Like a pooler in session mode: it greets with a process number of its own."""
-
-    def _heard_server(self, wire: Wire, messages: list[tuple[str, bytes]]) -> bytes:
-        greeted = [(k, m[:5] + b"\0\0\0\7" + m[9:] if k == "K" else m) for k, m in messages]
-        return super()._heard_server(wire, greeted)
-
-
 async def test_a_pooler_that_keeps_sessions(fragile: str) -> None:
-    with Keeper(fragile) as pooler:
+    with PgBouncer(fragile, "session") as pooler:
         assert "through a pooler" in only((await ask(pooler.dsn))["listener"], Severity.note).found
 
 

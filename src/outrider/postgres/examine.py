@@ -209,11 +209,10 @@ def same_server(conn: AsyncSession) -> str:
 
 
 async def pooled(dsn: str) -> bool:
-    """Whether somebody stands between us and the server: then the server's process is not the one that greeted us."""
+    """Whether somebody stands between us and the server."""
     conn = await session.connect(dsn, autocommit=True, name="outrider doctor")
     async with conn:
-        cursor = await conn.execute("select pg_backend_pid()")
-        return await cursor.fetchone() != (conn.info.backend_pid,)
+        return conn.pooled
 
 
 async def hears(dsn: str, schema: str, deadline: float) -> str | None:

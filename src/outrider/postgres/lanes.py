@@ -83,6 +83,8 @@ class Lanes:
         return conn
 
     async def _reset(self, conn: AsyncConnection[Any]) -> bool:
+        if getattr(conn, "pooled", False):
+            return True
         try:
             await conn.execute(_RESET)
             await conn.execute(_GUARDS, {"idle": self._idle_ms})
@@ -100,9 +102,10 @@ class Lanes:
             if not self._prepares:
                 conn.prepare_threshold = None
             await tenant.capture(conn)
-            await conn.execute(_GUARDS, {"idle": self._idle_ms})
-            with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
-                await conn.execute(_WATCH)
+            if not conn.pooled:  # else they would be somebody else's settings
+                await conn.execute(_GUARDS, {"idle": self._idle_ms})
+                with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
+                    await conn.execute(_WATCH)
         except BaseException:  # whoever waited for it has gone
             conn.pgconn.finish()
             raise

@@ -12,11 +12,24 @@ from outrider.errors import DatabaseUnavailable
 from outrider.postgres import session
 
 
+async def _look_behind(conn: session.AsyncSession) -> None:
+    assert isinstance(conn, session.Wire)
+    await conn.set_autocommit(True)
+    await conn.look_behind()
+    await conn.set_autocommit(False)
+
+
 class Pool:
     def __init__(self, dsn: str, size: int) -> None:
         self._dsn = dsn
         self._pool = AsyncConnectionPool[session.AsyncSession](
-            dsn, connection_class=session.Wire, min_size=0, max_size=size, open=False, name="outrider"
+            dsn,
+            connection_class=session.Wire,
+            configure=_look_behind,
+            min_size=0,
+            max_size=size,
+            open=False,
+            name="outrider",
         )
 
     async def __aenter__(self) -> Self:

@@ -20,6 +20,9 @@ from outrider.outcome import conceal, mask
 OLDEST = 15
 CONNECT_TIMEOUT = 10
 
+# What was prepared in one session of the server is unknown, or something else, in that to which a pooler takes the next
+# transaction: at worst another statement with as many parameters would be run in its place.
+_WHO = "select pg_backend_pid()"
 _MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 
 AsyncSession = AsyncConnection[Any]
@@ -46,33 +49,54 @@ def cancellable() -> Iterator[None]:
 class Wire(AsyncConnection[Any]):
     """A session that breaks while it is cancelled (psycopg then waits for the server's last word) says `cancelled`."""
 
+    pooled = False
+    """A pooler is in between: the next transaction may be in another session of the server."""
+
+    async def look_behind(self) -> None:
+        """A pooler greets in its own name. In autocommit mode."""
+        cursor = await self.execute(_WHO, prepare=False)
+        self.pooled = await cursor.fetchone() != (self.info.backend_pid,)
+        if self.pooled:
+            self.prepare_threshold = None
+
     async def wait(self, gen: PQGen[RV], *timing: Any, **timings: Any) -> RV:
         with cancellable():
             return await super().wait(gen, *timing, **timings)
 
 
-async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider") -> AsyncSession:
+async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider") -> Wire:
     """A new session on a usable server; `name` is its application_name, unless the DSN has one."""
     try:
-        conn = await Wire.connect(_with_timeout(dsn), autocommit=autocommit, fallback_application_name=name)
+        conn = await Wire.connect(_with_timeout(dsn), autocommit=True, fallback_application_name=name)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
     try:
         check_server(conn)
-    except DatabaseUnavailable:
+        await conn.look_behind()
+        await conn.set_autocommit(autocommit)
+    except psycopg.Error as error:
         await conn.close()
+        raise explain(error, dsn) from error
+    except BaseException:
+        conn.pgconn.finish()
         raise
     return conn
 
 
 def connect_sync(dsn: str, *, autocommit: bool = False) -> Session:
     try:
-        conn = Connection.connect(_with_timeout(dsn), autocommit=autocommit)
+        conn = Connection.connect(_with_timeout(dsn), autocommit=True)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
     try:
         check_server(conn)
-    except DatabaseUnavailable:
+        if conn.execute(_WHO, prepare=False).fetchone() != (conn.info.backend_pid,):
+            conn.prepare_threshold = None
+        conn.autocommit = autocommit
+    except psycopg.Error as error:
+        conn.close()
+        raise explain(error, dsn) from error
+    except BaseException:
         conn.close()
         raise
     return conn
