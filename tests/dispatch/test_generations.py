@@ -44,7 +44,15 @@ async def working(shop: Shop, *, heartbeat: float = NEVER, fold_after: float = N
         heartbeat=heartbeat,
         fold_after=fold_after,
     ) as worker:
+        if shop.app.settings.notify != "off":  # it beats once more as soon as it listens
+            await so(lambda: _is_known_to_listen(shop, worker))
+            async with worker._one_look:
+                pass
         yield worker
+
+
+async def _is_known_to_listen(shop: Shop, worker: Worker) -> bool:
+    return await shop.rows(f"select id from outrider.worker where listening and id = '{worker.identity.id}'") != []
 
 
 def serves(worker: Worker) -> set[int]:

@@ -94,6 +94,7 @@ class Worker:
         self._news = asyncio.Event()
         """The next heartbeat does not wait for its time."""
         self._stopping = asyncio.Event()
+        self._one_look = asyncio.Lock()
         self._task: asyncio.Task[bool] | None = None
         self.identity = Identity(settings.generation, [])
         self._parts = parts(str(self.identity))
@@ -326,7 +327,7 @@ class Worker:
         """Be seen first, then see who else is there: of two that start at once, one sees the other."""
         self._say_unable()
         try:
-            async with self._pool.autocommit() as conn:
+            async with self._one_look, self._pool.autocommit() as conn:
                 await workers.beat(conn, self.identity, self._settings.schema)
                 if not self.stopping:
                     await self._generations.look(conn)
