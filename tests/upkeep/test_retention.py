@@ -12,7 +12,7 @@ def reasons(house: House, name: str) -> str:
 
 
 def test_the_life_of_a_segment(house: House) -> None:
-    """Read by all, old: detached. Wanted again: attached, for a while. Detached for the grace: dropped. Then the receipts."""
+    """Old and read by all: detached. Wanted: attached for a while. After the grace: dropped, then its receipts."""
     house.register("a.handler", "handler")
     house.publish(10)
     assert house.read_all("a.handler") == 10
@@ -35,7 +35,9 @@ def test_the_life_of_a_segment(house: House) -> None:
         house.ask("select outrider.attach_segment('outbox_s4')")
     [back] = house.ask("select * from outrider.attach_segment(%s, 3, 'ann', 'a question')", old)
     assert (back.action, back.detail) == ("attached", "0 to 10")
-    assert house.value("select details ->> 'reason' from outrider.audit where action = 'attach_segment'") == "a question"
+    assert (
+        house.value("select details ->> 'reason' from outrider.audit where action = 'attach_segment'") == "a question"
+    )
     assert house.value("select count(*) from outrider.outbox") == 13
     assert house.read_all("a.handler") == 0, "nobody reads it again"
     assert house.ask("select * from outrider.outbox_replay(%s)", event)[0].outcome == "skipped_handled"
@@ -114,7 +116,10 @@ def test_a_prepared_publisher_is_not_lost(house: House, database: str) -> None:
     assert house.tidy() == [("kept", "outbox_s0")]
     assert "is open (prepared)" in reasons(house, "outbox_s0")
     # Even if it were not seen at first, the lock is not to be had.
-    house.ask("create or replace function outrider.debts(outrider.segment) returns setof text language sql as 'select null where false'")
+    house.ask(
+        """create or replace function outrider.debts(p_segment outrider.segment) returns setof text
+           language sql as 'select null where false'"""
+    )
     assert house.tidy() == [("busy", "outbox_s0")]
     house.ask("commit prepared 'upkeep_late'")
     assert house.read_all("a.reader") == 1
@@ -145,7 +150,9 @@ def test_what_is_owed_out_of_line_stays(house: House, status: str) -> None:
         assert house.tidy() == [("kept", old)]
         return
     assert [(row.action, row.subject, row.number) for row in expired] == [("expired", "dead letters of a.handler", 1)]
-    assert house.value("select details ->> 'dead_letters' from outrider.audit where action = 'expire_dead_letters'") == "1"
+    assert (
+        house.value("select details ->> 'dead_letters' from outrider.audit where action = 'expire_dead_letters'") == "1"
+    )
     assert house.tidy() == [("detached", old)]
 
 
@@ -217,10 +224,10 @@ def test_receipts_go_page_by_page(house: House) -> None:
 
 def test_jobs_that_nobody_claims_any_more_are_reaped(house: House) -> None:
     house.ask(
-        """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at, queue,
-               payload, locked_by, locked_at, lease_token, lease_expires_at, attempts)
-           select 'a.job', 0, gen_random_uuid(), 'a.job', 'in_flight', true, true, now(), 'default', '{}', gen_random_uuid(),
-                  now(), 1, now() - interval '2 min', 1"""
+        """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at,
+               queue, payload, locked_by, locked_at, lease_token, lease_expires_at, attempts)
+           select 'a.job', 0, gen_random_uuid(), 'a.job', 'in_flight', true, true, now(), 'default', '{}',
+                  gen_random_uuid(), now(), 1, now() - interval '2 min', 1"""
     )
     assert [row.number for row in house.ask("select * from outrider.upkeep_reap(true)")] == [1]
     assert [row.number for row in house.ask("select * from outrider.upkeep_reap()")] == [1]

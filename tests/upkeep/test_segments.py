@@ -49,13 +49,14 @@ def test_segments_are_made_before_the_last_one_while_it_is_empty(house: House) -
     assert house.value("select count(*) from outrider.outbox_from_16000000") == SIZE
     assert house.value("select count(*) from outrider.outbox") == 3 * SIZE + 2
     like = """select array_agg(a.attname || format_type(a.atttypid, a.atttypmod) || a.attnotnull || a.attidentity::text
-                               || coalesce(pg_get_expr(d.adbin, d.adrelid), '') order by a.attname),
-                     (select array_agg(pg_get_constraintdef(c.oid) order by c.conname) from pg_constraint as c
-                      where c.conrelid = a.attrelid and c.contype <> 'n'),
+                               || coalesce(pg_get_expr(d.adbin, d.adrelid), '') order by a.attname) as columns,
+                     (select array_agg(pg_get_constraintdef(c.oid) order by pg_get_constraintdef(c.oid))
+                      from pg_constraint as c
+                      where c.conrelid = a.attrelid and c.contype <> 'n') as checks,
                      (select array_agg(i.indkey::text || i.indisunique || i.indisprimary order by i.indkey::text)
-                      from pg_index as i where i.indrelid = a.attrelid),
+                      from pg_index as i where i.indrelid = a.attrelid) as indexes,
                      (select count(*) from pg_index as i join pg_inherits as h on h.inhrelid = i.indexrelid
-                      where i.indrelid = a.attrelid),
+                      where i.indrelid = a.attrelid) as attached,
                      c.reloptions
               from pg_attribute as a join pg_class as c on c.oid = a.attrelid
               left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum

@@ -20,7 +20,7 @@ declare
     place  /*schema*/upkeep;
     pages  bigint := pg_relation_size('/*schema*/event_handled') / current_setting('block_size')::bigint;
     gone   bigint;
-    oldest timestamptz;
+    left_at timestamptz;
 begin
     if not /*schema*/upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
@@ -42,12 +42,12 @@ begin
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
           and h.handled_at < before and h.seq < below;
         get diagnostics gone = row_count;
-        oldest := (select min(h.handled_at) from /*schema*/event_handled as h
+        left_at := (select min(h.handled_at) from /*schema*/event_handled as h
                    where h.ctid >= format('(%s,0)', place.page)::tid
                      and h.ctid < format('(%s,0)', place.page + p_pages)::tid);
         if place.page + p_pages < pages then
             update /*schema*/upkeep as u
-            set page = place.page + p_pages, oldest = least(place.oldest, upkeep_receipts.oldest), next_at = null,
+            set page = place.page + p_pages, oldest = least(place.oldest, left_at), next_at = null,
                 ran_at = clock_timestamp()
             where u.task = 'receipts';
             return next ('more', 'receipts', gone, format('page %s of %s', place.page + p_pages, pages))::/*schema*/upkept;
@@ -55,7 +55,7 @@ begin
         end if;
         update /*schema*/upkeep as u
         set page = 0, oldest = null, ran_at = clock_timestamp(),
-            next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, upkeep_receipts.oldest) + kept)
+            next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
         where u.task = 'receipts';
     end if;
     if gone > 0 then
