@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -154,6 +154,8 @@ def attach(
 
 async def _run(place: Place, dry: bool) -> list[Did]:
     async with place.connect() as conn:
+        if not dry:
+            await upkeep.begin(conn, timedelta(), place.schema)
         return [each async for each in keep(conn, place.schema, dry=dry)]
 
 

@@ -10,9 +10,6 @@ create or replace function /*schema*/debts(p_segment /*schema*/segment) returns 
     set jit = off
 as $$
 begin
-    if p_segment.wanted_until > clock_timestamp() then
-        return next format('it was attached again and is wanted until %s', date_trunc('second', p_segment.wanted_until));
-    end if;
     return query
     select format('a transaction that has published into it is open (%s)',
                   coalesce('process ' || l.pid, 'prepared'))

@@ -47,6 +47,7 @@ begin
 
     for this in select s.* from /*schema*/segment as s
                 where s.detached_at is null and s.closed_at < clock_timestamp() - make_interval(days => days)
+                  and coalesce(s.wanted_until, '-infinity') < clock_timestamp()
                 order by s.first_seq loop
         reasons := (select string_agg(why, '; ') from (select why from /*schema*/debts(this) as why limit 20) as first);
         if reasons is null then
@@ -58,6 +59,7 @@ begin
                     reasons := (select string_agg(why, '; ') from (select why from /*schema*/debts(this) as why limit 20) as first);
                     if reasons is null then
                         execute format('alter table /*schema*/outbox detach partition /*schema*/%I', this.name);
+                        execute format('comment on table /*schema*/%I is ''a detached segment of the log''', this.name);
                         update /*schema*/segment as s set detached_at = clock_timestamp(), wanted_until = null, kept = null
                         where s.name = this.name;
                         insert into /*schema*/audit (by, action, details)
