@@ -313,10 +313,10 @@ async def test_events_that_somebody_needs(fragile: str) -> None:
         execute(fragile, "select setval('outrider.outbox_seq', 1000000)", "select outrider.note_segments()")
         execute(fragile, "update outrider.segment set closed_at = closed_at - interval '46 days'")
         execute(fragile, "select outrider.upkeep_log()")
-        assert "shop.invoice has not read it" in only((await ask(fragile))["retention"]).found
+        assert "shop.effect has not read it" in only((await ask(fragile))["retention"]).found
         await shop.app.drain()
         execute(fragile, "select outrider.upkeep_log()")
-        assert "shop.invoice has 1 events that wait of it" in only((await ask(fragile))["retention"]).found
+        assert "shop.effect has 1 events that wait of it" in only((await ask(fragile))["retention"]).found
         shop.wrong.clear()
         await shop.make_due()
         await shop.app.drain()

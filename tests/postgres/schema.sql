@@ -105,6 +105,7 @@ CREATE FUNCTION outrider.attach_part(p_name text, p_first bigint, p_last bigint)
 begin
     execute format('alter table "outrider".outbox attach partition "outrider".%I for values from (%s) to (%s)', p_name,
                    case p_first when 0 then 'minvalue' else p_first::text end, coalesce((p_last + 1)::text, 'maxvalue'));
+    execute format('comment on table "outrider".%I is null', p_name);
     insert into "outrider".segment as s (name, first_seq, last_seq) values (p_name, p_first, p_last)
     on conflict (name) do update set first_seq = p_first, last_seq = p_last, detached_at = null;
 end
@@ -591,9 +592,6 @@ CREATE FUNCTION outrider.debts(p_segment outrider.segment) RETURNS SETOF text
     SET jit TO 'off'
     AS $$
 begin
-    if p_segment.wanted_until > clock_timestamp() then
-        return next format('it was attached again and is wanted until %s', date_trunc('second', p_segment.wanted_until));
-    end if;
     return query
     select format('a transaction that has published into it is open (%s)',
                   coalesce('process ' || l.pid, 'prepared'))
@@ -4495,6 +4493,7 @@ begin
 
     for this in select s.* from "outrider".segment as s
                 where s.detached_at is null and s.closed_at < clock_timestamp() - make_interval(days => days)
+                  and coalesce(s.wanted_until, '-infinity') < clock_timestamp()
                 order by s.first_seq loop
         reasons := (select string_agg(why, '; ') from (select why from "outrider".debts(this) as why limit 20) as first);
         if reasons is null then
@@ -4506,6 +4505,7 @@ begin
                     reasons := (select string_agg(why, '; ') from (select why from "outrider".debts(this) as why limit 20) as first);
                     if reasons is null then
                         execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
+                        execute format('comment on table "outrider".%I is ''a detached segment of the log''', this.name);
                         update "outrider".segment as s set detached_at = clock_timestamp(), wanted_until = null, kept = null
                         where s.name = this.name;
                         insert into "outrider".audit (by, action, details)

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from tests.cli import inprocess
+from tests.dispatch.shop import Placed
 from tests.rollup.archive import NAME, TABLES
 from tests.rollup.archive import opened as archived
 from tests.upkeep.house import House
@@ -77,6 +78,9 @@ async def test_a_worker_keeps_house(house: House, database: str, monkeypatch: py
     app = Outrider(context="a", dsn=database)
     heard = asyncio.Queue[Signal]()
     app.signals.listen(lambda each: heard.put_nowait(each) if isinstance(each, Upkept) else None)
+
+    @app.handler(Placed)
+    async def handled(event: Placed) -> None: ...
 
     async with app, app.worker():
         assert await asyncio.wait_for(heard.get(), 60) == Upkept("detached", old, 5, "0 to 5")

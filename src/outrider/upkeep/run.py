@@ -54,6 +54,8 @@ async def keep(
 ) -> AsyncIterator[Did]:
     """One round: what was done, or with `dry` would be. `rest` waits so many seconds; False = stop."""
     for step in STEPS:
+        if not await rest(0):
+            return
         async for did in _step(conn, step, schema, dry, rest):
             if (did.action, did.subject) == ("busy", "upkeep"):
                 yield did
@@ -86,7 +88,7 @@ async def _step(conn: AsyncSession, name: Step, schema: str, dry: bool, rest: Re
             again = tries > 0 and await rest(BUSY_PAUSE * random.uniform(0.5, 1))  # noqa: S311
         else:
             again = not dry and any(did.action in AT_ONCE for did in found) and time.monotonic() < until
-        if not again:
+        if not (again and await rest(0)):
             break
     if paged:
         yield Did("expired", name, paged, None)
