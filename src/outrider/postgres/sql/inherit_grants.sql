@@ -23,7 +23,14 @@ begin
                      ('take', 'select on /*schema*/withdrawal'),
                      ('take', 'select, insert, update on /*schema*/schedule'),
                      ('take', 'usage on sequence /*schema*/lease_token'),
-                     ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one'),
+                     ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
+                     ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
+                     ('rollup_tick', 'execute on function /*schema*/rollup_run'),
+                     ('late_transactions', 'execute on function /*schema*/unread'),
+                     ('withdraw', 'execute on function /*schema*/pause, /*schema*/pause_all, /*schema*/resume, '
+                                  '/*schema*/resume_all, /*schema*/narrow, /*schema*/retire, /*schema*/rename, '
+                                  '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/note_adoption, '
+                                  '/*schema*/unread, /*schema*/late_transactions'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
                      ('outbox_replay', 'select on /*schema*/setting')) as needs (function, objects)
         join pg_proc as p on p.proname = needs.function
