@@ -5,6 +5,6 @@ where (%(subscription)s::text is null or a.subscription = %(subscription)s)
   and (%(event_id)s::uuid is null or a.event_id = %(event_id)s)
   and (%(action)s::text is null or a.action = %(action)s)
   and (%(by)s::text is null or %(by)s in (a.by, a.role))
-  and (%(since)s::interval is null or a.at >= clock_timestamp() - %(since)s)
+  and (%(since)s::interval is null or a.at >= clock_timestamp() - %(since)s::interval)
   and (%(before)s::bigint is null or a.id < %(before)s)
 order by a.id desc limit %(limit)s
