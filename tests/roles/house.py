@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,6 +14,12 @@ from psycopg.conninfo import make_conninfo
 from outrider.postgres import roles
 
 NOBODY = "nobody"
+_BEFORE = Path(__file__).with_name("before.sql")
+
+
+def before(part: str) -> str:
+    """The grants of the guide from when there was no `outrider roles`: of an application (app), of those who operate."""
+    return _BEFORE.read_text().partition(f"-- {part}\n")[2].partition("\n-- ")[0]
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,11 @@ def opened(*owners: psycopg.Connection[Any], both: tuple[str, ...] = ()) -> Iter
     """`both`: also a login that is a member of these. In each of the databases."""
     house = House(owners[0], f"{owners[0].info.dbname}_")
     logins = [(name,) for name in roles.ROLES] + ([both] if both else [])
-    names = [*(house.login(*each) for each in logins), house.login(NOBODY), *roles.named("outrider", house.prefix).values()]
+    names = [
+        *(house.login(*each) for each in logins),
+        house.login(NOBODY),
+        *roles.named("outrider", house.prefix).values(),
+    ]
     try:
         for owner in owners:
             owner.execute(roles.script("outrider", house.prefix).encode())

@@ -80,7 +80,7 @@ DDL = {
     "write a file": "copy outrider.migration to '/nowhere/at/all'",
     "leave out triggers": "set session_replication_role = replica",
     "leave out row security": "alter role current_user bypassrls",
-    "end a session": "select pg_terminate_backend(pid) from pg_stat_activity where usename = '{owner}' and pid <> pg_backend_pid()",
+    "end a session": "select pg_terminate_backend(pid) from pg_stat_activity where usename = '{owner}'",
 }  # fmt: skip
 
 
@@ -144,7 +144,13 @@ def _attempts(house: House) -> Iterator[tuple[str, str]]:
 
 def _with_nulls(name: str) -> str:
     text = statement.statement(name, "outrider").decode()
-    for parameter, given in (("schema", "'outrider'"), ("force", "false"), ("whole", "false"), ("limit", "1"), ("most", "1")):
+    for parameter, given in (
+        ("schema", "'outrider'"),
+        ("force", "false"),
+        ("whole", "false"),
+        ("limit", "1"),
+        ("most", "1"),
+    ):
         text = text.replace(f"%({parameter})s", given)
     return re.sub(r"%\(\w+\)[sbt]", "null", text).replace("%%", "%")
 
@@ -188,6 +194,8 @@ def _matrix(cells: dict[str, list[str]]) -> str:
             if row == cells.get(f"table {table} {privilege}", cells.get(f"segment {table} {privilege}")):
                 continue
         lines.append(
-            " ".join([f"{name:<{width}}", *(f"{cell:<{len(column)}}" for cell, column in zip(row, COLUMNS, strict=True))]).rstrip()
+            " ".join(
+                [f"{name:<{width}}", *(f"{cell:<{len(column)}}" for cell, column in zip(row, COLUMNS, strict=True))]
+            ).rstrip()
         )
     return "\n".join(lines) + "\n"

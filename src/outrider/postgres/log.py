@@ -117,7 +117,7 @@ def older_schema(schema: str) -> SchemaMismatch:
 def forbidden(schema: str, why: str | None) -> SchemaMismatch:
     return SchemaMismatch(
         f'this user may not use the schema "{schema}" ({why}): let its owner grant the rights '
-        'that the guide lists under "Roles"'
+        "that docs/roles.md lists (outrider roles)"
     )
 
 

@@ -1,6 +1,6 @@
 -- Roles: operators act through functions that are audited, and need no right to any table.
 -- breaking: no
--- functions: c24ab0063b019a81
+-- functions: 6438294f5e9a9308
 
 -- Functions that take a reason since: whoever could call the old ones can call the new ones, which come below.
 do $reasons$

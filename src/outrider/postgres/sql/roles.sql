@@ -38,8 +38,10 @@ grant select (id, seq, occurred_at) on /*schema*/outbox to /*prefix*/producer;
 grant insert (subscription, generation, event_id, event_type, event_version, source, workspace_id, trace_context, run_at,
               queue, priority, job_key, unique_key, payload)
       on /*schema*/delivery to /*prefix*/producer;
-grant execute on function /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7
-      to /*prefix*/producer;
+grant execute on function
+    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
+    /*schema*/error_fingerprint  -- of a generated column
+    to /*prefix*/producer;
 
 -- Runs handlers, jobs, schedules, rollups, relays and inboxes, which publish and enqueue themselves.
 grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, /*schema*/outbox, /*schema*/outbox_seq,

@@ -6,6 +6,7 @@ create or replace function /*schema*/note_adoption(
     set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform /*schema*/relay_only(p_subscription);
     perform /*schema*/note('adopt_stream', p_by, p_reason, p_subscription, null, jsonb_build_object(
         'stream', left(p_stream, 255), 'before', left(p_before, 255), 'position', left(p_position, 255)));
 end
