@@ -1043,6 +1043,7 @@ CREATE FUNCTION outrider.note_adoption(p_subscription text, p_stream text, p_bef
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform "outrider".relay_only(p_subscription);
     perform "outrider".note('adopt_stream', p_by, p_reason, p_subscription, null, jsonb_build_object(
         'stream', left(p_stream, 255), 'before', left(p_before, 255), 'position', left(p_position, 255)));
 end

@@ -44,3 +44,8 @@ grant execute on function outrider.outbox_replay, outrider.replay, outrider.prom
                           outrider.hold_limits, outrider.admit, outrider.room, outrider.cancel, outrider.run_now,
                           outrider.move_generation, outrider.failure, outrider.error_fingerprint, outrider.rollup_tick,
                           outrider.rollup_retry to operator;
+-- enqueuing
+grant usage on schema outrider to producer;
+grant select, insert on outrider.delivery to producer;
+grant execute on function outrider.error_fingerprint to producer;
+grant update on outrider.delivery to producer; grant execute on function outrider.enqueue_one, outrider.admit to producer;

@@ -17,7 +17,7 @@ begin
                               '/*schema*/ingest'),
                      ('take', 'select, insert, update, delete on /*schema*/stream, /*schema*/stream_mark, '
                               '/*schema*/stream_ahead, /*schema*/stream_replayed, /*schema*/stream_refused'),
-                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_settings'),
+                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_settings, /*schema*/rollup_run'),
                      ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
                      ('take', 'insert (origin) on /*schema*/outbox'),
                      ('take', 'select on /*schema*/withdrawal'),
@@ -25,6 +25,7 @@ begin
                      ('take', 'usage on sequence /*schema*/lease_token'),
                      ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
+                     ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
                      ('rollup_tick', 'execute on function /*schema*/rollup_run'),
                      ('late_transactions', 'execute on function /*schema*/unread'),
                      ('withdraw', 'execute on function /*schema*/pause, /*schema*/pause_all, /*schema*/resume, '
