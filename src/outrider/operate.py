@@ -10,6 +10,7 @@ from outrider.config import Settings
 from outrider.errors import ConfigError
 from outrider.inbox.inbox import Inbox
 from outrider.postgres import events, replicas, rollups, streams, subscriptions
+from outrider.postgres.audit import Signed
 from outrider.postgres.events import Story, Withdrawn
 from outrider.postgres.inboxes import Place
 from outrider.postgres.joblist import Jobs
@@ -32,18 +33,21 @@ class Operations:
     def _opened(self) -> Pool:
         raise NotImplementedError
 
-    async def pause(self, name: str | None = None) -> None:
-        """Let nobody take from this subscription, or claim such jobs, from now on; or any. What was begun is finished."""
-        async with self._opened().autocommit() as conn:
-            await subscriptions.pause(conn, name, self.settings.schema)
+    async def pause(self, name: str | None = None, *, by: str | None = None, reason: str | None = None) -> None:
+        """Let nobody take from this subscription, or claim such jobs, from now on; or any. What was begun is finished.
 
-    async def resume(self, name: str | None = None) -> None:
-        """Take again from where it was paused, and close its breaker; its workers are woken.
+        Audited, as all that operators do is: `by` is who wants it, by default the database role.
+        """
+        async with self._opened().autocommit() as conn:
+            await subscriptions.pause(conn, name, self.settings.schema, Signed(by, reason))
+
+    async def resume(self, name: str | None = None, *, by: str | None = None, reason: str | None = None) -> None:
+        """Take again from where it was paused, and close its breaker; its workers are woken. Audited.
 
         Without a name: undo a pause of everything. What was paused by its name stays so.
         """
         async with self._opened().autocommit() as conn:
-            await subscriptions.resume(conn, name, self.settings.schema)
+            await subscriptions.resume(conn, name, self.settings.schema, Signed(by, reason))
 
     async def replay(self, event_id: UUID, **options: Unpack[ReplayOptions]) -> list[Replayed]:
         """Let a dead letter be handled again, by one subscription or by every one that buried it.

@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from tests.cli import inprocess
 from tests.cli.conftest import Run
-from tests.test_docs import ROOT
+from tests.roles.house import before
 
 from outrider.postgres.statement import statement
 
@@ -137,16 +137,12 @@ def desk(database: str, tmp_path: Path) -> Iterator[Desk]:
 
 @contextmanager
 def role(owner: psycopg.Connection[Any], *, inherits: bool) -> Iterator[str]:
-    """With the rights of the guide; or without those for rollups, and then what a migration gives to such a role."""
-    guide = (ROOT / "docs" / "guide.md").read_text()
-    [grants] = re.findall(r"^```sql\n(grant usage.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    """With the rights that an application had, or without those for rollups; then what a migration gives to such a role."""
     name = f"role_{owner.info.dbname}"
     owner.execute(f"create role {name} login".encode())
     try:
-        owner.execute(re.sub(r"\bapp\b", name, grants).encode())
-        if inherits:
-            owner.execute(re.sub(r"\bapp\b", name, NEW).encode())
-            owner.execute(statement("inherit_grants", "outrider"))
+        owner.execute(re.sub(r"\bapp\b", name, before("app") + NEW * inherits).encode())
+        owner.execute(statement("inherit_grants", "outrider"))
         yield name
     finally:
         owner.execute(f"drop owned by {name}; drop role {name}".encode())
@@ -472,7 +468,7 @@ def test_the_same_in_sql(desk: Desk) -> None:
     assert desk.said("status") == "no rollups\n"
 
 
-@pytest.mark.parametrize("inherits", [False, True], ids=["as in the guide", "after a migration"])
+@pytest.mark.parametrize("inherits", [False, True], ids=["with rollups", "without"])
 def test_the_role_of_a_worker_may_look_and_tick_and_no_more(desk: Desk, inherits: bool) -> None:
     desk.said("install", app=True)
     desk.insert("a", "a")

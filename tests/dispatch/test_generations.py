@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,6 +13,7 @@ import pytest
 from psycopg import AsyncConnection
 from tests.dispatch.shop import SOON, Cancelled, Placed, Shop, opened
 from tests.dispatch.test_worker import WAIT, Heard
+from tests.roles.house import before
 
 from outrider import Envelope, HandlerContext, Outrider
 from outrider.dispatch.channels import counterpart
@@ -557,15 +557,13 @@ def test_counterpart(channel: str, generation: int, other: int, expected: str) -
 
 @pytest.mark.parametrize("may_open", [True, False])
 async def test_the_rights_of_a_worker(database: str, may_open: bool) -> None:
-    """Those of the guide are enough; without the one to open, it must have been opened before."""
-    guide = Path(__file__).parents[2] / "docs" / "guide.md"
-    [grants] = re.findall(r"^```sql\n(grant usage.*?)^```", guide.read_text(), re.DOTALL | re.MULTILINE)
+    """Those that an application had are enough; without the one to open, it must have been opened before."""
     async with shops(database, 1) as (owner,):
         [row] = await owner.rows("select current_database() as name")
         role = f"worker_{row['name']}"
         await owner.rows(f"create role {role} login")
         try:
-            await owner.rows(re.sub(r"\bapp\b", role, grants))
+            await owner.rows(re.sub(r"\bapp\b", role, before("app")))
             await owner.rows(f"grant insert on effect to {role}")
             if may_open:
                 await owner.rows("delete from outrider.cursor where generation = 1")

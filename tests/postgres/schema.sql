@@ -166,7 +166,7 @@ end
 $$;
 
 CREATE FUNCTION outrider.cancel(p_job_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET enable_seqscan TO 'off'
@@ -174,7 +174,8 @@ CREATE FUNCTION outrider.cancel(p_job_id uuid, p_by text DEFAULT NULL::text, p_r
 #variable_conflict use_column
 declare
     job  "outrider".delivery;
-    who  text := coalesce(p_by, session_user);
+    who  text := "outrider".signed(p_by);
+    why  text := left(p_reason, 2000);
     seen boolean := false;
 begin
     perform "outrider".hold_limits(array(
@@ -194,9 +195,9 @@ begin
         elsif job.status in ('pending', 'failed') then
             update "outrider".delivery as d
             set status = 'discarded', waiting = false, last_error_code = 'cancelled',
-                last_error = coalesce(p_reason, 'it was cancelled before it ran'),
+                last_error = coalesce(why, 'it was cancelled before it ran'),
                 failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
-                    'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', p_reason))
+                    'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;
             if job.job_key is not null and not job.waiting then
                 perform "outrider".admit(job.subscription, job.job_key);
@@ -206,9 +207,8 @@ begin
             outcome := 'cancelled';
         end if;
         if job.status <> 'discarded' then
-            insert into "outrider".audit (by, action, subscription, event_id, details)
-            values (who, 'cancel', job.subscription, p_job_id,
-                    jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'status', job.status)));
+            perform "outrider".note('cancel', p_by, p_reason, job.subscription, p_job_id,
+                                   jsonb_build_object('status', job.status));
         end if;
         return next;
     end loop;
@@ -448,14 +448,14 @@ CREATE TABLE outrider.delivery (
     id bigint NOT NULL,
     subscription text NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
-    partition integer NOT NULL,
+    partition integer DEFAULT 0 NOT NULL,
     seq bigint,
     event_id uuid NOT NULL,
     event_type text NOT NULL,
     ordering_key text,
-    status text NOT NULL,
-    head boolean NOT NULL,
-    reached boolean NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    head boolean DEFAULT false NOT NULL,
+    reached boolean DEFAULT false NOT NULL,
     run_at timestamp with time zone NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
     suspect boolean DEFAULT false NOT NULL,
@@ -633,23 +633,25 @@ end
 $$;
 
 CREATE FUNCTION outrider.discard(p_deliveries bigint[], p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS integer
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    who       text := "outrider".signed(p_by);
+    why       text := left(p_reason, 2000);
     discarded integer;
 begin
     with gone as (
         update "outrider".delivery as d
         set status = 'discarded',
             failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
-                'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', coalesce(p_by, session_user), 'reason', p_reason))
+                'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', who, 'reason', why))
         where d.id = any (p_deliveries) and d.status = 'failed'
         returning d.subscription, d.event_id, d.last_error_code, d.last_error
     )
     insert into "outrider".audit (by, action, subscription, event_id, details)
-    select coalesce(p_by, session_user), 'discard', gone.subscription, gone.event_id,
-           jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'code', gone.last_error_code, 'error', gone.last_error))
+    select who, 'discard', gone.subscription, gone.event_id,
+           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error))
     from gone;
     get diagnostics discarded = row_count;
     return discarded;
@@ -707,50 +709,73 @@ CREATE FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    due    timestamptz := coalesce(p_run_at, clock_timestamp());
-    before "outrider".delivery;
+    due     timestamptz := coalesce(p_run_at, clock_timestamp());
+    made_id uuid := coalesce(p_id, "outrider".uuid7());
 begin
     if p_poke and coalesce(current_setting('outrider.notify', true), '') not in ('off', 'after_commit') then
         perform pg_notify(case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
     end if;
     loop
+        -- Nothing is returned: whoever enqueues needs no right to read.
         insert into "outrider".delivery (
-            subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-            status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
+            subscription, generation, event_id, event_type, event_version, source, workspace_id, trace_context, run_at, queue,
+            priority, job_key, unique_key, payload)
         values (
-            p_job_type, p_generation, 0, coalesce(p_id, "outrider".uuid7()), p_job_type, p_version, p_source, p_workspace_id,
-            p_trace_context, 'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload)
-        on conflict do nothing
-        returning event_id into job_id;
+            p_job_type, p_generation, made_id, p_job_type, p_version, p_source, p_workspace_id, p_trace_context, due, p_queue,
+            p_priority, p_key, p_unique_key, p_payload)
+        on conflict do nothing;
         if found then
+            job_id := made_id;
             outcome := 'created';
             return;
         end if;
-        -- Nobody claims it before the caller commits: it shall see what the caller has written.
-        select d.* into before from "outrider".delivery as d
-        where d.subscription = p_job_type and d.unique_key = p_unique_key and d.status = 'pending'
-        for key share;
-        if found and p_on_conflict = 'keep' then
-            job_id := before.event_id;
-            outcome := 'kept';
-            return;
-        end if;
-        update "outrider".delivery as d
-        set payload = p_payload, event_version = p_version, source = p_source, workspace_id = p_workspace_id,
-            trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
-            job_key = p_key, waiting = false, attempts = 0, crashes = 0,
-            run_at = case p_on_conflict when 'replace' then due else greatest(d.run_at, due) end
-        where d.id = before.id and d.status = 'pending'
-        returning d.event_id into job_id;
-        if found then
-            outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
-            if before.job_key is not null and not before.waiting then  -- another of that key may come first now
-                perform "outrider".admit(p_job_type, before.job_key);
-            end if;
-            return;
-        end if;
+        select o.job_id, o.outcome into job_id, outcome
+        from "outrider".enqueue_onto(
+            p_job_type, p_payload, due, p_priority, p_unique_key, p_on_conflict, p_queue, p_key, p_version, p_source,
+            p_workspace_id, p_trace_context, p_generation) as o;
+        exit when job_id is not null;
         -- It was claimed in between: the next insert will do, unless there is a third.
     end loop;
+end
+$$;
+
+CREATE FUNCTION outrider.enqueue_onto(p_job_type text, p_payload jsonb, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, OUT job_id uuid, OUT outcome text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    before "outrider".delivery;
+begin
+    -- Who may touch whose jobs is decided here, before any is looked at.
+    if (p_on_conflict in ('keep', 'replace', 'debounce')) is not true then
+        raise '% was not enqueued: on_conflict is keep, replace or debounce, not %', quote_nullable(left(p_job_type, 100)),
+            quote_nullable(left(p_on_conflict, 100)) using errcode = 'OR004';
+    end if;
+    -- Nobody claims it before the caller commits: it shall see what the caller has written.
+    select d.* into before from "outrider".delivery as d
+    where d.subscription = p_job_type and d.unique_key = p_unique_key and d.status = 'pending'
+    for key share;
+    if not found then
+        return;
+    end if;
+    if p_on_conflict = 'keep' then
+        job_id := before.event_id;
+        outcome := 'kept';
+        return;
+    end if;
+    update "outrider".delivery as d
+    set payload = p_payload, event_version = p_version, source = p_source, workspace_id = p_workspace_id,
+        trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
+        job_key = p_key, waiting = false, attempts = 0, crashes = 0,
+        run_at = case p_on_conflict when 'replace' then p_run_at else greatest(d.run_at, p_run_at) end
+    where d.id = before.id and d.status = 'pending'
+    returning d.event_id into job_id;
+    if found then
+        outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
+        if before.job_key is not null and not before.waiting then  -- another of that key may come first now
+            perform "outrider".admit(p_job_type, before.job_key);
+        end if;
+    end if;
 end
 $$;
 
@@ -901,6 +926,19 @@ CREATE FUNCTION outrider.hold_limits(p_names text[]) RETURNS void
     from (select s.name from "outrider".subscription as s
           where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null)
           order by s.name) as limited
+$$;
+
+CREATE FUNCTION outrider.hold_subscription(p_name text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform from "outrider".subscription as s where s.name = p_name for no key update;
+    if not found then
+        raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    perform from "outrider".cursor as c where c.subscription = p_name order by c.generation, c.partition for update;
+end
 $$;
 
 CREATE FUNCTION outrider.ingest(p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint, p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[], p_content_class text[], p_workspace_id text[], p_aggregate_kind text[], p_aggregate_id text[], p_entity_version bigint[], p_payload text[], p_idempotency_key text[], p_trace_context text[], OUT outcome text, OUT events bigint, OUT stands text) RETURNS record
@@ -1076,8 +1114,8 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text)
-    LANGUAGE plpgsql
+CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text)
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
@@ -1096,11 +1134,79 @@ begin
     ),
     told as (
         insert into "outrider".audit (by, action, subscription, details)
-        select coalesce(p_by, session_user), 'move_generation', moved.subscription,
-               jsonb_build_object('from', p_from, 'to', p_to)
+        select "outrider".signed(p_by), 'move_generation', moved.subscription,
+               jsonb_strip_nulls(jsonb_build_object('from', p_from, 'to', p_to, 'reason', left(p_reason, 2000)))
         from (select distinct subscription from moved) as moved
     )
     select distinct moved.subscription from moved order by 1;
+end
+$$;
+
+CREATE FUNCTION outrider.narrow(p_name text, p_types text[], p_force boolean DEFAULT false, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+declare
+    told   text := array_to_string(p_types, ', ');
+    wanted text[];
+    parked bigint;
+    lost   bigint;
+begin
+    perform "outrider".hold_subscription(p_name);
+    wanted := (select s.event_types from "outrider".subscription as s where s.name = p_name);
+    if cardinality(p_types) > 0 is not true then
+        raise '% keeps all its types: none was named', p_name using errcode = 'OR010';
+    end if;
+    if not coalesce(p_types <@ wanted, false) then
+        raise '% does not want %; it wants %', p_name,
+            (select string_agg(t, ', ') from unnest(p_types) as t where t <> all (coalesce(wanted, '{}'))),
+            coalesce((select nullif(string_agg(t, ', ' order by t), '') from unnest(wanted) as t), 'every type')
+            using errcode = 'OR010';
+    end if;
+    if wanted <@ p_types then
+        raise '% would want nothing any more: `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
+    end if;
+    parked := (select count(*) from "outrider".delivery as d
+               where d.subscription = p_name and d.status in ('pending', 'in_flight') and d.event_type = any (p_types));
+    if parked > 0 then
+        raise '% events of % wait for their retry in %: let code that knows them finish', parked, told, p_name
+            using errcode = 'OR010';
+    end if;
+    lost := (select u.events from "outrider".unread(p_name) as u);
+    update "outrider".subscription as s
+    set event_types = array(select kept.event_type from unnest(s.event_types) as kept (event_type)
+                            where not kept.event_type = any (p_types) order by 1)
+    where s.name = p_name;
+    lost := lost - (select u.events from "outrider".unread(p_name) as u);
+    if lost > 0 and p_force is not true then
+        raise '% has % unread events of %: let code that knows them read these first, or use --force --yes to lose them',
+            p_name, lost || case when lost = 10000 then ' or more' else '' end, told using errcode = 'OR010';
+    end if;
+    perform "outrider".note('narrow', p_by, p_reason, p_name, null, jsonb_build_object('types', p_types, 'lost', lost));
+    return lost;
+end
+$$;
+
+CREATE FUNCTION outrider.note(p_action text, p_by text, p_reason text, p_subscription text DEFAULT NULL::text, p_event_id uuid DEFAULT NULL::uuid, p_details jsonb DEFAULT '{}'::jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into "outrider".audit (role, by, action, subscription, event_id, details)
+    values (session_user, "outrider".signed(p_by), p_action, p_subscription, p_event_id,
+            p_details || case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end);
+end
+$$;
+
+CREATE FUNCTION outrider.note_adoption(p_subscription text, p_stream text, p_before text, p_position text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform "outrider".relay_only(p_subscription);
+    perform "outrider".note('adopt_stream', p_by, p_reason, p_subscription, null, jsonb_build_object(
+        'stream', left(p_stream, 255), 'before', left(p_before, 255), 'position', left(p_position, 255)));
 end
 $$;
 
@@ -1180,8 +1286,17 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint DEFAULT NULL::bigint, p_replayed_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb) RETURNS TABLE(subscription text, outcome text)
-    LANGUAGE plpgsql
+CREATE FUNCTION outrider.operates() RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select exists (select from pg_roles as r
+                   where pg_has_role(session_user, r.oid, 'member')
+                     and has_function_privilege(r.oid, '"outrider".withdraw(uuid, text, text)', 'execute'))
+$$;
+
+CREATE FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint DEFAULT NULL::bigint, p_replayed_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET lock_timeout TO '10s'
@@ -1224,7 +1339,7 @@ begin
               where d.event_id = p_event_id and d.subscription = coalesce(p_subscription, d.subscription)
                 and (d.status = 'failed' or (p_force and d.status = 'discarded'))
               order by d.subscription, d.seq),
-        p_replayed_by, p_new_generation, p_force, p_payload) as replayed
+        p_replayed_by, p_new_generation, p_force, p_payload, p_reason) as replayed
     where replayed.subscription is not null;
     return query
     with found as materialized (
@@ -1452,6 +1567,36 @@ begin
     update "outrider".delivery as d set run_at = broken.later
     from broken where broken.spared and d.subscription = p_subscription and d.seq = broken.seq;
     return told;
+end
+$$;
+
+CREATE FUNCTION outrider.pause(p_name text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    since timestamptz;
+begin
+    update "outrider".subscription as s set paused_at = coalesce(s.paused_at, now()) where s.name = p_name
+    returning s.paused_at into since;
+    if not found then
+        raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    perform "outrider".note('pause', p_by, p_reason, p_name, null, jsonb_build_object('since', since));
+    return since;
+end
+$$;
+
+CREATE FUNCTION outrider.pause_all(p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    held bigint := (select count(*) from "outrider".subscription);
+begin
+    update "outrider".setting as s set value = 1, updated_at = now() where s.name = 'paused' and s.value = 0;
+    perform "outrider".note('pause_all', p_by, p_reason, null, null, jsonb_build_object('subscriptions', held));
+    return held;
 end
 $$;
 
@@ -1715,6 +1860,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.refuse_served(p_name text) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    workers bigint := (select count(*) from "outrider".worker as w
+                       where p_name = any (w.subscriptions) and w.seen_at > clock_timestamp() - interval '30 seconds');
+begin
+    if workers > 0 then
+        raise '% served % within the last 30 s: stop it first, or use --force; then it ends with an error at its next take',
+            case workers when 1 then 'a worker' else workers || ' workers' end, p_name using errcode = 'OR010';
+    end if;
+end
+$$;
+
 CREATE FUNCTION outrider.refuse_unsettled() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1857,12 +2017,13 @@ end
 $$;
 
 CREATE FUNCTION outrider.relay_ahead(p_subscription text, p_events uuid[], OUT strangers bigint, OUT stranger uuid) RETURNS record
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET enable_seqscan TO 'off'
     AS $$
 begin
+    perform "outrider".relay_only(p_subscription);
     with told as materialized (
         select distinct e.id, exists (select from "outrider".outbox as o where o.id = e.id) as ours
         from unnest(p_events) as e (id)
@@ -1873,6 +2034,18 @@ begin
         on conflict do nothing
     )
     select count(*), min(told.id::text)::uuid into strangers, stranger from told where not told.ours;
+end
+$$;
+
+CREATE FUNCTION outrider.relay_hold(p_subscription text) RETURNS SETOF bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform "outrider".relay_only(p_subscription);
+    return query
+    select c.seq from "outrider".cursor as c where c.subscription = p_subscription and c.generation = 0 and c.partition = 0
+    for update skip locked;
 end
 $$;
 
@@ -1898,13 +2071,26 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.relay_only(p_subscription text) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if not exists (select from "outrider".subscription as s where s.name = p_subscription and s.kind = 'relay') then
+        raise 'there is no relay %', quote_nullable(left(p_subscription, 100))
+            using errcode = 'OR002', hint = 'Register it first: app.migrate() or outrider migrate --app.';
+    end if;
+end
+$$;
+
 CREATE FUNCTION outrider.relay_open(p_subscription text, p_streams text[], p_positions text[], p_adopt boolean DEFAULT false) RETURNS void
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET lock_timeout TO '10s'
     AS $$
 begin
+    perform "outrider".relay_only(p_subscription);
     perform from "outrider".cursor as c where c.subscription = p_subscription for update;
     insert into "outrider".stream as s (subscription, name, position)
     select p_subscription, opened.name, opened.position from unnest(p_streams, p_positions) as opened (name, position)
@@ -1916,7 +2102,7 @@ end
 $$;
 
 CREATE FUNCTION outrider.relay_reject(p_subscription text, p_seq bigint, p_code text, p_message text, p_worker text, p_delay interval, p_most integer, p_bury boolean, OUT attempts integer, OUT buried boolean) RETURNS record
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET lock_timeout TO '10s'
@@ -1925,6 +2111,7 @@ CREATE FUNCTION outrider.relay_reject(p_subscription text, p_seq bigint, p_code 
 declare
     cur "outrider".cursor;
 begin
+    perform "outrider".relay_only(p_subscription);
     buried := false;
     select c.* into strict cur from "outrider".cursor as c
     where c.subscription = p_subscription and c.generation = 0 and c.partition = 0 for update;
@@ -1964,12 +2151,13 @@ end
 $$;
 
 CREATE FUNCTION outrider.relay_rewind(p_subscription text, p_at timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     back "outrider".cursor;
 begin
+    perform "outrider".relay_only(p_subscription);
     select (jsonb_populate_record(null::"outrider".cursor, m.cursor)).* into strict back
     from "outrider".stream_mark as m where m.subscription = p_subscription and m.at = p_at;
     update "outrider".cursor as c
@@ -1998,25 +2186,26 @@ end
 $$;
 
 CREATE FUNCTION outrider.relay_settle(p_subscription text, p_streams text[], p_positions text[], p_events bigint[], p_sent bigint[], p_passed bigint[], p_found uuid[], p_done boolean, p_mark boolean) RETURNS void
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 begin
+    perform "outrider".relay_only(p_subscription);
     update "outrider".stream as s
     set position = moved.position, events = s.events + moved.events, moved_at = clock_timestamp()
     from unnest(p_streams, p_positions, p_events) as moved (name, position, events)
     where s.subscription = p_subscription and s.name = moved.name;
     if p_sent <> '{}' then
         with sent as (
-            delete from "outrider".delivery as d where d.id = any (p_sent) returning d.*
+            delete from "outrider".delivery as d where d.id = any (p_sent) and d.subscription = p_subscription returning d.*
         )
         insert into "outrider".stream_replayed (subscription, seq, event_id, event_type, payload, cycle, failure_history)
         select sent.subscription, sent.seq, sent.event_id, sent.event_type, sent.payload, sent.cycle, sent.failure_history
         from sent where sent.reached or sent.payload is not null;
     end if;
     if p_passed <> '{}' then
-        update "outrider".delivery as d set reached = true where d.id = any (p_passed) and not d.reached;
+        update "outrider".delivery as d set reached = true where d.id = any (p_passed) and d.subscription = p_subscription and not d.reached;
     end if;
     if p_done then
         delete from "outrider".stream_ahead as a where a.subscription = p_subscription;
@@ -2026,6 +2215,16 @@ begin
     if p_mark and not exists (select from "outrider".stream_ahead as a where a.subscription = p_subscription) then
         perform "outrider".relay_mark(p_subscription);
     end if;
+end
+$$;
+
+CREATE FUNCTION outrider.relay_take(p_subscription text, p_limit integer, p_scan integer, p_knows text[]) RETURNS SETOF outrider.taken
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform "outrider".relay_only(p_subscription);
+    return query select * from "outrider".take(p_subscription, 0, p_limit, p_scan, 0, p_knows);
 end
 $$;
 
@@ -2127,6 +2326,39 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.rename(p_old text, p_new text, p_force boolean DEFAULT false, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $_$
+declare
+    receipts bigint;
+begin
+    if (p_new ~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' and octet_length(p_new) <= 63) is not true then
+        raise 'the new name % is not lower-case words joined by dots, of at most 63 bytes', quote_nullable(left(p_new, 100))
+            using errcode = 'OR010';
+    end if;
+    perform "outrider".hold_subscription(p_old);
+    if p_force is not true then
+        perform "outrider".refuse_served(p_old);
+    end if;
+    if exists (select from "outrider".subscription as s where s.name = p_new) then
+        raise 'there is a subscription ''%'' already: if it was made by mistake and has handled nothing, `outrider subscription retire %` first; else choose another name',
+            p_new, p_new using errcode = 'OR010';
+    end if;
+    if exists (select from "outrider".event_handled as h where h.handler_name = p_new) then
+        raise 'an earlier subscription was called ''%'', and what it handled would be skipped: choose another name', p_new
+            using errcode = 'OR010';
+    end if;
+    update "outrider".delivery as d set subscription = p_new where d.subscription = p_old;
+    update "outrider".subscription as s set name = p_new where s.name = p_old;
+    update "outrider".event_handled as h set handler_name = p_new where h.handler_name = p_old;
+    get diagnostics receipts = row_count;
+    perform "outrider".note('rename', p_by, p_reason, p_old, null, jsonb_build_object('new', p_new, 'receipts', receipts));
+    return receipts;
+end
+$_$;
+
 CREATE FUNCTION outrider.renew(p_worker uuid, p_names text[]) RETURNS TABLE(delivery bigint, token bigint, lease double precision, cancelled boolean)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2157,15 +2389,16 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text DEFAULT NULL::text, p_new_generation bigint DEFAULT NULL::bigint, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb) RETURNS TABLE(delivery bigint, event_id uuid, subscription text, outcome text)
-    LANGUAGE plpgsql
+CREATE FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text DEFAULT NULL::text, p_new_generation bigint DEFAULT NULL::bigint, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS TABLE(delivery bigint, event_id uuid, subscription text, outcome text)
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET lock_timeout TO '10s'
     AS $$
 #variable_conflict use_column
 declare
-    replayer  text := coalesce(p_replayed_by, session_user);
+    replayer  text := "outrider".signed(p_replayed_by);
+    why       text := left(p_reason, 2000);
     allowed   bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
     wrong     record;
     places    bigint[];
@@ -2174,7 +2407,12 @@ declare
     superseded bigint[];
     revived   bigint[];
     violated  text;
+    reasoned  jsonb := case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end;
 begin
+    if (p_force or p_payload is not null) and not "outrider".operates() then
+        raise 'only an operator may replay with force or with another payload'
+            using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
+    end if;
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
@@ -2217,7 +2455,7 @@ begin
         )
         insert into "outrider".audit (by, action, subscription, event_id, details)
         select replayer, 'force_replay', d.subscription, d.event_id, jsonb_strip_nulls(jsonb_build_object(
-            'receipt', gone.receipt, 'discarded', nullif(gone.receipt is null and d.status = 'discarded', false)))
+            'reason', why, 'receipt', gone.receipt, 'discarded', nullif(gone.receipt is null and d.status = 'discarded', false)))
         from "outrider".delivery as d left join gone on gone.id = d.id
         where d.id = any (p_deliveries) and d.status in ('failed', 'discarded');
         handled := '{}';
@@ -2238,7 +2476,7 @@ begin
             if p_payload is not null then
                 insert into "outrider".audit (by, action, subscription, event_id, details)
                 select replayer, 'edit', d.subscription, d.event_id,
-                       jsonb_build_object('payload', p_payload, 'before', d.payload)
+                       jsonb_build_object('payload', p_payload, 'before', d.payload) || reasoned
                 from "outrider".delivery as d
                 where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
                   and d.id <> all (handled) and d.id <> all (superseded) and d.queue is not null and d.seq is null;
@@ -2271,10 +2509,21 @@ begin
             -- One was enqueued in between, and is there now.
         end;
     end loop;
-    if p_payload is not null then  -- a statement of its own: who only replays needs no right to the audit
+    if p_payload is not null then
         insert into "outrider".audit (by, action, subscription, event_id, details)
-        select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload)
+        select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload) || reasoned
         from "outrider".delivery as d where d.id = any (revived) and d.seq is not null;
+    end if;
+    if revived is not null and p_force is not true and p_payload is null then
+        -- Of one subscription or one event: named.
+        perform "outrider".note(
+            'replay', p_replayed_by, p_reason,
+            case when min(d.subscription) = max(d.subscription) then min(d.subscription) end,
+            case when min(d.event_id::text) = max(d.event_id::text) then min(d.event_id::text) end::uuid,
+            jsonb_strip_nulls(jsonb_build_object(
+                'replayed', cardinality(revived), 'skipped_handled', nullif(cardinality(handled), 0),
+                'superseded', nullif(cardinality(superseded), 0), 'generation', p_new_generation)))
+        from "outrider".delivery as d where d.id = any (revived);
     end if;
     perform "outrider".promote(line.subscription, line.generation, line.keys)
     from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from "outrider".delivery as d
@@ -2293,6 +2542,85 @@ begin
     from unnest(p_deliveries) with ordinality as asked (id, place)
     left join "outrider".delivery as d on d.id = asked.id
     order by asked.place;
+end
+$$;
+
+CREATE FUNCTION outrider.resume(p_name text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    since  timestamptz;
+    closed bigint;
+begin
+    select s.paused_at into since from "outrider".subscription as s where s.name = p_name for no key update;
+    if not found then
+        raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    update "outrider".subscription as s set paused_at = null where s.name = p_name;
+    update "outrider".cursor as c set failures = 0, open_until = null
+    where c.subscription = p_name and (c.failures > 0 or c.open_until is not null);
+    get diagnostics closed = row_count;
+    perform "outrider".note('resume', p_by, p_reason, p_name, null, jsonb_strip_nulls(jsonb_build_object(
+        'paused_since', since, 'breakers_closed', nullif(closed, 0))));
+    perform pg_notify(poke.channel, poke.event_type)
+    from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
+                 wanted.event_type
+          from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
+          cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
+          where s.name = p_name) as poke;
+    return since is not null;
+end
+$$;
+
+CREATE FUNCTION outrider.resume_all(p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    since timestamptz := (select s.updated_at from "outrider".setting as s where s.name = 'paused' and s.value <> 0);
+    was   boolean;
+begin
+    update "outrider".setting as s set value = 0, updated_at = now() where s.name = 'paused' and s.value <> 0;
+    was := found;
+    perform "outrider".note('resume_all', p_by, p_reason, null, null, jsonb_strip_nulls(jsonb_build_object(
+        'paused_since', since, 'subscriptions', (select count(*) from "outrider".subscription))));
+    if was then
+        perform pg_notify(poke.channel, poke.event_type)
+        from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
+                     wanted.event_type
+              from "outrider".cursor as c join "outrider".subscription as s on s.name = c.subscription
+              cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)) as poke;
+    end if;
+    return was;
+end
+$$;
+
+CREATE FUNCTION outrider.retire(p_name text, p_force boolean DEFAULT false, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, OUT unread bigint, OUT more boolean, OUT parked bigint, OUT dead bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '10s'
+    AS $$
+begin
+    perform "outrider".hold_subscription(p_name);
+    if p_force is not true then
+        perform "outrider".refuse_served(p_name);
+    end if;
+    select u.events, u.more into unread, more from "outrider".unread(p_name) as u;
+    parked := (select count(*) from (select from "outrider".delivery as d
+                                     where d.subscription = p_name and d.status in ('pending', 'in_flight') limit 10000) as d);
+    dead := (select count(*) from (select from "outrider".delivery as d
+                                   where d.subscription = p_name and d.status = 'failed' limit 10000) as d);
+    if p_force is not true and (more or unread + parked + dead > 0) then
+        raise '% would take % unread, % parked and % dead events with it: let a worker handle them, rename it (`outrider subscription rename % NEW`), or use --force to lose them',
+            p_name, case when more then 'at least ' else '' end || unread,
+            parked || case when parked = 10000 then ' or more' else '' end,
+            dead || case when dead = 10000 then ' or more' else '' end, p_name using errcode = 'OR010';
+    end if;
+    delete from "outrider".delivery as d where d.subscription = p_name;
+    delete from "outrider".subscription as s where s.name = p_name;
+    perform "outrider".note('retire', p_by, p_reason, p_name, null, jsonb_strip_nulls(jsonb_build_object(
+        'forced', nullif(p_force, false), 'unread', unread, 'more', nullif(more, false), 'parked', parked, 'dead', dead)));
 end
 $$;
 
@@ -3237,7 +3565,7 @@ begin
 end
 $_$;
 
-CREATE FUNCTION outrider.rollup_retry(p_name text) RETURNS bigint
+CREATE FUNCTION outrider.rollup_retry(p_name text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3250,7 +3578,22 @@ begin
     update "outrider".rollup_pending as p set set_aside_at = null, error = null
     where p.rollup = p_name and p.processed_at is null and p.set_aside_at is not null;
     get diagnostics back = row_count;
+    perform "outrider".note('rollup_retry', p_by, p_reason, null, null, jsonb_build_object('rollup', p_name, 'rows', back));
     return back;
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_run(p_name text, p_flush boolean DEFAULT false, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    told jsonb := "outrider".rollup_tick(p_name, p_flush);
+begin
+    perform "outrider".note('rollup_run', p_by, p_reason, null, null, jsonb_strip_nulls(jsonb_build_object(
+        'rollup', p_name, 'flushed', nullif(p_flush, false), 'result', told -> 'result', 'events',
+        coalesce((told ->> 'groups_emitted')::bigint, 0) + coalesce((told ->> 'pieces_emitted')::bigint, 0))));
+    return told;
 end
 $$;
 
@@ -3685,8 +4028,8 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.run_now(p_job_id uuid, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
-    LANGUAGE plpgsql
+CREATE FUNCTION outrider.run_now(p_job_id uuid, p_subscription text DEFAULT NULL::text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET enable_seqscan TO 'off'
@@ -3709,6 +4052,8 @@ begin
             update "outrider".delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
             perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
                               job.subscription);
+            perform "outrider".note('run_now', p_by, p_reason, job.subscription, p_job_id,
+                                   jsonb_build_object('run_at', job.run_at));
         end if;
         return next;
     end loop;
@@ -3728,6 +4073,40 @@ begin
     end if;
 end
 $$;
+
+CREATE FUNCTION outrider.set_setting(p_name text, p_value text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    found_one "outrider".setting;
+    rollups   boolean := starts_with(p_name, 'rollup.');
+begin
+    select s.* into found_one from "outrider".setting as s where s.name = p_name for update;
+    if not found then
+        raise 'there is no setting %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    if p_name = 'paused' then
+        raise 'everything is paused and resumed by `outrider subscription pause --all` and `resume --all`'
+            using errcode = 'OR010';
+    end if;
+    if p_value is null and not rollups then
+        raise 'the setting % needs a value', p_name using errcode = 'OR010';
+    end if;
+    if p_value !~ '^\s*[+-]?[0-9]{1,18}\s*$'
+       or p_value is not null and p_value::bigint not between found_one.least and found_one.greatest then
+        raise 'the setting % is a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
+            quote_nullable(left(p_value, 100)) using errcode = 'OR010';
+    end if;
+    update "outrider".setting as s
+    set value = case when rollups then s.value else p_value::bigint end,
+        entered = case when rollups then trim(p_value) else s.entered end, updated_at = now()
+    where s.name = p_name;
+    perform "outrider".note('set_setting', p_by, p_reason, null, null, jsonb_build_object(
+        'setting', p_name, 'value', p_value::bigint,
+        'before', case when rollups then to_jsonb(found_one.entered) else to_jsonb(found_one.value) end));
+end
+$_$;
 
 CREATE FUNCTION outrider.setting_value(p_name text) RETURNS bigint
     LANGUAGE sql STABLE
@@ -3844,6 +4223,13 @@ begin
          where d.subscription = l.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes > 0
          order by d.run_at, d.id limit 1)) as next;
 end
+$$;
+
+CREATE FUNCTION outrider.signed(p_by text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select left(coalesce(nullif(p_by, ''), session_user::text), 200)
 $$;
 
 CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0, p_knows text[] DEFAULT NULL::text[], p_armed bigint DEFAULT NULL::bigint, p_excused integer DEFAULT 0, p_worker text DEFAULT NULL::text, p_careful boolean DEFAULT false, p_alone boolean DEFAULT false) RETURNS SETOF outrider.taken
@@ -4382,6 +4768,64 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.unread(p_name text, p_scan integer DEFAULT 10000, OUT events bigint, OUT more boolean) RETURNS record
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+begin
+    with sub as (
+        select s.name, s.kind, s.context, s.event_types, s.partitions, s.workspace_id, s.forwards
+        from "outrider".subscription as s where s.name = p_name
+    ),
+    place as (
+        select c.*,
+               -- Restored from another cluster, whose transactions are all over, as take sees it.
+               case when c.cluster <> (select system_identifier from pg_control_system())
+                         or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
+                    then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
+        from "outrider".cursor as c where c.subscription = p_name
+    ),
+    fresh as materialized (
+        select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation from "outrider".outbox as o
+        where o.seq > (select min(place.seq) from place) order by o.seq limit p_scan
+    ),
+    -- Both: while owing is read in pages, transactions of inflight may finish.
+    late_tx as materialized (
+        select place.partition, place.generation, place.seq as until, owing.tx, place.owed_after as after
+        from place cross join unnest(place.owing) as owing (tx)
+        union all
+        select place.partition, place.generation, place.seq, found.tx, place.floor
+        from place cross join "outrider".late_transactions(
+            place.inflight, place.horizon, place.finished, place.floor, place.seq) as found (tx)
+    ),
+    late as (
+        select o.*, late_tx.partition, late_tx.generation as read_by
+        from late_tx cross join lateral (
+            select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation
+            from "outrider".outbox as o
+            where o.tx = late_tx.tx and o.seq > late_tx.after and o.seq <= late_tx.until
+            order by o.seq limit p_scan) as o
+    ),
+    unread as (
+        select fresh.*, place.partition, place.generation as read_by from fresh join place on fresh.seq > place.seq
+        union
+        select late.* from late
+    )
+    select count(*), (select count(*) = p_scan from fresh)
+    into events, more
+    from unread, sub
+    where (sub.event_types is null or unread.event_type = any (sub.event_types))
+      and case sub.kind when 'relay' then (sub.forwards or unread.origin is null)
+                                          and (sub.workspace_id is null or unread.workspace_id = sub.workspace_id)
+                        else unread.target is null or unread.target = sub.context end
+      and unread.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (sub.partitions - 1)
+      -- As in take: a generation has cursors of its own, or those of 0 read it.
+      and unread.read_by = coalesce((select max(place.generation) from place where place.generation = unread.generation), 0)
+      and not exists (select from "outrider".withdrawal as w where w.seq = unread.seq);
+end
+$$;
+
 CREATE FUNCTION outrider.upkeep_begin(p_every interval) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4769,7 +5213,7 @@ CREATE FUNCTION outrider.uuid7() RETURNS uuid
     AS $$select uuidv7()$$;
 
 CREATE FUNCTION outrider.withdraw(p_event_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'off'
     SET jit TO 'off'
@@ -4782,6 +5226,8 @@ declare
     outcomes  jsonb;
     gone      "outrider".delivery;
     owed      jsonb := '[]';
+    who       text := "outrider".signed(p_by);
+    why       text := left(p_reason, 2000);
 begin
     if seqs = '{}' then
         outcome := 'not_found';
@@ -4805,7 +5251,7 @@ begin
               group by e.subscription) as each), '{}');
 
     insert into "outrider".withdrawal (seq, event_id, withdrawn_by, reason)
-    select each.seq, p_event_id, coalesce(p_by, session_user), p_reason from unnest(seqs) as each (seq)
+    select each.seq, p_event_id, who, why from unnest(seqs) as each (seq)
     on conflict do nothing;
     for gone in
         delete from "outrider".delivery as d where d.subscription = any (concerned) and d.seq = any (seqs) returning d.*
@@ -4818,9 +5264,8 @@ begin
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           gone.event_type);
     end loop;
-    insert into "outrider".audit (by, action, event_id, details)
-    values (coalesce(p_by, session_user), 'withdraw', p_event_id, jsonb_strip_nulls(jsonb_build_object(
-        'reason', p_reason, 'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
+    perform "outrider".note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
+        'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
     return query select told.key, told.value from jsonb_each_text(outcomes) as told order by told.key;
 end
 $$;
@@ -6059,6 +6504,8 @@ ALTER TABLE ONLY outrider.worker
 
 CREATE INDEX audit_of_event ON outrider.audit USING btree (event_id) WHERE (event_id IS NOT NULL);
 
+CREATE INDEX audit_of_subscription ON outrider.audit USING btree (subscription, id) WHERE (subscription IS NOT NULL);
+
 CREATE UNIQUE INDEX cursor_id ON outrider.cursor USING btree (id);
 
 CREATE INDEX delivery_dead_since ON outrider.delivery USING btree (COALESCE(buried_at, created_at)) WHERE (status = ANY (ARRAY['failed'::text, 'discarded'::text]));
@@ -6328,6 +6775,8 @@ REVOKE ALL ON FUNCTION outrider.enqueue(job_type text, payload jsonb, run_at tim
 
 REVOKE ALL ON FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, p_poke boolean, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.enqueue_onto(p_job_type text, p_payload jsonb, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.fire(p_name text, p_seen timestamp with time zone, p_to timestamp with time zone, p_times timestamp with time zone[], p_job_type text, p_payload jsonb, p_queue text, p_priority integer, p_version integer, p_source text, p_key text, p_workspace_id text, p_generation bigint, p_poke boolean) FROM PUBLIC;
@@ -6339,6 +6788,8 @@ REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.hold_limits(p_names text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.hold_subscription(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.ingest(p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint, p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[], p_content_class text[], p_workspace_id text[], p_aggregate_kind text[], p_aggregate_id text[], p_entity_version bigint[], p_payload text[], p_idempotency_key text[], p_trace_context text[], OUT outcome text, OUT events bigint, OUT stands text) FROM PUBLIC;
 
@@ -6352,19 +6803,31 @@ REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_segment(p_first bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text, p_subscription text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text, p_subscription text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.narrow(p_name text, p_types text[], p_force boolean, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.note(p_action text, p_by text, p_reason text, p_subscription text, p_event_id uuid, p_details jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.note_adoption(p_subscription text, p_stream text, p_before text, p_position text, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.note_segments() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text, p_force boolean, p_payload jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.operates() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text, p_force boolean, p_payload jsonb, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.overdue_rollups() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint, p_worker text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.pause(p_name text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.pause_all(p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) FROM PUBLIC;
 
@@ -6378,6 +6841,8 @@ REVOKE ALL ON FUNCTION outrider.reap(p_names text[], p_worker uuid, p_limit inte
 
 REVOKE ALL ON FUNCTION outrider.refuse_retention() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.refuse_served(p_name text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_ordering text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
@@ -6388,7 +6853,11 @@ REVOKE ALL ON FUNCTION outrider.register_relay(p_name text, p_workspace_id text,
 
 REVOKE ALL ON FUNCTION outrider.relay_ahead(p_subscription text, p_events uuid[], OUT strangers bigint, OUT stranger uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.relay_hold(p_subscription text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.relay_mark(p_subscription text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.relay_only(p_subscription text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.relay_open(p_subscription text, p_streams text[], p_positions text[], p_adopt boolean) FROM PUBLIC;
 
@@ -6398,11 +6867,21 @@ REVOKE ALL ON FUNCTION outrider.relay_rewind(p_subscription text, p_at timestamp
 
 REVOKE ALL ON FUNCTION outrider.relay_settle(p_subscription text, p_streams text[], p_positions text[], p_events bigint[], p_sent bigint[], p_passed bigint[], p_found uuid[], p_done boolean, p_mark boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.relay_take(p_subscription text, p_limit integer, p_scan integer, p_knows text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.release(p_job outrider.delivery, p_verdict text, p_delay double precision, p_code text, p_message text, p_counted boolean, p_worker text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rename(p_old text, p_new text, p_force boolean, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.renew(p_worker uuid, p_names text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.resume(p_name text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.resume_all(p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.retire(p_name text, p_force boolean, p_by text, p_reason text, OUT unread bigint, OUT more boolean, OUT parked bigint, OUT dead bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rewrite(p_job outrider.delivery) FROM PUBLIC;
 
@@ -6426,7 +6905,9 @@ REVOKE ALL ON FUNCTION outrider.rollup_plan(p_name text, p_force boolean) FROM P
 
 REVOKE ALL ON FUNCTION outrider.rollup_preflight(p_spec jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.rollup_retry(p_name text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.rollup_retry(p_name text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_run(p_name text, p_flush boolean, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_settings(p_name text, OUT debounce interval, OUT threshold integer, OUT max_wait interval, OUT complaints text[]) FROM PUBLIC;
 
@@ -6442,7 +6923,9 @@ REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.set_setting(p_name text, p_value text, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.setting_value(p_name text) FROM PUBLIC;
 
@@ -6450,9 +6933,13 @@ REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.signed(p_by text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_armed bigint, p_excused integer, p_worker text, p_careful boolean, p_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.unread(p_name text, p_scan integer, OUT events bigint, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.upkeep_begin(p_every interval) FROM PUBLIC;
 

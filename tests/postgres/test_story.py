@@ -111,7 +111,7 @@ async def test_a_dead_letter_that_was_replayed_and_discarded(database: str) -> N
         await shop.app.drain()
         await shop.rows("select outrider.discard(array(select id from outrider.delivery), 'another', 'too old')")
         found = await fate(shop, event)
-        [act] = (await told(shop, event)).acts
+        replay, act = (await told(shop, event)).acts
     assert found.status == "discarded"
     assert moments(found) == [
         ("failed", 1, 1, "bury", None, None),
@@ -119,6 +119,7 @@ async def test_a_dead_letter_that_was_replayed_and_discarded(database: str) -> N
         ("failed", 2, 1, "bury", None, None),
         ("discarded", 2, None, None, "another", "too old"),
     ]
+    assert (replay.action, replay.by, replay.details) == ("replay", "an operator", {"replayed": 1})
     assert (act.action, act.by, act.role, act.subscription) == ("discard", "another", "postgres", "shop.effect")
 
 

@@ -1,11 +1,10 @@
-"""The rights that the guide lists under Roles are enough for relays, inboxes and replicas."""
+"""A worker's rights are enough for relays, inboxes and replicas: those of today, and those of before."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -15,6 +14,7 @@ from redis.asyncio import Redis
 from tests.brokers import RedisServer
 from tests.relay.depot import Depot
 from tests.relay.test_relay import Refusing
+from tests.roles.house import before, opened
 
 from outrider import Outrider
 from outrider.inbox.again import try_again
@@ -26,9 +26,6 @@ from outrider.streams.redis import RedisStreams
 from outrider.streams.replica import ReplicaCodec
 from outrider.testing import expect
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
-
-
 NEW = """
 revoke all on outrider.stream, outrider.stream_mark, outrider.stream_ahead, outrider.stream_replayed,
     outrider.stream_refused from app;
@@ -39,17 +36,19 @@ revoke all on function outrider.relay_settle, outrider.relay_mark, outrider.rela
 
 
 @contextmanager
-def role(*owners: psycopg.Connection[Any], inherits: bool) -> Iterator[str]:
-    """With those rights in each of the databases; or with those of before, and what a migration makes of them."""
-    [grants] = re.findall(r"^```sql\n(grant usage.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+def role(*owners: psycopg.Connection[Any], made_before: bool) -> Iterator[str]:
+    """A login with the rights of a worker and an operator in each of the databases; or with what a migration makes of those
+    that an application had before."""
+    if not made_before:
+        with opened(*owners, both=("worker", "operator")) as house:
+            yield house.login("worker", "operator")
+        return
     name = f"role_{owners[0].info.dbname}"
     owners[0].execute(f"create role {name} login".encode())
     try:
         for each in owners:
-            each.execute(re.sub(r"\bapp\b", name, grants).encode())
-            if inherits:
-                each.execute(re.sub(r"\bapp\b", name, NEW).encode())
-                each.execute(statement("inherit_grants", "outrider"))
+            each.execute(re.sub(r"\bapp\b", name, before("app") + NEW).encode())
+            each.execute(statement("inherit_grants", "outrider"))
         yield name
     finally:
         for each in owners:
@@ -57,9 +56,9 @@ def role(*owners: psycopg.Connection[Any], inherits: bool) -> Iterator[str]:
         owners[0].execute(f"drop role {name}".encode())
 
 
-@pytest.mark.parametrize("inherits", [False, True], ids=["as in the guide", "after a migration"])
+@pytest.mark.parametrize("made_before", [False, True], ids=["made by roles", "made before"])
 async def test_they_are_enough(
-    database: str, other_database: str, redis_server: RedisServer, name: str, inherits: bool
+    database: str, other_database: str, redis_server: RedisServer, name: str, made_before: bool
 ) -> None:
     """Sent, rejected, buried, replayed; a lost end sent again; read, refused, read again; a replica."""
     codec, url = Refusing(), redis_server.url
@@ -83,7 +82,7 @@ async def test_they_are_enough(
     with (
         psycopg.connect(database, autocommit=True) as owner,
         psycopg.connect(other_database, autocommit=True) as other,
-        role(owner, other, inherits=inherits) as user,
+        role(owner, other, made_before=made_before) as user,
     ):
         other.execute(replicas.DDL.format(table="copy").encode())
         other.execute(f"grant select, insert, update on copy to {user}".encode())

@@ -1,4 +1,4 @@
-"""The rights that the guide lists under Roles are enough to tick and to stage, and for nothing else."""
+"""A worker's rights are enough to tick and to stage, and for nothing else: those of today, and those of before."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
-from tests.relay.test_roles import GUIDE
+from tests.roles.house import before
 from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 from tests.rollup.test_worker import Shelved, app_of
 
+from outrider.postgres import roles
 from outrider.postgres.statement import statement
 
 NEW = """
@@ -20,8 +21,11 @@ revoke all on outrider.rollup, outrider.rollup_pending, outrider.rollup_log from
 revoke all on function outrider.rollup_tick, outrider.rollup_settings from app;
 """
 ALLOWED = ("rollup_tick", "rollup_settings")
+INHERITED = ("rollup_run",)
+"""Whoever could tick before may do so by hand, as before."""
 CALLS = [
     "select outrider.rollup_tick('archive.imports')",
+    "select outrider.rollup_run('archive.imports')",
     "select outrider.rollup_retry('archive.imports')",
     "select * from outrider.rollup_settings('archive.imports')",
     "select * from outrider.rollup_plan('archive.imports')",
@@ -48,15 +52,18 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize("inherits", [False, True], ids=["as in the guide", "after a migration"])
-async def test_a_worker_of_a_role_of_its_own(bare: Archive, database: str, inherits: bool) -> None:
-    [grants] = re.findall(r"^```sql\n(grant usage.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+@pytest.mark.parametrize("made_before", [False, True], ids=["made by roles", "made before"])
+async def test_a_worker_of_a_role_of_its_own(bare: Archive, database: str, made_before: bool) -> None:
     user = f"role_{bare.conn.info.dbname}"
     bare.ask(f"create role {user} login")
+    prefix = f"{bare.conn.info.dbname}_"
     try:
-        bare.ask(re.sub(r"\bapp\b", user, grants + (NEW if inherits else "")))
-        if inherits:
+        if made_before:
+            bare.ask(re.sub(r"\bapp\b", user, before("app") + NEW))
             bare.conn.execute(statement("inherit_grants", "outrider"))
+        else:
+            bare.ask(roles.script("outrider", prefix))
+            bare.ask(f"grant {prefix}worker to {user}")
         bare.install(notify=NOTE)
         stages: dict[str, Any] = {"table": None, "events": [Shelved], "key": ["document"], "carry": ["author"]}
         app, owning = (
@@ -65,7 +72,8 @@ async def test_a_worker_of_a_role_of_its_own(bare: Archive, database: str, inher
         with opened(make_conninfo(database, user=user)) as low:
             bare.add("a", "a")
             assert figures(low.tick(flush=True)) == ("processed", 1, 0, 0, 2, 0)
-            for call in [each for each in CALLS if not any(name in each for name in ALLOWED)] + WRITES:
+            allowed = ALLOWED + INHERITED * made_before
+            for call in [each for each in CALLS if not any(name in each for name in allowed)] + WRITES:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     low.ask(call)
         bare.ask("select outrider.rollup_uninstall(%s)", NAME)
@@ -82,7 +90,9 @@ async def test_a_worker_of_a_role_of_its_own(bare: Archive, database: str, inher
             assert bare.staged() == ["a", "a"]
             assert (await app.tick(NAME, flush=True)).groups_emitted == 1
     finally:
-        bare.ask(f"drop owned by {user}; drop role {user}")
+        made = [] if made_before else roles.named("outrider", prefix).values()
+        for each in (user, *made):
+            bare.ask(f"drop owned by {each}; drop role {each}")
 
 
 def test_a_low_role_may_call_nothing(bare: Archive, database: str) -> None:

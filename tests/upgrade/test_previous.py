@@ -190,12 +190,19 @@ def bench(empty_database: str, old_tree: Path) -> Iterator[Bench]:
                 Release(old_tree / "src", make_conninfo(empty_database, user=role), begin),
                 Release(ROOT / "src", empty_database, begin),
             )
-        conn.execute(f"drop owned by {role}; drop role {role}".encode())
+        made = "select rolname from pg_roles where starts_with(rolname, current_database() || '_')"
+        for name in (role, *(name for (name,) in conn.execute(made).fetchall())):
+            conn.execute(f"drop owned by {name}; drop role {name}".encode())
 
 
 def grant_as_documented(bench: Bench, old_tree: Path) -> None:
+    """By its own `outrider roles`; before there was one, by its guide."""
     guide = (old_tree / "docs" / "guide.md").read_text()
-    [grants] = re.findall(r"^```sql\n(grant usage.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    grants = "".join(re.findall(r"^```sql\n(grant usage.*?)^```", guide, re.DOTALL | re.MULTILINE))
+    if not grants:
+        prefix = f"{bench.conn.info.dbname}_"
+        bench.conn.execute(bench.old.say("roles", "--sql", "--prefix", prefix).encode())
+        grants = f"grant {prefix}producer, {prefix}worker, {prefix}operator to app;"
     role = f"app_{bench.conn.info.dbname}"
     bench.conn.execute(re.sub(r"\bapp\b", role, f"{grants}\ngrant insert on effect to app;").encode())
 

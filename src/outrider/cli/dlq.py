@@ -28,7 +28,7 @@ from outrider.cli.letter_filter import (
     refuse_unclear,
 )
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.cli.who import ByOption, who
+from outrider.cli.who import ByOption, ReasonOption, who
 from outrider.cli.words import tell
 from outrider.postgres import deadletters, recovery
 from outrider.postgres.deadletters import Count, Filter, Group, Letter, WholeLetter
@@ -153,6 +153,7 @@ def replay(
     edit: Annotated[
         bool, typer.Option("--edit", help="One event: edit its payload in $EDITOR first. Unchanged = nothing is done.")
     ] = False,
+    reason: ReasonOption = None,
     by: ByOption = None,
     yes: Yes = False,
     app: AppOption = None,
@@ -172,7 +173,7 @@ def replay(
     new payload must fit the class that its subscription has for it.
     --force deletes the receipt: what the handler did, it does once more. Audited.
 
-    Needs: a role that may write the schema's tables.
+    Needs: a role that may operate.
 
     Examples:
 
@@ -194,7 +195,9 @@ def replay(
     place = find_place(Asked(app, dsn, embedded, schema))
     named = who(by)
     if event is None:
-        run = partial(recovery.replay, schema=place.schema, by=named, generation=to_generation, rate=rate)
+        run = partial(
+            recovery.replay, schema=place.schema, by=named, reason=reason, generation=to_generation, rate=rate
+        )
         asyncio.run(bulk(place, which, "replay", run, dry_run=dry_run, yes=yes, as_json=as_json))
         return
     found = asyncio.run(_whole(place, event, subscription)) if edit or dry_run or payload is not None else []
@@ -212,7 +215,14 @@ def replay(
             "nothing was replayed",
             yes=yes,
         )
-    options = {"subscription": subscription, "by": named, "force": force, "generation": to_generation, "payload": text}
+    options = {
+        "subscription": subscription,
+        "by": named,
+        "reason": reason,
+        "force": force,
+        "generation": to_generation,
+        "payload": text,
+    }
     _tell(event, asyncio.run(_replay(place, event, options)), as_json=as_json)
 
 
@@ -243,7 +253,7 @@ def discard(
     They leave the list and stay in the table, marked with the reason. Audited,
     one by one. To bring one back: outrider dlq replay EVENT_ID --force.
 
-    Needs: a role that may write the schema's tables; a --reason.
+    Needs: a role that may operate; a --reason.
 
     Example: [bold]outrider dlq discard 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason "a test order"[/]
     """

@@ -14,7 +14,7 @@ import typer
 
 from outrider.cli import life
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.cli.who import ByOption, who
+from outrider.cli.who import ByOption, ReasonOption, who
 from outrider.cli.words import one_line, say
 from outrider.postgres import events
 from outrider.postgres.events import NoSuchEvent, Story, Withdrawn, WithdrawRefused
@@ -56,7 +56,7 @@ def show(
 @commands.command()
 def withdraw(
     event_id: EventId,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the audit.")] = None,
+    reason: ReasonOption = None,
     by: ByOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     app: AppOption = None,
@@ -75,7 +75,7 @@ def withdraw(
     Waits for batches in progress, up to 10 s, so that what it says is true.
     Without a terminal it wants --yes. It cannot be undone.
 
-    Needs: a role that may write the schema's tables.
+    Needs: a role that may operate.
 
     Example: [bold]outrider event withdraw 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason 'wrong price'[/]
     """

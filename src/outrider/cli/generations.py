@@ -15,10 +15,11 @@ from rich.text import Text
 
 from outrider.cli.bulk import print_json
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.cli.who import ByOption, who
+from outrider.cli.who import ByOption, ReasonOption, signed
 from outrider.cli.words import one_line
 from outrider.errors import SubscriptionRefused
 from outrider.postgres import generations
+from outrider.postgres.audit import Signed
 from outrider.postgres.generations import Overview
 from outrider.postgres.subscriptions import MOST
 
@@ -78,6 +79,7 @@ def move(
         str | None, typer.Option("--subscription", metavar="NAME", help="Only there. Else wherever FROM is.")
     ] = None,
     by: ByOption = None,
+    reason: ReasonOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -91,7 +93,7 @@ def move(
     that FROM still publishes follow. FROM's own workers keep their other
     subscriptions. FROM = TO gives it back. Kept in the audit.
 
-    Needs: a role that may write the schema's tables.
+    Needs: a role that may operate.
 
     Examples:
 
@@ -100,7 +102,7 @@ def move(
       [bold]outrider generations move 41 41[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema).over(ctx.obj))
-    moved = asyncio.run(_move(place, origin, to, subscription, who(by)))
+    moved = asyncio.run(_move(place, origin, to, subscription, signed(by, reason)))
     if as_json:
         print_json(schema=place.schema, moved=[asdict(each) for each in moved])
         return
@@ -119,7 +121,7 @@ async def _overview(place: Place) -> list[Overview]:
         return await generations.overview(conn, place.schema)
 
 
-async def _move(place: Place, origin: int, to: int, subscription: str | None, by: str) -> list[Overview]:
+async def _move(place: Place, origin: int, to: int, subscription: str | None, by: Signed) -> list[Overview]:
     """What became of each."""
     async with place.connect() as conn:
         there = await generations.overview(conn, place.schema)

@@ -17,7 +17,7 @@ import typer
 from outrider.cli import joblines
 from outrider.cli.bulk import confirm, print_json
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.cli.who import ByOption, who
+from outrider.cli.who import ByOption, ReasonOption, who
 from outrider.cli.words import one_line, say
 from outrider.postgres import joblist
 from outrider.postgres.joblist import OWED, JobOutcome, JobRow, Listing, NoSuchJob
@@ -133,7 +133,7 @@ def show(
 @commands.command()
 def cancel(
     job_ids: JobIds,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = None,
+    reason: ReasonOption = None,
     by: ByOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     app: AppOption = None,
@@ -150,7 +150,7 @@ def cancel(
     done. Audited. To bring one back: outrider dlq replay JOB_ID --force.
     Exits with 1 if one of them is not there.
 
-    Needs: a role that may write the schema's tables.
+    Needs: a role that may operate.
 
     Example: [bold]outrider job cancel 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason "a test"[/]
     """
@@ -166,6 +166,8 @@ def cancel(
 @commands.command("run-now")
 def run_now(
     job_ids: JobIds,
+    reason: ReasonOption = None,
+    by: ByOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -175,14 +177,14 @@ def run_now(
     """Let jobs that wait for their time, or for their retry, run now.
 
     Their workers are woken. Limits hold: a job may still wait for its key, or for
-    a free slot. Exits with 1 if one of them will not run.
+    a free slot. Audited. Exits with 1 if one of them will not run.
 
-    Needs: a role that may write the schema's tables.
+    Needs: a role that may operate.
 
     Example: [bold]outrider job run-now 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema))
-    act = partial(joblist.run_now, schema=place.schema)
+    act = partial(joblist.run_now, schema=place.schema, by=who(by), reason=reason)
     _tell(asyncio.run(_each(place, job_ids, act)), DUE, fine=("due", "running"), as_json=as_json)
 
 

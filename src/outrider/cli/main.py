@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from outrider.cli import (
+    audit,
     contracts,
     demo,
     dev,
@@ -21,7 +22,9 @@ from outrider.cli import (
     job,
     migrate,
     relay,
+    roles,
     rollup,
+    setting,
     status,
     subscription,
     uninstall,
@@ -68,6 +71,8 @@ cli.command("init")(init.init)
 cli.command("worker")(worker.worker)
 cli.command("status")(status.status)
 cli.command("doctor")(doctor.doctor)
+cli.command("audit")(audit.audit)
+cli.command("roles")(roles.roles)
 cli.command("uninstall")(uninstall.uninstall)
 cli.add_typer(migrate.commands, name="migrate")
 cli.add_typer(event.commands, name="event")
@@ -80,6 +85,7 @@ cli.add_typer(generations.commands, name="generations")
 cli.add_typer(contracts.commands, name="contracts")
 cli.add_typer(dlq.commands, name="dlq")
 cli.add_typer(upkeep.commands, name="upkeep")
+cli.add_typer(setting.commands, name="setting")
 
 
 def show_version(wanted: bool) -> None:
@@ -111,6 +117,9 @@ def outrider(
     See, cancel and hasten jobs:     [bold]outrider job[/]
     See and move generations:        [bold]outrider generations[/]
     See and replay dead letters:     [bold]outrider dlq[/]
+    See and change settings:         [bold]outrider setting[/]
+    See what operators did:          [bold]outrider audit[/]
+    Make roles with least rights:    [bold]outrider roles[/]
     Keep events readable:            [bold]outrider contracts[/]
     Keep the log from growing:       [bold]outrider upkeep[/]
     Take it out of a database:       [bold]outrider uninstall[/]

@@ -29,11 +29,12 @@ from outrider.cli.place import (
 from outrider.cli.serve import Options, run_here, say_unless
 from outrider.cli.status import tell_states
 from outrider.cli.subscription import count
-from outrider.cli.who import ByOption, who
+from outrider.cli.who import ByOption, ReasonOption, signed
 from outrider.cli.words import one_line, roughly, say
 from outrider.dispatch.crew import SLOTS
 from outrider.errors import ConfigError
 from outrider.postgres import relays, subscriptions
+from outrider.postgres.audit import Signed
 from outrider.postgres.status import Standing, Status
 from outrider.postgres.status import status as look
 from outrider.postgres.streams import Stream
@@ -186,6 +187,7 @@ def show(
 def adopt(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The relay.")],
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream, as its broker calls it.")],
+    reason: ReasonOption = None,
     by: ByOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     app: AppOption = None,
@@ -202,8 +204,7 @@ def adopt(
     events that the relay has not passed yet, they will be there twice. Nobody else
     may write to the stream from then on. Kept in the audit.
 
-    Needs: an app with that relay, its broker, and a role that may write the
-    schema's tables and its audit.
+    Needs: an app with that relay, its broker, and a role that may relay and operate.
 
     Example: [bold]outrider relay adopt shop.out orders --app shop:app[/]
     """
@@ -213,14 +214,14 @@ def adopt(
     if name not in declared:
         raise ConfigError(f"{name!r} is no relay of the app; it declares: {', '.join(declared) or 'none'}")
     place = Place(moved(found.settings, asked), found.subscriptions)
-    answer = asyncio.run(_adopt(place, declared[name], stream, who(by), yes=yes))
+    answer = asyncio.run(_adopt(place, declared[name], stream, signed(by, reason), yes=yes))
     if as_json:
         print_json(schema=place.schema, **answer)
     else:
         say(f"{name} goes on in {one_line(stream)} after {answer['position']}")
 
 
-async def _adopt(place: Place, relay: Relay, stream: str, by: str, *, yes: bool) -> dict[str, Any]:
+async def _adopt(place: Place, relay: Relay, stream: str, by: Signed, *, yes: bool) -> dict[str, Any]:
     sink, schema = relay.sink, place.schema
     async with place.connect() as conn:
         await subscriptions.find(conn, relay.name, schema)
@@ -232,7 +233,7 @@ async def _adopt(place: Place, relay: Relay, stream: str, by: str, *, yes: bool)
             end = await sink.end(stream)
             confirm(_foretold(relay, stream, before, end), "nothing was changed", yes=yes)
             async with conn.transaction():
-                await Sender(relay, Signals(), schema=schema, worker=by).open(conn, [stream], adopt=True)
+                await Sender(relay, Signals(), schema=schema, worker=by.by or "").open(conn, [stream], adopt=True)
                 after = (await relays.positions(conn, relay.name, schema))[stream]
                 await relays.note_adoption(conn, relay.name, stream, (before, after), by, schema)
         finally:

@@ -26,9 +26,11 @@ from outrider.cli.place import (
     find_place,
     moved,
 )
+from outrider.cli.who import ByOption, ReasonOption, signed
 from outrider.cli.words import moment, one_line, roughly, safe, say, short
 from outrider.errors import ConfigError, RollupRefused
 from outrider.postgres import rollups
+from outrider.postgres.audit import Signed
 from outrider.postgres.deadletters import clock
 from outrider.postgres.rollups import MOST, Aside, Finding, Rolling, Spec, Step, Tick
 from outrider.postgres.session import AsyncSession
@@ -227,6 +229,8 @@ def run(
     name: Name,
     flush: Annotated[bool, typer.Option("--flush", help="Emit all that waits, due or not.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="First let what was set aside wait again.")] = False,
+    reason: ReasonOption = None,
+    by: ByOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -238,9 +242,9 @@ def run(
 
     Emits the groups that are due, and says what came of it. While another tick
     runs it is skipped, and exits with 0. After an error nothing was emitted and
-    everything waits on; then it exits with 1.
+    everything waits on; then it exits with 1. Audited.
 
-    Needs: a role that may call the schema's functions.
+    Needs: a role that may operate.
 
     Examples:
 
@@ -251,9 +255,9 @@ def run(
     place = find_place(Asked(app, dsn, embedded, schema))
     if as_sql:
         first = [rollups.call("rollup_retry", name, place.schema)] if retry else []
-        _print_sql(*first, rollups.call("rollup_tick", name, place.schema, flush=flush))
+        _print_sql(*first, rollups.call("rollup_run", name, place.schema, flush=flush))
         return
-    retried, ticked = asyncio.run(_run(place, name, flush=flush, retry=retry))
+    retried, ticked = asyncio.run(_run(place, name, signed(by, reason), flush=flush, retry=retry))
     if as_json:
         print_json(schema=place.schema, rollup=name, retried=retried, **asdict(ticked))
     else:
@@ -379,10 +383,10 @@ async def _asides(conn: AsyncSession, each: Rolling, schema: str) -> list[Aside]
     return await rollups.set_aside(conn, each.name, schema, most=NEWEST) if each.set_aside else []
 
 
-async def _run(place: Place, name: str, *, flush: bool, retry: bool) -> tuple[int | None, Tick]:
+async def _run(place: Place, name: str, by: Signed, *, flush: bool, retry: bool) -> tuple[int | None, Tick]:
     async with place.connect() as conn:
-        retried = await rollups.retry(conn, name, place.schema) if retry else None
-        return retried, await rollups.tick(conn, name, place.schema, flush=flush)
+        retried = await rollups.retry(conn, name, place.schema, by) if retry else None
+        return retried, await rollups.run(conn, name, place.schema, by, flush=flush)
 
 
 async def _plan(place: Place, name: str, *, force: bool) -> tuple[list[Step], list[str]]:

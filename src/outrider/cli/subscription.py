@@ -14,9 +14,11 @@ from rich.text import Text
 
 from outrider.cli.bulk import print_json
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.who import ByOption, ReasonOption, signed
 from outrider.cli.words import one_line
 from outrider.errors import SubscriptionRefused
 from outrider.postgres import subscriptions
+from outrider.postgres.audit import Signed
 from outrider.postgres.orphans import orphaned
 from outrider.postgres.status import Standing
 from outrider.postgres.subscriptions import MOST, Backlog, Overview
@@ -74,6 +76,8 @@ def show(
 def pause(
     name: OneOrAll = None,
     everything: AllOption = False,
+    by: ByOption = None,
+    reason: ReasonOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -85,13 +89,13 @@ def pause(
     What was taken before is finished. Events stay in the log until it is resumed.
     --all is a switch of its own: it also holds subscriptions that come later.
 
-    Needs: a role that may write the schema's tables.
+    Needs: a role that may operate.
 
     Example: [bold]outrider subscription pause billing.invoice[/]
     """
     _one_or_all(name, everything)
     place = find_place(Asked(app, dsn, embedded, schema))
-    asyncio.run(_pause(place, name))
+    asyncio.run(_pause(place, name, signed(by, reason)))
     if as_json:
         print_json(schema=place.schema, subscription=name, paused=True)
         return
@@ -103,6 +107,8 @@ def pause(
 def resume(
     name: OneOrAll = None,
     everything: AllOption = False,
+    by: ByOption = None,
+    reason: ReasonOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -114,13 +120,13 @@ def resume(
     An open circuit breaker of the subscription is closed. --all leaves alone
     what was paused by its name.
 
-    Needs: a role that may write the schema's tables.
+    Needs: a role that may operate.
 
     Example: [bold]outrider subscription resume billing.invoice[/]
     """
     _one_or_all(name, everything)
     place = find_place(Asked(app, dsn, embedded, schema))
-    still, everything_paused = asyncio.run(_resume(place, name))
+    still, everything_paused = asyncio.run(_resume(place, name, signed(by, reason)))
     if as_json:
         print_json(
             schema=place.schema, subscription=name, paused=False, still_paused=still, all_paused=everything_paused
@@ -137,6 +143,8 @@ def rename(
     old: Annotated[str, typer.Argument(metavar="OLD", help="Its name until now.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The name in the new code.")],
     force: Annotated[bool, typer.Option("--force", help="Although a worker serves it: that worker will fail.")] = False,
+    by: ByOption = None,
+    reason: ReasonOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -149,12 +157,12 @@ def rename(
     one transaction: nothing is skipped, nothing is handled twice.
     Stop its workers, rename, start the new code.
 
-    Needs: a role that owns the schema.
+    Needs: a role that may operate.
 
     Example: [bold]outrider subscription rename billing.invoice billing.send_invoice[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema))
-    moved = asyncio.run(_rename(place, old, new, force=force))
+    moved = asyncio.run(_rename(place, old, new, signed(by, reason), force=force))
     if as_json:
         print_json(schema=place.schema, old=old, new=new, receipts=moved)
         return
@@ -167,6 +175,8 @@ def narrow(
     types: Annotated[list[str], typer.Argument(metavar="TYPE...", help="Event types that it shall no longer want.")],
     force: Annotated[bool, typer.Option("--force", help="Lose what it has not read of them. Needs --yes.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --force: I know what is lost.")] = False,
+    by: ByOption = None,
+    reason: ReasonOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -180,12 +190,12 @@ def narrow(
     Refused while unread or parked events of these types would be lost: --force
     --yes loses the unread ones.
 
-    Needs: a role that owns the schema.
+    Needs: a role that may operate.
 
     Example: [bold]outrider subscription narrow billing.invoice orders.cancelled[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema))
-    lost = asyncio.run(_narrow(place, name, types, force=force and yes))
+    lost = asyncio.run(_narrow(place, name, types, signed(by, reason), force=force and yes))
     if as_json:
         print_json(schema=place.schema, subscription=name, types=types, lost=lost)
         return
@@ -199,6 +209,8 @@ def retire(
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Lose what it has not handled. Needs --yes.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --force: I know what is lost.")] = False,
+    by: ByOption = None,
+    reason: ReasonOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -210,12 +222,12 @@ def retire(
     Refused while it has unread, parked or dead events, which would be lost:
     --force --yes loses them. The log and the receipts stay.
 
-    Needs: a role that owns the schema.
+    Needs: a role that may operate.
 
     Example: [bold]outrider subscription retire billing.invoice[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema))
-    lost = asyncio.run(_retire(place, name, force=force, yes=yes))
+    lost = asyncio.run(_retire(place, name, signed(by, reason), force=force, yes=yes))
     declared = bool(place.subscriptions) and name in [each.name for each in place.subscriptions or ()]
     if as_json:
         print_json(schema=place.schema, subscription=name, lost=asdict(lost), still_declared=declared)
@@ -237,36 +249,36 @@ def _one_or_all(name: str | None, everything: bool) -> None:
         raise typer.BadParameter("name one subscription, or give --all, not both")
 
 
-async def _pause(place: Place, name: str | None) -> None:
+async def _pause(place: Place, name: str | None, by: Signed) -> None:
     async with place.connect() as conn:
-        await subscriptions.pause(conn, name, place.schema)
+        await subscriptions.pause(conn, name, place.schema, by)
 
 
-async def _resume(place: Place, name: str | None) -> tuple[list[str], bool]:
+async def _resume(place: Place, name: str | None, by: Signed) -> tuple[list[str], bool]:
     """What is paused all the same: by its name, and with everything."""
     async with place.connect() as conn:
-        await subscriptions.resume(conn, name, place.schema)
+        await subscriptions.resume(conn, name, place.schema, by)
         there = await subscriptions.overview(conn, place.schema)
         still = [each.name for each in there if each.paused_at is not None]
         return still, await subscriptions.all_paused(conn, place.schema)
 
 
-async def _rename(place: Place, old: str, new: str, *, force: bool) -> int:
+async def _rename(place: Place, old: str, new: str, by: Signed, *, force: bool) -> int:
     async with place.connect() as conn:
-        return await subscriptions.rename(conn, old, new, place.schema, force=force)
+        return await subscriptions.rename(conn, old, new, place.schema, force=force, signed=by)
 
 
-async def _narrow(place: Place, name: str, types: list[str], *, force: bool) -> int:
+async def _narrow(place: Place, name: str, types: list[str], by: Signed, *, force: bool) -> int:
     async with place.connect() as conn:
-        return await subscriptions.narrow(conn, name, types, place.schema, force=force)
+        return await subscriptions.narrow(conn, name, types, place.schema, force=force, signed=by)
 
 
-async def _retire(place: Place, name: str, *, force: bool, yes: bool) -> Backlog:
+async def _retire(place: Place, name: str, by: Signed, *, force: bool, yes: bool) -> Backlog:
     async with place.connect() as conn:
         if force and not yes:
             lost = await subscriptions.backlog(conn, name, place.schema)
             raise SubscriptionRefused(f"{name} would take {lost} with it: to lose them for good, add --yes")
-        return await subscriptions.retire(conn, name, place.schema, force=force)
+        return await subscriptions.retire(conn, name, place.schema, force=force, signed=by)
 
 
 def _orphaned(each: Overview, place: Place) -> bool | None:

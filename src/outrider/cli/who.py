@@ -8,9 +8,16 @@ from typing import Annotated
 
 import typer
 
+from outrider.postgres.audit import Signed
+
 ByOption = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who you are, for the record. Else the login name.")
 ]
+ReasonOption = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the audit.")]
+
+
+def signed(by: str | None, reason: str | None) -> Signed:
+    return Signed(who(by), reason)
 
 
 def who(by: str | None) -> str:

@@ -226,7 +226,9 @@ def judge_rights(rights: Sequence[Right]) -> Iterator[Finding]:
     for each in rights[:RIGHTS_SHOWN]:
         told = f"{each.who} may {each.may}: {each.why}"
         if each.grave:
-            yield warning("privileges", told, "revoke it; the guide lists the grants that suffice (Roles)")
+            yield warning(
+                "privileges", told, "revoke it; outrider roles makes roles whose grants suffice (docs/roles.md)"
+            )
         else:
             yield note("privileges", told, "nothing, if it is meant; else take it from that role")
     if len(rights) > RIGHTS_SHOWN:

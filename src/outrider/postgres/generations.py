@@ -10,6 +10,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from outrider.errors import SubscriptionRefused
+from outrider.postgres.audit import Signed
 from outrider.postgres.fetch import fetch
 from outrider.postgres.log import Params
 from outrider.postgres.subscriptions import MOST
@@ -106,14 +107,14 @@ async def overview(conn: AsyncConnection[Any], schema: str) -> list[Overview]:
 
 
 async def move(
-    conn: AsyncConnection[Any], subscription: str, origin: int, to: int, by: str | None, schema: str
+    conn: AsyncConnection[Any], subscription: str, origin: int, to: int, signed: Signed, schema: str
 ) -> None:
     """The workers of `to` serve this generation of the subscription from now on; of `origin` itself: as it was."""
     try:
         async with conn.transaction():
             await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
-            params = {"from": origin, "to": to, "by": by, "subscription": subscription}
-            await fetch(conn, "move_generation", schema, params)
+            params = {"from": origin, "to": to, "subscription": subscription}
+            await fetch(conn, "move_generation", schema, params | signed.params())
     except psycopg.errors.LockNotAvailable:
         raise SubscriptionRefused(
             f"{subscription} was being read for {PATIENCE}: try again when its batch is finished, or end the worker that "

@@ -148,8 +148,11 @@ async def cancel(
     return [JobOutcome(*row) for row in await fetch(conn, "cancel", schema, params)]
 
 
-async def run_now(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> list[JobOutcome]:
-    return [JobOutcome(*row) for row in await fetch(conn, "run_now", schema, {"id": job_id})]
+async def run_now(
+    conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
+) -> list[JobOutcome]:
+    params = {"id": job_id, "by": by, "reason": reason}
+    return [JobOutcome(*row) for row in await fetch(conn, "run_now", schema, params)]
 
 
 class Jobs:
@@ -183,7 +186,7 @@ class Jobs:
         async with self._opened().autocommit() as conn:
             return await cancel(conn, job_id, self._schema, by=by, reason=reason)
 
-    async def run_now(self, job_id: UUID) -> list[JobOutcome]:
-        """due, running, dead (replay it), done, cancelled, not_found."""
+    async def run_now(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
+        """due, running, dead (replay it), done, cancelled, not_found. Audited."""
         async with self._opened().autocommit() as conn:
-            return await run_now(conn, job_id, self._schema)
+            return await run_now(conn, job_id, self._schema, by=by, reason=reason)

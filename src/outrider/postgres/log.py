@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.errors import CursorError, OutriderError, SchemaMismatch
+from outrider.errors import CursorError, OutriderError, SchemaMismatch, SubscriptionRefused
 from outrider.postgres.statement import statement
 
 Params = dict[str, Any]
@@ -117,7 +117,7 @@ def older_schema(schema: str) -> SchemaMismatch:
 def forbidden(schema: str, why: str | None) -> SchemaMismatch:
     return SchemaMismatch(
         f'this user may not use the schema "{schema}" ({why}): let its owner grant the rights '
-        'that the guide lists under "Roles"'
+        "that docs/roles.md lists (outrider roles)"
     )
 
 
@@ -176,6 +176,8 @@ def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
         return older_schema(schema)
     if isinstance(error, psycopg.errors.InsufficientPrivilege) and "row-level" not in str(error):
         return forbidden(schema, error.diag.message_primary)
+    if error.sqlstate == "OR010":
+        return SubscriptionRefused(error.diag.message_primary)
     if error.sqlstate is not None and error.sqlstate.startswith("OR"):
         hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
         return CursorError(f"{error.diag.message_primary}.{hint}")

@@ -112,6 +112,7 @@ async def replay(
     schema: str,
     *,
     by: str | None = None,
+    reason: str | None = None,
     generation: int | None = None,
     force: bool = False,
     batch: int = BATCH,
@@ -124,7 +125,7 @@ async def replay(
     What fails again meanwhile is not replayed again. `rate`: at most so many letters a second. `stop`: set it, and
     the run ends after the chunk that is on its way. Interrupted, an error, says what was done when it could not go on.
     """
-    how = {"by": by, "to_generation": generation, "force": force}
+    how = {"by": by, "reason": reason, "to_generation": generation, "force": force}
     return await _run(conn, "replay_dead_letters", which, schema, how, Pace(rate, batch), on_progress, stop)
 
 
@@ -239,6 +240,7 @@ class DeadLetters:
         self,
         *,
         by: str | None = None,
+        reason: str | None = None,
         to_generation: int | None = None,
         force: bool = False,
         rate: float | None = None,
@@ -256,6 +258,7 @@ class DeadLetters:
                 Filter(**which),
                 self._schema,
                 by=by,
+                reason=reason,
                 generation=to_generation,
                 force=force,
                 rate=rate,

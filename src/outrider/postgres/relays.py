@@ -15,10 +15,11 @@ from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
+from outrider.postgres.audit import Signed
 from outrider.postgres.fetch import fetch, in_our_words
 from outrider.postgres.handling import Lost
 from outrider.postgres.lanes import together
-from outrider.postgres.log import ATTEMPT, Asked, Params, envelope_of
+from outrider.postgres.log import ATTEMPT, Params, envelope_of
 from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
 
@@ -102,11 +103,16 @@ class Take:
 
     async def send(self, conn: AsyncSession, schema: str) -> _Reading:
         events, state = AsyncCursor(conn, row_factory=tuple_row), AsyncCursor(conn, row_factory=tuple_row)
-        asked = Asked(self.subscription, 0, self.limit, max(self.scan, self.limit), knows=self.knows)
+        asked = {
+            "subscription": self.subscription,
+            "limit": self.limit,
+            "scan": max(self.scan, self.limit),
+            "knows": self.knows,
+        }
         await conn.execute("begin isolation level read committed")
         if self.workspace is not None:
             await conn.execute("select set_config('app.workspace_id', %s, true)", [self.workspace])
-        await events.execute(statement("take", schema), asked.params(), binary=True)
+        await events.execute(statement("relay_take", schema), asked, binary=True)
         await state.execute(statement("relay_state", schema), {"subscription": self.subscription})
         return _Reading(self, events, state)
 
@@ -248,10 +254,10 @@ async def move(conn: AsyncSession, settling: Settling, schema: str) -> None:
 
 
 async def note_adoption(
-    conn: AsyncSession, subscription: str, stream: str, positions: tuple[str | None, str], by: str, schema: str
+    conn: AsyncSession, subscription: str, stream: str, positions: tuple[str | None, str], signed: Signed, schema: str
 ) -> None:
     """For the audit: where it was in the stream before, and where it goes on."""
     before, position = positions
-    params = {"by": by, "subscription": subscription, "stream": stream, "before": before, "position": position}
+    params = {"subscription": subscription, "stream": stream, "before": before, "position": position} | signed.params()
     with in_our_words(schema):
         await conn.execute(statement("note_adoption", schema), params)

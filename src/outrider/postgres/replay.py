@@ -40,6 +40,8 @@ class ReplayOptions(TypedDict, total=False):
     """The only one that shall handle it again. Default: every one that buried it."""
     by: str | None
     """Who wants it; kept in its failure history. Default: the database role."""
+    reason: str | None
+    """Why; kept in the audit."""
     force: bool
     """Also when it was handled or discarded; name the subscription. Its receipt goes into the audit."""
     generation: int | None
@@ -56,6 +58,7 @@ async def replay(
     *,
     subscription: str | None = None,
     by: str | None = None,
+    reason: str | None = None,
     force: bool = False,
     generation: int | None = None,
     payload: Payload | None = None,
@@ -70,6 +73,7 @@ async def replay(
         "event_id": event_id,
         "subscription": subscription,
         "by": by,
+        "reason": reason,
         "force": force,
         "generation": generation,
         "payload": text,

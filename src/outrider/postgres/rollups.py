@@ -14,8 +14,9 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
 from outrider.errors import RollupRefused
+from outrider.postgres.audit import UNSIGNED, Signed
 from outrider.postgres.fetch import fetch
-from outrider.postgres.log import older_schema
+from outrider.postgres.log import Params, older_schema
 from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
 
@@ -117,15 +118,24 @@ class Aside:
 
 
 async def tick(conn: AsyncSession, name: str, schema: str, *, flush: bool = False) -> Tick:
+    return await _tick(conn, "rollup_tick", schema, {"name": name, "flush": flush})
+
+
+async def _tick(conn: AsyncSession, name: str, schema: str, params: Params) -> Tick:
     async with conn.transaction():
         await conn.execute("set transaction isolation level read committed")
-        [(told,)] = await _call(conn, "rollup_tick", schema, {"name": name, "flush": flush})
+        [(told,)] = await _call(conn, name, schema, params)
     return Tick(**{field: value for field, value in told.items() if field in Tick.__slots__})
 
 
-async def retry(conn: AsyncSession, name: str, schema: str) -> int:
+async def run(conn: AsyncSession, name: str, schema: str, signed: Signed, *, flush: bool = False) -> Tick:
+    """The same by hand, audited."""
+    return await _tick(conn, "rollup_run", schema, {"name": name, "flush": flush} | signed.params())
+
+
+async def retry(conn: AsyncSession, name: str, schema: str, signed: Signed = UNSIGNED) -> int:
     """Let what was set aside be tried again; how many rows."""
-    [(rows,)] = await _call(conn, "rollup_retry", schema, {"name": name})
+    [(rows,)] = await _call(conn, "rollup_retry", schema, {"name": name} | signed.params())
     return int(rows)
 
 

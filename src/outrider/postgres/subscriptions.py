@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,13 +13,12 @@ from psycopg import AsyncConnection
 
 from outrider import names
 from outrider.errors import SubscriptionRefused
+from outrider.postgres.audit import UNSIGNED, Signed
 from outrider.postgres.fetch import fetch
-from outrider.postgres.statement import statement
 
 MOST = 10_000
 """Counts end here: this number means "so many, or more"."""
 PATIENCE = "10s"
-LIVE = "the last 30 s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,116 +85,76 @@ async def unregistered(conn: AsyncConnection[Any], wanted: Iterable[str], schema
     return {name for (name,) in await fetch(conn, "unregistered", schema, {"names": list(wanted)})}
 
 
-async def pause(conn: AsyncConnection[Any], name: str | None, schema: str) -> None:
+async def pause(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
     """Nothing is taken from now on; what was taken before is finished. No name: of all, those to come included."""
     if name is None:
-        await fetch(conn, "pause_all", schema, {})
+        await fetch(conn, "pause_all", schema, signed.params())
     else:
         await find(conn, name, schema)
-        await fetch(conn, "pause", schema, {"name": name})
+        await fetch(conn, "pause", schema, {"name": name} | signed.params())
 
 
-async def resume(conn: AsyncConnection[Any], name: str | None, schema: str) -> None:
+async def resume(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
     """No name: the pause of all is over; those that were paused by their name stay so."""
     if name is None:
-        await fetch(conn, "resume_all", schema, {})
+        await fetch(conn, "resume_all", schema, signed.params())
     else:
         await find(conn, name, schema)
-        await fetch(conn, "resume", schema, {"name": name})
+        await fetch(conn, "resume", schema, {"name": name} | signed.params())
 
 
 async def all_paused(conn: AsyncConnection[Any], schema: str) -> bool:
     return any(paused for (paused,) in await fetch(conn, "paused", schema, {}))
 
 
-async def rename(conn: AsyncConnection[Any], old: str, new: str, schema: str, *, force: bool = False) -> int:
+async def rename(
+    conn: AsyncConnection[Any], old: str, new: str, schema: str, *, force: bool = False, signed: Signed = UNSIGNED
+) -> int:
     """Position, parked events, dead letters and receipts move to the new name; returns how many receipts."""
     if wrong := names.wrong_dotted(new, names.IDENTIFIER_BYTES):
         raise SubscriptionRefused(f"the new name {wrong}")
-    async with _holding(conn, old, schema):
-        _refuse_live(await find(conn, old, schema), force=force)
-        if await overview(conn, schema, new):
-            raise SubscriptionRefused(
-                f"there is a subscription {new!r} already: if it was made by mistake and has handled nothing, "
-                f"`outrider subscription retire {new}` first; else choose another name"
-            )
-        [(handled,)] = await fetch(conn, "has_receipts", schema, {"name": new})
-        if handled:
-            raise SubscriptionRefused(
-                f"an earlier subscription was called {new!r}, and what it handled would be skipped: choose another name"
-            )
-        await conn.execute(statement("rename", schema), {"old": old, "new": new})
-        moved = await conn.execute(statement("move_receipts", schema), {"old": old, "new": new})
-        return moved.rowcount
+    await find(conn, old, schema)
+    with _waiting_for(old):
+        [(moved,)] = await fetch(conn, "rename", schema, {"old": old, "new": new, "force": force} | signed.params())
+    return int(moved)
 
 
 async def narrow(
-    conn: AsyncConnection[Any], name: str, types: Sequence[str], schema: str, *, force: bool = False
+    conn: AsyncConnection[Any],
+    name: str,
+    types: Sequence[str],
+    schema: str,
+    *,
+    force: bool = False,
+    signed: Signed = UNSIGNED,
 ) -> int:
     """It no longer wants these event types; returns how many unread events of them are lost."""
-    async with _holding(conn, name, schema):
-        await find(conn, name, schema)
-        [(_, _, registered, _, _)] = await fetch(conn, "registered", schema, {"name": name})
-        wanted = set(registered or ())
-        if unknown := [each for each in types if each not in wanted]:
-            has = ", ".join(sorted(wanted)) or "every type"
-            raise SubscriptionRefused(f"{name} does not want {', '.join(unknown)}; it wants {has}")
-        if wanted == set(types):
-            raise SubscriptionRefused(f"{name} would want nothing any more: `outrider subscription retire {name}`")
-        [(parked,)] = await fetch(conn, "parked_of", schema, {"name": name, "types": list(types)})
-        if parked:
-            raise SubscriptionRefused(
-                f"{parked} events of {', '.join(types)} wait for their retry in {name}: let code that knows them finish"
-            )
-        before = await backlog(conn, name, schema)
-        await conn.execute(statement("narrow", schema), {"name": name, "types": list(types)})
-        lost = before.unread - (await backlog(conn, name, schema)).unread
-        if lost and not force:
-            raise SubscriptionRefused(
-                f"{name} has {_count(lost)} unread events of {', '.join(types)}: let code that knows them read these first, "
-                "or use --force --yes to lose them"
-            )
-        return lost
+    await find(conn, name, schema)
+    with _waiting_for(name):
+        params = {"name": name, "types": list(types), "force": force}
+        [(lost,)] = await fetch(conn, "narrow", schema, params | signed.params())
+    return int(lost)
 
 
-async def retire(conn: AsyncConnection[Any], name: str, schema: str, *, force: bool = False) -> Backlog:
+async def retire(
+    conn: AsyncConnection[Any], name: str, schema: str, *, force: bool = False, signed: Signed = UNSIGNED
+) -> Backlog:
     """Delete the subscription with all that it owes; returns what that was. Its receipts stay."""
-    async with _holding(conn, name, schema):
-        _refuse_live(await find(conn, name, schema), force=force)
-        lost = await backlog(conn, name, schema)
-        if (lost.waiting or lost.dead) and not force:
-            raise SubscriptionRefused(
-                f"{name} would take {lost} with it: let a worker handle them, rename it "
-                f"(`outrider subscription rename {name} NEW`), or use --force to lose them"
-            )
-        await conn.execute(statement("retire", schema), {"name": name})
-        return lost
+    await find(conn, name, schema)
+    with _waiting_for(name):
+        [row] = await fetch(conn, "retire", schema, {"name": name, "force": force} | signed.params())
+    return Backlog(*row)
 
 
-def _refuse_live(seen: Overview, *, force: bool) -> None:
-    if seen.workers and not force:
-        raise SubscriptionRefused(
-            f"{_workers(seen.workers)} served {seen.name} within {LIVE}: stop it first, or use --force; "
-            "then it ends with an error at its next take"
-        )
-
-
-@asynccontextmanager
-async def _holding(conn: AsyncConnection[Any], name: str, schema: str) -> AsyncIterator[None]:
+@contextmanager
+def _waiting_for(name: str) -> Iterator[None]:
+    """The functions wait so long for batches in progress."""
     try:
-        async with conn.transaction():
-            await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
-            await conn.execute(statement("hold", schema), {"name": name})
-            await conn.execute(statement("hold_cursors", schema), {"name": name})
-            yield
+        yield
     except psycopg.errors.LockNotAvailable:
         raise SubscriptionRefused(
             f"{name} was being read for {PATIENCE}: stop its workers, or try again when its batch is finished"
         ) from None
-
-
-def _workers(count: int) -> str:
-    return "a worker" if count == 1 else f"{count} workers"
 
 
 def _count(number: int) -> str:

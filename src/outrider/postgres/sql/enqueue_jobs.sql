@@ -1,4 +1,5 @@
--- enqueue_jobs: jobs without unique keys, in one statement of the caller's transaction. Locks nothing.
+-- enqueue_jobs: jobs without unique keys, in one statement of the caller's transaction. Locks nothing, and reads nothing: it
+-- needs the right to insert, and no other.
 with asked as materialized (
     select a.* from unnest(
         %(id)s::text[], %(job_type)s::text[], %(version)s::int[], %(payload)s::text[], %(run_at)s::text[],
@@ -9,20 +10,18 @@ with asked as materialized (
 ),
 made as (
     insert into /*schema*/delivery (
-        subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-        status, head, reached, run_at, queue, priority, job_key, payload)
-    select a.job_type, a.generation, 0, a.id::uuid, a.job_type, a.version, a.source, a.workspace_id, a.trace_context::jsonb,
-           'pending', false, false,
+        subscription, generation, event_id, event_type, event_version, source, workspace_id, trace_context, run_at, queue,
+        priority, job_key, payload)
+    select a.job_type, a.generation, a.id::uuid, a.job_type, a.version, a.source, a.workspace_id, a.trace_context::jsonb,
            coalesce(a.run_at::timestamptz, clock_timestamp() + coalesce(a.delay, 0) * interval '1 second'), a.queue, a.priority, a.key,
            a.payload::jsonb
     from asked as a order by a.place
-    returning event_id
 )
-select made.event_id::text, 'created', (
+select a.id, 'created', (
     select count(pg_notify(poke.channel, poke.job_type))
     from (select distinct a.job_type, case a.generation when 0 then 'outbox_default'
                                                         else 'outbox_gen_' || a.generation end as channel
           from asked as a
           where %(poke)s::boolean
             and coalesce(current_setting('outrider.notify', true), '') not in ('off', 'after_commit')) as poke)
-from made
+from asked as a order by a.place

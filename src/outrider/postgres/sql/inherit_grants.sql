@@ -17,7 +17,7 @@ begin
                               '/*schema*/ingest'),
                      ('take', 'select, insert, update, delete on /*schema*/stream, /*schema*/stream_mark, '
                               '/*schema*/stream_ahead, /*schema*/stream_replayed, /*schema*/stream_refused'),
-                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_settings'),
+                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_settings, /*schema*/rollup_run'),
                      ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
                      ('take', 'execute on function /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, '
                               '/*schema*/upkeep_receipts, /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, '
@@ -27,7 +27,15 @@ begin
                      ('take', 'select on /*schema*/withdrawal'),
                      ('take', 'select, insert, update on /*schema*/schedule'),
                      ('take', 'usage on sequence /*schema*/lease_token'),
-                     ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one'),
+                     ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
+                     ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
+                     ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
+                     ('rollup_tick', 'execute on function /*schema*/rollup_run'),
+                     ('late_transactions', 'execute on function /*schema*/unread'),
+                     ('withdraw', 'execute on function /*schema*/pause, /*schema*/pause_all, /*schema*/resume, '
+                                  '/*schema*/resume_all, /*schema*/narrow, /*schema*/retire, /*schema*/rename, '
+                                  '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/note_adoption, /*schema*/attach_segment, '
+                                  '/*schema*/unread, /*schema*/late_transactions'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
                      ('outbox_replay', 'select on /*schema*/setting')) as needs (function, objects)
         join pg_proc as p on p.proname = needs.function

@@ -1,4 +1,3 @@
--- note_adoption: that an operator let a relay go on after what is in a stream, for the audit; in the transaction that does it.
-insert into /*schema*/audit (by, action, subscription, details)
-values (%(by)s, 'adopt_stream', %(subscription)s,
-        jsonb_build_object('stream', %(stream)s::text, 'before', %(before)s::text, 'position', %(position)s::text))
+-- note_adoption: that an operator let a relay go on after what is in a stream. See functions/note_adoption.sql.
+select /*schema*/note_adoption(
+    %(subscription)s::text, %(stream)s::text, %(before)s::text, %(position)s::text, %(by)s::text, %(reason)s::text)

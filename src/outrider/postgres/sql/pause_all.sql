@@ -1,2 +1,2 @@
--- pause_all: no take reads any subscription from now on, those to come included; what was taken before is finished.
-update /*schema*/setting set value = 1, updated_at = now() where name = 'paused' and value = 0 returning name
+-- pause_all: nobody takes from any subscription. See functions/pause_all.sql.
+select /*schema*/pause_all(%(by)s::text, %(reason)s::text)

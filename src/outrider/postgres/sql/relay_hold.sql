@@ -1,3 +1,3 @@
--- relay_hold: the cursor of a relay, until the transaction ends; nothing while another session holds it.
-select c.seq from /*schema*/cursor as c where c.subscription = %(subscription)s and c.generation = 0 and c.partition = 0
-for update skip locked
+-- relay_hold: the cursor of a relay, until the transaction ends; nothing while another session holds it. See
+-- functions/relay_hold.sql.
+select seq from /*schema*/relay_hold(%(subscription)s::text) as held (seq)

@@ -1,5 +1,2 @@
--- rename a subscription: cursors follow by their foreign key. The caller holds it (hold).
-with owed as (
-    update /*schema*/delivery set subscription = %(new)s where subscription = %(old)s
-)
-update /*schema*/subscription set name = %(new)s where name = %(old)s
+-- rename a subscription; how many receipts moved. See functions/rename.sql.
+select /*schema*/rename(%(old)s::text, %(new)s::text, %(force)s::bool, %(by)s::text, %(reason)s::text)

@@ -2,4 +2,4 @@
 select subscription, outcome
 from /*schema*/outbox_replay(
     %(event_id)s::uuid, %(generation)s::bigint, %(by)s::text, %(subscription)s::text, %(force)s::boolean,
-    %(payload)s::text::jsonb)
+    %(payload)s::text::jsonb, %(reason)s::text)

@@ -8,4 +8,4 @@ from /*schema*/replay(
         %(subscription)s::text, %(event_type)s::text, %(code)s::text, %(fingerprint)s::text, %(since)s::timestamptz,
         %(until)s::timestamptz, %(workspace_id)s::text, %(generation)s::bigint, %(after)s::bigint,
         %(limit)s::bigint) as d),
-    %(by)s::text, %(to_generation)s::bigint, %(force)s::boolean) as done
+    %(by)s::text, %(to_generation)s::bigint, %(force)s::boolean, null, %(reason)s::text) as done

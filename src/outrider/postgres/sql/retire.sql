@@ -1,5 +1,2 @@
--- retire a subscription: its cursors and deliveries go with it, its receipts stay. The caller holds it (hold).
-with owed as (
-    delete from /*schema*/delivery where subscription = %(name)s
-)
-delete from /*schema*/subscription where name = %(name)s
+-- retire a subscription; what was lost with it. See functions/retire.sql.
+select unread, more, parked, dead from /*schema*/retire(%(name)s::text, %(force)s::bool, %(by)s::text, %(reason)s::text)

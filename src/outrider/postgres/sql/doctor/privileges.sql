@@ -8,7 +8,7 @@ with recursive place as (
 anybody as (
     select r.oid, quote_ident(r.rolname) as name from pg_roles as r where not r.rolsuper and r.rolname !~ '^pg_'
 ),
--- Whoever may withdraw events is an operator, as the guide has it.
+-- Whoever may withdraw events is an operator. It needs no right to any table (docs/roles.md); before there were roles it did.
 role as (
     select anybody.*, exists (select from pg_proc as p where p.pronamespace = place.oid and p.proname = 'withdraw'
                                 and has_function_privilege(anybody.oid, p.oid, 'execute')) as operator
@@ -21,7 +21,7 @@ part as (
     left join pg_inherits as i on i.inhrelid = c.oid
     left join pg_class as log on log.oid = i.inhparent
 ),
--- `meant`: what an operator may.
+-- `meant`: what an operator had to have before: worth knowing, since with it one can act past the audit.
 risk (relation, privileges, meant, why) as (
     values ('event_handled', '{update,delete}', '{}', 'a receipt that is gone or changed lets an event be handled twice'),
            ('outbox', '{update,delete}', '{}', 'the log is written once; an event that is gone is lost'),
@@ -67,7 +67,7 @@ grantable (grantee, privilege, thing) as (
 held (who, may, thing, why) as (
     select role.name, privilege, part.relation, risk.why
     from role, risk join part using (relation), unnest(risk.privileges::text[]) as privilege
-    where part.relkind in ('r', 'p') and not (role.operator and privilege = any (risk.meant::text[]))
+    where part.relkind in ('r', 'p') and (role.operator and privilege = any (risk.meant::text[])) is not true
       and case when privilege = 'delete' then has_table_privilege(role.oid, part.oid, privilege)
                else has_any_column_privilege(role.oid, part.oid, privilege) end
     union
@@ -185,6 +185,14 @@ where there.oid <> place.oid and exists (select from pg_class as m where m.relna
   and has_any_column_privilege(anybody.oid, log.oid, 'insert')
 )
 select found.who, found.may, found.why, true as grave from found
+union all
+select role.name, string_agg(distinct privilege, ', ' order by privilege) || ' on ' || part.relation,
+       'an operator acts through functions, which keep an audit', false
+from role, risk join part using (relation), unnest(risk.meant::text[]) as privilege
+where role.operator and part.relkind in ('r', 'p')
+  and case when privilege = 'delete' then has_table_privilege(role.oid, part.oid, privilege)
+           else has_any_column_privilege(role.oid, part.oid, privilege) end
+group by role.name, part.relation
 union all
 -- From 16 on it takes the admin option, which counts as membership above.
 select quote_ident(r.rolname), 'create roles', format('it may make itself a member of the owner, %s', place.nspowner::regrole), false

@@ -5,7 +5,7 @@
 create or replace function /*schema*/cancel(
     p_job_id uuid, p_by text default null, p_reason text default null, p_subscription text default null
 ) returns table (subscription text, outcome text)
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set enable_seqscan = off
@@ -13,7 +13,8 @@ as $$
 #variable_conflict use_column
 declare
     job  /*schema*/delivery;
-    who  text := coalesce(p_by, session_user);
+    who  text := /*schema*/signed(p_by);
+    why  text := left(p_reason, 2000);
     seen boolean := false;
 begin
     perform /*schema*/hold_limits(array(
@@ -33,9 +34,9 @@ begin
         elsif job.status in ('pending', 'failed') then
             update /*schema*/delivery as d
             set status = 'discarded', waiting = false, last_error_code = 'cancelled',
-                last_error = coalesce(p_reason, 'it was cancelled before it ran'),
+                last_error = coalesce(why, 'it was cancelled before it ran'),
                 failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
-                    'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', p_reason))
+                    'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;
             if job.job_key is not null and not job.waiting then
                 perform /*schema*/admit(job.subscription, job.job_key);
@@ -45,9 +46,8 @@ begin
             outcome := 'cancelled';
         end if;
         if job.status <> 'discarded' then
-            insert into /*schema*/audit (by, action, subscription, event_id, details)
-            values (who, 'cancel', job.subscription, p_job_id,
-                    jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'status', job.status)));
+            perform /*schema*/note('cancel', p_by, p_reason, job.subscription, p_job_id,
+                                   jsonb_build_object('status', job.status));
         end if;
         return next;
     end loop;

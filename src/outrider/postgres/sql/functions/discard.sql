@@ -2,23 +2,25 @@
 -- with p_force. Returns how many there were. Audited, one by one. Other deliveries are left alone.
 create or replace function /*schema*/discard(p_deliveries bigint[], p_by text default null, p_reason text default null)
     returns integer
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
 as $$
 declare
+    who       text := /*schema*/signed(p_by);
+    why       text := left(p_reason, 2000);
     discarded integer;
 begin
     with gone as (
         update /*schema*/delivery as d
         set status = 'discarded',
             failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
-                'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', coalesce(p_by, session_user), 'reason', p_reason))
+                'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', who, 'reason', why))
         where d.id = any (p_deliveries) and d.status = 'failed'
         returning d.subscription, d.event_id, d.last_error_code, d.last_error
     )
     insert into /*schema*/audit (by, action, subscription, event_id, details)
-    select coalesce(p_by, session_user), 'discard', gone.subscription, gone.event_id,
-           jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'code', gone.last_error_code, 'error', gone.last_error))
+    select who, 'discard', gone.subscription, gone.event_id,
+           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error))
     from gone;
     get diagnostics discarded = row_count;
     return discarded;

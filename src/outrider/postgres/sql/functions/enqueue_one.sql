@@ -14,48 +14,31 @@ create or replace function /*schema*/enqueue_one(
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    due    timestamptz := coalesce(p_run_at, clock_timestamp());
-    before /*schema*/delivery;
+    due     timestamptz := coalesce(p_run_at, clock_timestamp());
+    made_id uuid := coalesce(p_id, /*schema*/uuid7());
 begin
     if p_poke and coalesce(current_setting('outrider.notify', true), '') not in ('off', 'after_commit') then
         perform pg_notify(case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
     end if;
     loop
+        -- Nothing is returned: whoever enqueues needs no right to read.
         insert into /*schema*/delivery (
-            subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-            status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
+            subscription, generation, event_id, event_type, event_version, source, workspace_id, trace_context, run_at, queue,
+            priority, job_key, unique_key, payload)
         values (
-            p_job_type, p_generation, 0, coalesce(p_id, /*schema*/uuid7()), p_job_type, p_version, p_source, p_workspace_id,
-            p_trace_context, 'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload)
-        on conflict do nothing
-        returning event_id into job_id;
+            p_job_type, p_generation, made_id, p_job_type, p_version, p_source, p_workspace_id, p_trace_context, due, p_queue,
+            p_priority, p_key, p_unique_key, p_payload)
+        on conflict do nothing;
         if found then
+            job_id := made_id;
             outcome := 'created';
             return;
         end if;
-        -- Nobody claims it before the caller commits: it shall see what the caller has written.
-        select d.* into before from /*schema*/delivery as d
-        where d.subscription = p_job_type and d.unique_key = p_unique_key and d.status = 'pending'
-        for key share;
-        if found and p_on_conflict = 'keep' then
-            job_id := before.event_id;
-            outcome := 'kept';
-            return;
-        end if;
-        update /*schema*/delivery as d
-        set payload = p_payload, event_version = p_version, source = p_source, workspace_id = p_workspace_id,
-            trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
-            job_key = p_key, waiting = false, attempts = 0, crashes = 0,
-            run_at = case p_on_conflict when 'replace' then due else greatest(d.run_at, due) end
-        where d.id = before.id and d.status = 'pending'
-        returning d.event_id into job_id;
-        if found then
-            outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
-            if before.job_key is not null and not before.waiting then  -- another of that key may come first now
-                perform /*schema*/admit(p_job_type, before.job_key);
-            end if;
-            return;
-        end if;
+        select o.job_id, o.outcome into job_id, outcome
+        from /*schema*/enqueue_onto(
+            p_job_type, p_payload, due, p_priority, p_unique_key, p_on_conflict, p_queue, p_key, p_version, p_source,
+            p_workspace_id, p_trace_context, p_generation) as o;
+        exit when job_id is not null;
         -- It was claimed in between: the next insert will do, unless there is a third.
     end loop;
 end

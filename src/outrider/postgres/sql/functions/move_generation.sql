@@ -2,9 +2,10 @@
 -- alive; into itself: by its own again. One row back per subscription that has cursors of it. Audited.
 -- Locks:  those cursors, waiting for the batches that are being handled.
 create or replace function /*schema*/move_generation(
-    p_from bigint, p_to bigint, p_by text default null, p_subscription text default null
+    p_from bigint, p_to bigint, p_by text default null, p_subscription text default null,
+    p_reason text default null
 ) returns table (subscription text)
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
@@ -23,8 +24,8 @@ begin
     ),
     told as (
         insert into /*schema*/audit (by, action, subscription, details)
-        select coalesce(p_by, session_user), 'move_generation', moved.subscription,
-               jsonb_build_object('from', p_from, 'to', p_to)
+        select /*schema*/signed(p_by), 'move_generation', moved.subscription,
+               jsonb_strip_nulls(jsonb_build_object('from', p_from, 'to', p_to, 'reason', left(p_reason, 2000)))
         from (select distinct subscription from moved) as moved
     )
     select distinct moved.subscription from moved order by 1;

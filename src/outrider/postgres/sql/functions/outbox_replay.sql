@@ -2,12 +2,13 @@
 --
 -- One row back per subscription: replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be
 -- done); not_found (neither a dead letter nor handled there, or anywhere when none is named). See replay for the rest.
--- p_force: also where it was handled, which gets a delivery of its own: name the subscription.
+-- p_force: also where it was handled, which gets a delivery of its own: name the subscription. For operators only (operates).
 create or replace function /*schema*/outbox_replay(
     p_event_id uuid, p_new_generation bigint default null, p_replayed_by text default null,
-    p_subscription text default null, p_force boolean default false, p_payload jsonb default null
+    p_subscription text default null, p_force boolean default false, p_payload jsonb default null,
+    p_reason text default null
 ) returns table (subscription text, outcome text)
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set lock_timeout = '10s'
@@ -50,7 +51,7 @@ begin
               where d.event_id = p_event_id and d.subscription = coalesce(p_subscription, d.subscription)
                 and (d.status = 'failed' or (p_force and d.status = 'discarded'))
               order by d.subscription, d.seq),
-        p_replayed_by, p_new_generation, p_force, p_payload) as replayed
+        p_replayed_by, p_new_generation, p_force, p_payload, p_reason) as replayed
     where replayed.subscription is not null;
     return query
     with found as materialized (

@@ -2,12 +2,13 @@
 create or replace function /*schema*/relay_ahead(
     p_subscription text, p_events uuid[], out strangers bigint, out stranger uuid
 )
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set enable_seqscan = off
 as $$
 begin
+    perform /*schema*/relay_only(p_subscription);
     with told as materialized (
         select distinct e.id, exists (select from /*schema*/outbox as o where o.id = e.id) as ours
         from unnest(p_events) as e (id)

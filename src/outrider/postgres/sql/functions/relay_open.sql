@@ -5,12 +5,13 @@
 create or replace function /*schema*/relay_open(
     p_subscription text, p_streams text[], p_positions text[], p_adopt boolean default false
 ) returns void
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set lock_timeout = '10s'
 as $$
 begin
+    perform /*schema*/relay_only(p_subscription);
     perform from /*schema*/cursor as c where c.subscription = p_subscription for update;
     insert into /*schema*/stream as s (subscription, name, position)
     select p_subscription, opened.name, opened.position from unnest(p_streams, p_positions) as opened (name, position)

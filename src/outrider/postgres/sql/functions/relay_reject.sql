@@ -7,7 +7,7 @@ create or replace function /*schema*/relay_reject(
     p_subscription text, p_seq bigint, p_code text, p_message text, p_worker text, p_delay interval, p_most integer,
     p_bury boolean, out attempts integer, out buried boolean
 )
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set lock_timeout = '10s'
@@ -16,6 +16,7 @@ as $$
 declare
     cur /*schema*/cursor;
 begin
+    perform /*schema*/relay_only(p_subscription);
     buried := false;
     select c.* into strict cur from /*schema*/cursor as c
     where c.subscription = p_subscription and c.generation = 0 and c.partition = 0 for update;

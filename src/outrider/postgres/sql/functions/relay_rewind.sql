@@ -2,12 +2,13 @@
 -- is in the streams must be put ahead (relay_ahead), in the same transaction, and their ends be stored (relay_settle).
 -- The caller holds the cursor's lock.
 create or replace function /*schema*/relay_rewind(p_subscription text, p_at timestamptz) returns void
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
 as $$
 declare
     back /*schema*/cursor;
 begin
+    perform /*schema*/relay_only(p_subscription);
     select (jsonb_populate_record(null::/*schema*/cursor, m.cursor)).* into strict back
     from /*schema*/stream_mark as m where m.subscription = p_subscription and m.at = p_at;
     update /*schema*/cursor as c

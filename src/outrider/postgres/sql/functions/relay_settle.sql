@@ -7,25 +7,26 @@ create or replace function /*schema*/relay_settle(
     p_subscription text, p_streams text[], p_positions text[], p_events bigint[], p_sent bigint[], p_passed bigint[],
     p_found uuid[], p_done boolean, p_mark boolean
 ) returns void
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set enable_seqscan = off
 as $$
 begin
+    perform /*schema*/relay_only(p_subscription);
     update /*schema*/stream as s
     set position = moved.position, events = s.events + moved.events, moved_at = clock_timestamp()
     from unnest(p_streams, p_positions, p_events) as moved (name, position, events)
     where s.subscription = p_subscription and s.name = moved.name;
     if p_sent <> '{}' then
         with sent as (
-            delete from /*schema*/delivery as d where d.id = any (p_sent) returning d.*
+            delete from /*schema*/delivery as d where d.id = any (p_sent) and d.subscription = p_subscription returning d.*
         )
         insert into /*schema*/stream_replayed (subscription, seq, event_id, event_type, payload, cycle, failure_history)
         select sent.subscription, sent.seq, sent.event_id, sent.event_type, sent.payload, sent.cycle, sent.failure_history
         from sent where sent.reached or sent.payload is not null;
     end if;
     if p_passed <> '{}' then
-        update /*schema*/delivery as d set reached = true where d.id = any (p_passed) and not d.reached;
+        update /*schema*/delivery as d set reached = true where d.id = any (p_passed) and d.subscription = p_subscription and not d.reached;
     end if;
     if p_done then
         delete from /*schema*/stream_ahead as a where a.subscription = p_subscription;

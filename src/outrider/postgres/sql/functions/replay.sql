@@ -4,21 +4,24 @@
 -- gets a marker; the next attempts are a new cycle. They come after what was handled of their keys in the meantime.
 --
 -- p_new_generation: the workers of that generation shall handle them; it must have cursors, or be 0.
--- p_force: also what was handled: its receipt goes, into the audit; and what was discarded. Audited in any case.
--- p_payload: handlers get this instead of the events' own payload, which stays in the log; audited.
+-- p_force: also what was handled: its receipt goes, into the audit; and what was discarded. Audited in any case, one by one.
+-- p_payload: handlers get this instead of the events' own payload, which stays in the log; audited, one by one.
+-- Both are for operators only (operates): whoever may merely replay must not get at receipts and payloads.
+-- Else audited with how many came to what, when any was replayed.
 -- Locks:  the cursor rows of the partitions, waiting: nobody takes the lines while they change.
 create or replace function /*schema*/replay(
     p_deliveries bigint[], p_replayed_by text default null, p_new_generation bigint default null,
-    p_force boolean default false, p_payload jsonb default null
+    p_force boolean default false, p_payload jsonb default null, p_reason text default null
 ) returns table (delivery bigint, event_id uuid, subscription text, outcome text)
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set lock_timeout = '10s'         -- it holds the first partitions while it waits for the last
 as $$
 #variable_conflict use_column
 declare
-    replayer  text := coalesce(p_replayed_by, session_user);
+    replayer  text := /*schema*/signed(p_replayed_by);
+    why       text := left(p_reason, 2000);
     allowed   bigint := (select s.value from /*schema*/setting as s where s.name = 'payload_max_bytes');
     wrong     record;
     places    bigint[];
@@ -27,7 +30,12 @@ declare
     superseded bigint[];
     revived   bigint[];
     violated  text;
+    reasoned  jsonb := case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end;
 begin
+    if (p_force or p_payload is not null) and not /*schema*/operates() then
+        raise 'only an operator may replay with force or with another payload'
+            using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
+    end if;
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
@@ -70,7 +78,7 @@ begin
         )
         insert into /*schema*/audit (by, action, subscription, event_id, details)
         select replayer, 'force_replay', d.subscription, d.event_id, jsonb_strip_nulls(jsonb_build_object(
-            'receipt', gone.receipt, 'discarded', nullif(gone.receipt is null and d.status = 'discarded', false)))
+            'reason', why, 'receipt', gone.receipt, 'discarded', nullif(gone.receipt is null and d.status = 'discarded', false)))
         from /*schema*/delivery as d left join gone on gone.id = d.id
         where d.id = any (p_deliveries) and d.status in ('failed', 'discarded');
         handled := '{}';
@@ -91,7 +99,7 @@ begin
             if p_payload is not null then
                 insert into /*schema*/audit (by, action, subscription, event_id, details)
                 select replayer, 'edit', d.subscription, d.event_id,
-                       jsonb_build_object('payload', p_payload, 'before', d.payload)
+                       jsonb_build_object('payload', p_payload, 'before', d.payload) || reasoned
                 from /*schema*/delivery as d
                 where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
                   and d.id <> all (handled) and d.id <> all (superseded) and d.queue is not null and d.seq is null;
@@ -124,10 +132,21 @@ begin
             -- One was enqueued in between, and is there now.
         end;
     end loop;
-    if p_payload is not null then  -- a statement of its own: who only replays needs no right to the audit
+    if p_payload is not null then
         insert into /*schema*/audit (by, action, subscription, event_id, details)
-        select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload)
+        select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload) || reasoned
         from /*schema*/delivery as d where d.id = any (revived) and d.seq is not null;
+    end if;
+    if revived is not null and p_force is not true and p_payload is null then
+        -- Of one subscription or one event: named.
+        perform /*schema*/note(
+            'replay', p_replayed_by, p_reason,
+            case when min(d.subscription) = max(d.subscription) then min(d.subscription) end,
+            case when min(d.event_id::text) = max(d.event_id::text) then min(d.event_id::text) end::uuid,
+            jsonb_strip_nulls(jsonb_build_object(
+                'replayed', cardinality(revived), 'skipped_handled', nullif(cardinality(handled), 0),
+                'superseded', nullif(cardinality(superseded), 0), 'generation', p_new_generation)))
+        from /*schema*/delivery as d where d.id = any (revived);
     end if;
     perform /*schema*/promote(line.subscription, line.generation, line.keys)
     from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from /*schema*/delivery as d

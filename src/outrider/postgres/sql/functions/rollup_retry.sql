@@ -1,5 +1,5 @@
--- rollup_retry: what was set aside waits again, due as it was; how many rows.
-create or replace function /*schema*/rollup_retry(p_name text) returns bigint
+-- rollup_retry: what was set aside waits again, due as it was; how many rows. Audited.
+create or replace function /*schema*/rollup_retry(p_name text, p_by text default null, p_reason text default null) returns bigint
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
 as $$
@@ -12,6 +12,7 @@ begin
     update /*schema*/rollup_pending as p set set_aside_at = null, error = null
     where p.rollup = p_name and p.processed_at is null and p.set_aside_at is not null;
     get diagnostics back = row_count;
+    perform /*schema*/note('rollup_retry', p_by, p_reason, null, null, jsonb_build_object('rollup', p_name, 'rows', back));
     return back;
 end
 $$;

@@ -1,8 +1,9 @@
 -- run_now: a job that waits for its time does not wait any more. due; running (it is running); dead (replay it); done;
--- cancelled; not_found.
-create or replace function /*schema*/run_now(p_job_id uuid, p_subscription text default null)
-    returns table (subscription text, outcome text)
-    language plpgsql volatile
+-- cancelled; not_found. Audited where it is due now.
+create or replace function /*schema*/run_now(
+    p_job_id uuid, p_subscription text default null, p_by text default null, p_reason text default null
+) returns table (subscription text, outcome text)
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set enable_seqscan = off
@@ -25,6 +26,8 @@ begin
             update /*schema*/delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
             perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
                               job.subscription);
+            perform /*schema*/note('run_now', p_by, p_reason, job.subscription, p_job_id,
+                                   jsonb_build_object('run_at', job.run_at));
         end if;
         return next;
     end loop;

@@ -6,7 +6,7 @@
 --         batches that are being handled. One that is registered meanwhile is waited for too, or sees the withdrawal.
 create or replace function /*schema*/withdraw(p_event_id uuid, p_by text default null, p_reason text default null)
     returns table (subscription text, outcome text)
-    language plpgsql volatile
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = off
     set jit = off
@@ -19,6 +19,8 @@ declare
     outcomes  jsonb;
     gone      /*schema*/delivery;
     owed      jsonb := '[]';
+    who       text := /*schema*/signed(p_by);
+    why       text := left(p_reason, 2000);
 begin
     if seqs = '{}' then
         outcome := 'not_found';
@@ -42,7 +44,7 @@ begin
               group by e.subscription) as each), '{}');
 
     insert into /*schema*/withdrawal (seq, event_id, withdrawn_by, reason)
-    select each.seq, p_event_id, coalesce(p_by, session_user), p_reason from unnest(seqs) as each (seq)
+    select each.seq, p_event_id, who, why from unnest(seqs) as each (seq)
     on conflict do nothing;
     for gone in
         delete from /*schema*/delivery as d where d.subscription = any (concerned) and d.seq = any (seqs) returning d.*
@@ -55,9 +57,8 @@ begin
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           gone.event_type);
     end loop;
-    insert into /*schema*/audit (by, action, event_id, details)
-    values (coalesce(p_by, session_user), 'withdraw', p_event_id, jsonb_strip_nulls(jsonb_build_object(
-        'reason', p_reason, 'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
+    perform /*schema*/note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
+        'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
     return query select told.key, told.value from jsonb_each_text(outcomes) as told order by told.key;
 end
 $$;

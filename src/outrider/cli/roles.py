@@ -1,0 +1,72 @@
+"""`outrider roles`: group roles with what each needs, made or printed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from outrider.cli.bulk import print_json
+from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.words import tell
+from outrider.postgres import roles as making
+from outrider.postgres.roles import Made, Outcome
+
+
+def roles(
+    prefix: Annotated[
+        str | None,
+        typer.Option("--prefix", metavar="TEXT", help="What their names begin with. Else the schema's name and _."),
+    ] = None,
+    as_sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead; no database is needed.")] = False,
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the roles that the schema is used with, each with the rights that it needs.
+
+    producer, worker, relay, operator, dashboard, cron, upkeep: none can log in; make your
+    logins members of them, as docs/roles.md says. What a role of them has in the schema
+    is taken and granted anew, in one transaction: run it again after every upgrade.
+    Nobody else's rights are touched.
+
+    Needs: the role that owns the schema, with CREATEROLE where a role is missing.
+
+    Examples:
+
+      [bold]outrider roles --dsn postgresql://localhost/shop[/]
+      [bold]outrider roles --sql > roles.sql[/]
+    """
+    if as_json and as_sql:
+        raise typer.BadParameter("--json and --sql exclude each other: drop one of them")
+    place = find_place(Asked(app, dsn, embedded, schema))
+    if as_sql:
+        typer.echo(making.script(place.schema, prefix), nl=False)
+        return
+    done = asyncio.run(_make(place, prefix))
+    if as_json:
+        print_json(schema=place.schema, **asdict(done))
+        return
+    for each in done.roles:
+        tell(f"{each.name}: {_became(each)}")
+    for notice in done.notices:
+        tell(f"note: {notice}", error=True)
+
+
+async def _make(place: Place, prefix: str | None) -> Outcome:
+    async with place.connect() as conn:
+        return await making.make(conn, place.schema, prefix)
+
+
+def _became(each: Made) -> str:
+    if each.created:
+        return f"created, with {each.rights} rights"
+    if not each.granted and not each.revoked:
+        return f"unchanged, {each.rights} rights"
+    changed = [f"granted {', '.join(each.granted)}"] * bool(each.granted)
+    changed += [f"revoked {', '.join(each.revoked)}"] * bool(each.revoked)
+    return f"{each.rights} rights; {'; '.join(changed)}"

@@ -1,0 +1,81 @@
+"""What operators did, and the settings that they may change. Who acts, and why, is said with everything that is audited."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from outrider.postgres.fetch import fetch
+from outrider.postgres.log import Params
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    by: str | None = None
+    """Default: the database role."""
+    reason: str | None = None
+
+    def params(self) -> Params:
+        return {"by": self.by, "reason": self.reason}
+
+
+UNSIGNED = Signed()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    id: int
+    at: datetime
+    by: str
+    """Who it was, as they said."""
+    role: str
+    """The database role that was logged in."""
+    action: str
+    subscription: str | None
+    event_id: UUID | None
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """All that is said must fit."""
+
+    subscription: str | None = None
+    event_id: UUID | None = None
+    action: str | None = None
+    by: str | None = None
+    """Who they said they were, or the database role."""
+    since: timedelta | None = None
+    before: int | None = None
+    """Only entries older than that of this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    value: int
+    entered: str | None
+    """Of a rollup: what an operator wants instead."""
+    least: int
+    greatest: int
+    updated_at: datetime
+
+
+async def entries(conn: AsyncConnection[Any], which: Which, schema: str, *, limit: int) -> list[Entry]:
+    """The newest first."""
+    return [Entry(*row) for row in await fetch(conn, "audit", schema, asdict(which) | {"limit": limit})]
+
+
+async def settings(conn: AsyncConnection[Any], schema: str) -> list[Setting]:
+    return [Setting(*row) for row in await fetch(conn, "settings", schema)]
+
+
+async def set_setting(
+    conn: AsyncConnection[Any], name: str, value: str | None, schema: str, signed: Signed = UNSIGNED
+) -> None:
+    """None: what was entered for a rollup holds no longer."""
+    await fetch(conn, "set_setting", schema, {"name": name, "value": value} | signed.params())

@@ -1,0 +1,49 @@
+-- Roles: operators act through functions that are audited, and need no right to any table.
+-- breaking: no
+-- functions: 9f9cb0489d9090ea
+
+-- Functions that take a reason since: whoever could call the old ones can call the new ones, which come below.
+do $reasons$
+declare
+    changed record;
+    callers text[];
+    caller  text;
+begin
+    for changed in
+        select * from (values
+            ('outbox_replay(uuid, bigint, text, text, boolean, jsonb)',
+             'outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text, p_force boolean, '
+             'p_payload jsonb, p_reason text) returns table (subscription text, outcome text)'),
+            ('replay(bigint[], text, bigint, boolean, jsonb)',
+             'replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb, '
+             'p_reason text) returns table (delivery bigint, event_id uuid, subscription text, outcome text)'),
+            ('run_now(uuid, text)',
+             'run_now(p_job_id uuid, p_subscription text, p_by text, p_reason text) '
+             'returns table (subscription text, outcome text)'),
+            ('move_generation(bigint, bigint, text, text)',
+             'move_generation(p_from bigint, p_to bigint, p_by text, p_subscription text, p_reason text) '
+             'returns table (subscription text)'),
+            ('rollup_retry(text)', 'rollup_retry(p_name text, p_by text, p_reason text) returns bigint')
+        ) as f (before, after)
+    loop
+        callers := array(
+            select a.grantee::regrole from pg_proc as p cross join aclexplode(p.proacl) as a
+            where p.oid = to_regprocedure('/*schema*/' || changed.before) and a.grantee not in (0, p.proowner));
+        execute format('drop function if exists /*schema*/%s', changed.before);
+        execute format('create function /*schema*/%s language plpgsql as ''begin end''', changed.after);
+        execute format('revoke all on function /*schema*/%s from public', split_part(changed.after, '(', 1));
+        foreach caller in array callers loop
+            execute format('grant execute on function /*schema*/%s to %s', split_part(changed.after, '(', 1), caller);
+        end loop;
+    end loop;
+end
+$reasons$;
+
+create index audit_of_subscription on /*schema*/audit (subscription, id) where subscription is not null;
+
+-- What is enqueued is pending, whoever enqueues it: a producer needs no right to say so, nor anything else.
+alter table /*schema*/delivery
+    alter column partition set default 0,
+    alter column status set default 'pending',
+    alter column head set default false,
+    alter column reached set default false;

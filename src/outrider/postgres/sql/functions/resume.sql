@@ -1,0 +1,31 @@
+-- resume: takes read the subscription again, also where its breaker is open. Pokes its workers, which may be asleep, as a
+-- publisher would. Whether it was paused. Audited.
+-- Locks:  its row; then its cursors that have a breaker to close, waiting for the batches that are being handled.
+create or replace function /*schema*/resume(p_name text, p_by text default null, p_reason text default null)
+    returns boolean
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    since  timestamptz;
+    closed bigint;
+begin
+    select s.paused_at into since from /*schema*/subscription as s where s.name = p_name for no key update;
+    if not found then
+        raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    update /*schema*/subscription as s set paused_at = null where s.name = p_name;
+    update /*schema*/cursor as c set failures = 0, open_until = null
+    where c.subscription = p_name and (c.failures > 0 or c.open_until is not null);
+    get diagnostics closed = row_count;
+    perform /*schema*/note('resume', p_by, p_reason, p_name, null, jsonb_strip_nulls(jsonb_build_object(
+        'paused_since', since, 'breakers_closed', nullif(closed, 0))));
+    perform pg_notify(poke.channel, poke.event_type)
+    from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
+                 wanted.event_type
+          from /*schema*/subscription as s join /*schema*/cursor as c on c.subscription = s.name
+          cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
+          where s.name = p_name) as poke;
+    return since is not null;
+end
+$$;

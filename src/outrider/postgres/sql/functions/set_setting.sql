@@ -1,0 +1,38 @@
+-- set_setting: a setting gets another value, which must lie within its limits. Of a rollup's settings null takes back what was
+-- entered: what was declared holds again. What all is paused with is not a setting to be set: pause_all. Audited with the value
+-- that it had.
+create or replace function /*schema*/set_setting(
+    p_name text, p_value text, p_by text default null, p_reason text default null
+) returns void
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    found_one /*schema*/setting;
+    rollups   boolean := starts_with(p_name, 'rollup.');
+begin
+    select s.* into found_one from /*schema*/setting as s where s.name = p_name for update;
+    if not found then
+        raise 'there is no setting %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    if p_name = 'paused' then
+        raise 'everything is paused and resumed by `outrider subscription pause --all` and `resume --all`'
+            using errcode = 'OR010';
+    end if;
+    if p_value is null and not rollups then
+        raise 'the setting % needs a value', p_name using errcode = 'OR010';
+    end if;
+    if p_value !~ '^\s*[+-]?[0-9]{1,18}\s*$'
+       or p_value is not null and p_value::bigint not between found_one.least and found_one.greatest then
+        raise 'the setting % is a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
+            quote_nullable(left(p_value, 100)) using errcode = 'OR010';
+    end if;
+    update /*schema*/setting as s
+    set value = case when rollups then s.value else p_value::bigint end,
+        entered = case when rollups then trim(p_value) else s.entered end, updated_at = now()
+    where s.name = p_name;
+    perform /*schema*/note('set_setting', p_by, p_reason, null, null, jsonb_build_object(
+        'setting', p_name, 'value', p_value::bigint,
+        'before', case when rollups then to_jsonb(found_one.entered) else to_jsonb(found_one.value) end));
+end
+$$;

@@ -1,0 +1,131 @@
+-- roles: group roles with what each needs, and no more. To be run again after every upgrade: what a role has is taken first, in
+-- the same transaction, so nobody notices. Needs the owner of the schema; and CREATEROLE, if a role is missing.
+select pg_advisory_xact_lock(hashtextextended('outrider.migrate.' || '/*namespace*/', 0));
+do $roles$
+declare
+    owner constant oid := (select n.nspowner from pg_namespace as n where n.nspname = '/*namespace*/');
+    name  text;
+begin
+    if not pg_has_role(owner, 'usage') then
+        raise insufficient_privilege
+            using message = format('the schema belongs to %s, and you are %s', owner::regrole, quote_ident(current_user));
+    end if;
+    foreach name in array '{/*all roles*/}'::text[] loop
+        if to_regrole(quote_ident(name)) is null then
+            execute format('create role %I nologin', name);
+        elsif exists (select from pg_roles as r where r.rolname = name
+                        and (r.rolcanlogin or r.rolsuper or pg_has_role(r.oid, owner, 'member'))) then
+            raise 'there is a role % that is not a mere group: it can log in, or is a superuser or the owner', name
+                using errcode = 'OR010', hint = 'Choose another prefix.';
+        end if;
+    end loop;
+end
+$roles$;
+
+revoke all on schema /*namespace*/ from /*all roles*/;
+revoke all on all tables in schema /*namespace*/ from /*all roles*/;
+revoke all on all sequences in schema /*namespace*/ from /*all roles*/;
+revoke all on all functions in schema /*namespace*/ from /*all roles*/;
+grant usage on schema /*namespace*/ to /*all roles*/;
+
+-- Publishes and enqueues, and nothing else. It never chooses tx or seq, nor the state of a job; and reads of the log only what an
+-- insert returns.
+grant select on /*schema*/migration, /*schema*/setting to /*prefix*/producer;
+grant insert (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
+              aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context)
+      on /*schema*/outbox to /*prefix*/producer;
+grant select (id, seq, occurred_at) on /*schema*/outbox to /*prefix*/producer;
+grant insert (subscription, generation, event_id, event_type, event_version, source, workspace_id, trace_context, run_at,
+              queue, priority, job_key, unique_key, payload)
+      on /*schema*/delivery to /*prefix*/producer;
+grant execute on function
+    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
+    /*schema*/error_fingerprint  -- of a generated column
+    to /*prefix*/producer;
+
+-- Runs handlers, jobs, schedules, rollups, relays and inboxes, which publish and enqueue themselves.
+grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, /*schema*/outbox, /*schema*/outbox_seq,
+                /*schema*/withdrawal, /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log,
+                /*schema*/stream_mark, /*schema*/stream_ahead, /*schema*/stream_replayed to /*prefix*/worker;
+grant insert (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
+              aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context, origin)
+      on /*schema*/outbox to /*prefix*/worker;
+grant select, insert on /*schema*/event_handled to /*prefix*/worker;
+grant select, update on /*schema*/cursor to /*prefix*/worker;
+grant select, insert, update on /*schema*/schedule, /*schema*/stream to /*prefix*/worker;
+grant select, insert, update, delete on /*schema*/delivery, /*schema*/worker, /*schema*/stream_refused to /*prefix*/worker;
+grant usage on sequence /*schema*/lease_token to /*prefix*/worker;
+grant execute on function
+    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
+    /*schema*/take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/foreign_floor, /*schema*/park,
+    /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,
+    /*schema*/open_generation, /*schema*/fold_generation,
+    /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, /*schema*/room,
+    /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, /*schema*/admit, /*schema*/settle_jobs,
+    /*schema*/renew, /*schema*/route, /*schema*/fire,
+    /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
+    /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/ingest, /*schema*/rollup_settings,
+    /*schema*/unread
+    to /*prefix*/worker;
+
+-- Runs relays only: reads the log, and moves the cursors of relays through functions.
+grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, /*schema*/outbox, /*schema*/outbox_seq,
+                /*schema*/withdrawal, /*schema*/cursor, /*schema*/delivery, /*schema*/stream, /*schema*/stream_mark,
+                /*schema*/stream_ahead, /*schema*/stream_replayed to /*prefix*/relay;
+grant select, insert, update, delete on /*schema*/worker to /*prefix*/relay;
+grant execute on function
+    /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
+    /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/late_transactions, /*schema*/unread
+    to /*prefix*/relay;
+
+-- Looks at everything, payloads included; the other acts as well, through functions that keep an audit. Not the segments of the
+-- log, nor what was detached of it: they are read through the log.
+do $reading$
+declare
+    relation regclass;
+begin
+    for relation in
+        select c.oid from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
+        where n.nspname = '/*namespace*/' and c.relkind in ('r', 'p', 'v') and not c.relispartition
+          and c.relname !~ '^outbox_'
+    loop
+        execute format('grant select on %s to /*prefix*/dashboard, /*prefix*/operator', relation);
+    end loop;
+end
+$reading$;
+grant select on /*schema*/outbox_seq to /*prefix*/dashboard, /*prefix*/operator;
+grant execute on function
+    /*schema*/late_transactions, /*schema*/unread, /*schema*/dead_letters, /*schema*/error_fingerprint, /*schema*/rollup_settings,
+    /*schema*/rollup_verify, /*schema*/rollup_preflight, /*schema*/rollup_parts, /*schema*/rollup_commands,
+    /*schema*/rollup_others
+    to /*prefix*/dashboard, /*prefix*/operator;
+grant execute on function
+    /*schema*/pause, /*schema*/pause_all, /*schema*/resume, /*schema*/resume_all, /*schema*/narrow, /*schema*/rename,
+    /*schema*/retire, /*schema*/replay, /*schema*/outbox_replay, /*schema*/discard, /*schema*/withdraw, /*schema*/cancel,
+    /*schema*/run_now, /*schema*/move_generation, /*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_retry,
+    /*schema*/note_adoption, /*schema*/attach_segment
+    to /*prefix*/operator;
+
+-- Ticks rollups, for a scheduler.
+grant execute on function /*schema*/rollup_tick to /*prefix*/cron;
+
+-- Keeps the log in order. A worker does so too.
+grant select on /*schema*/migration, /*schema*/setting, /*schema*/segment, /*schema*/upkeep to /*prefix*/upkeep;
+grant select on /*schema*/segment, /*schema*/upkeep to /*prefix*/worker;
+grant execute on function
+    /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, /*schema*/upkeep_receipts,
+    /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, /*schema*/upkeep_reap, /*schema*/overdue_rollups,
+    /*schema*/rollup_tick
+    to /*prefix*/upkeep, /*prefix*/worker;
+
+-- The doctor sees the transactions of others.
+do $monitor$
+begin
+    if not pg_has_role('/*dashboard*/', 'pg_monitor', 'member') or not pg_has_role('/*operator*/', 'pg_monitor', 'member') then
+        grant pg_monitor to /*prefix*/dashboard, /*prefix*/operator;
+    end if;
+exception when insufficient_privilege then
+    raise notice 'the doctor will not see who holds transactions open: let a superuser run: grant pg_monitor to %, %',
+        '/*dashboard*/', '/*operator*/';
+end
+$monitor$;
