@@ -24,7 +24,7 @@ begin
             using errcode = 'OR009', hint = 'outrider upkeep segments shows which there are.';
     end if;
     -- A cursor could take them for late events of a transaction of ours with the same id.
-    execute format('select exists (select from /*schema*/%I as o where o.tx >= pg_snapshot_xmin(pg_current_snapshot()))', p_name)
+    execute format('select exists (select from /*schema*/%I as o where o.tx >= pg_snapshot_xmax(pg_current_snapshot()))', p_name)
     into foreign_events;
     if foreign_events then
         raise 'the segment % holds events of another cluster, whose transactions this one has not reached', quote_nullable(p_name)
