@@ -67,7 +67,8 @@ def shop(dsn: str) -> Outrider:
     return app
 
 
-FORGED = """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at, queue)
+FORGED = """insert into outrider.delivery (
+                subscription, partition, event_id, event_type, status, head, reached, run_at, queue)
             values ('shop.count', 0, gen_random_uuid(), 'roles.placed', 'pending', true, true, now(), 'default')"""
 
 
