@@ -11,9 +11,12 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.postgres.embedded.conftest import place
+from tests.roles.house import before
+from tests.roles.house import opened as made
 
 from outrider import Bury, Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
 from outrider.errors import SchemaMismatch
+from outrider.postgres.statement import statement
 from outrider.signals import Fired, JobsCompleted
 from outrider.testing import expect
 
@@ -45,11 +48,8 @@ class Granted(Event, type="docs.granted"):
     name: str
 
 
-async def test_the_rights_in_the_guide_are_enough_and_no_more(database: str) -> None:
+async def test_the_rights_that_an_application_had_are_enough_and_no_more(database: str) -> None:
     """The role opens the app, publishes and reads; it cannot write the two columns that the cursor rests on."""
-    [grants] = re.findall(
-        r"^```sql\n(grant usage.*?)^```", (ROOT / "docs/guide.md").read_text(), re.DOTALL | re.MULTILINE
-    )
     with psycopg.connect(database, autocommit=True) as owner:
         role = f"role_{owner.info.dbname}"
         app = Outrider(context="docs", dsn=psycopg.conninfo.make_conninfo(database, user=role))
@@ -69,10 +69,11 @@ async def test_the_rights_in_the_guide_are_enough_and_no_more(database: str) -> 
         owner.execute("select outrider.register('docs.handler', 'handler', 'docs', '{docs.granted}')")
         owner.execute(f"create role {role} login".encode())
         try:
-            with pytest.raises(SchemaMismatch, match="Roles"):
+            with pytest.raises(SchemaMismatch, match=r"docs/roles\.md"):
                 async with app:
                     pass
-            owner.execute(re.sub(r"\bapp\b", role, grants).encode())
+            owner.execute(re.sub(r"\bapp\b", role, before("app")).encode())
+            owner.execute(statement("inherit_grants", "outrider"))
             async with app:
                 async with app.connect() as conn, conn.transaction():
                     await app.publish(conn, Granted(name="python"))
@@ -107,11 +108,8 @@ class Chore(Job, type="docs.chore", key="n"):
     n: int
 
 
-async def test_the_rights_in_the_guide_are_enough_for_jobs(database: str) -> None:
+async def test_the_rights_of_a_worker_are_enough_for_jobs(database: str) -> None:
     """Enqueued in Python, in SQL and by the clock, made of events; limited, failing, cancelled, handed back, renewed."""
-    [grants] = re.findall(
-        r"^```sql\n(grant usage.*?)^```", (ROOT / "docs/guide.md").read_text(), re.DOTALL | re.MULTILINE
-    )
 
     def declared(dsn: str) -> Outrider:
         app, failed = Outrider(context="docs", dsn=dsn), set[int]()
@@ -134,20 +132,14 @@ async def test_the_rights_in_the_guide_are_enough_for_jobs(database: str) -> Non
 
     async with declared(database) as owning:
         await owning.migrate()
-    with psycopg.connect(database, autocommit=True) as owner:
-        role = f"role_{owner.info.dbname}"
-        app = declared(psycopg.conninfo.make_conninfo(database, user=role))
-        owner.execute(f"create role {role} login".encode())
-        try:
-            owner.execute(re.sub(r"\bapp\b", role, grants).encode())
-            long = expect(app, JobsCompleted, lambda each: any(run.key == "2" for run, _ in each.details()))
-            async with app, app.worker(), expect(app, Fired), long, app.connect() as conn:
-                await app.enqueue_many(conn, [Chore(n=n) for n in (1, 1, 2)])
-                await app.enqueue(conn, Chore(n=4), unique_key="four", on_conflict="debounce")
-                await conn.execute("select outrider.enqueue('docs.chore', '{\"n\": 5}')")
-                await app.publish(conn, Granted(name="job"))
-        finally:
-            owner.execute(f"drop owned by {role}; drop role {role}".encode())
+    with psycopg.connect(database, autocommit=True) as owner, made(owner) as house:
+        app = declared(house.dsn("worker"))
+        long = expect(app, JobsCompleted, lambda each: any(run.key == "2" for run, _ in each.details()))
+        async with app, app.worker(), expect(app, Fired), long, app.connect() as conn:
+            await app.enqueue_many(conn, [Chore(n=n) for n in (1, 1, 2)])
+            await app.enqueue(conn, Chore(n=4), unique_key="four", on_conflict="debounce")
+            await conn.execute("select outrider.enqueue('docs.chore', '{\"n\": 5}')")
+            await app.publish(conn, Granted(name="job"))
         left = owner.execute("select last_error from outrider.delivery where status = 'failed'").fetchall()
         assert left == []
         assert owner.execute("select 1 from outrider.event_handled").rowcount >= 6

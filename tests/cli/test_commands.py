@@ -85,10 +85,17 @@ def test_nothing_in_the_database_is_obeyed(database: str, tmp_path: Path, monkey
                    %(h)s, %(h)s, %(h)s, now() from unnest('{pending,failed}'::text[]) as status""",
             {"h": HOSTILE},
         )
+        conn.execute(
+            """insert into outrider.audit (by, action, subscription, details)
+               values (%(h)s, %(h)s, %(h)s, jsonb_build_object('reason', %(h)s::text, %(h)s::text, %(h)s::text))""",
+            {"h": HOSTILE},
+        )
+        conn.execute("insert into outrider.setting values (%s, 1, 1, 1, now(), %s)", [HOSTILE, HOSTILE])
         for command in (
             ["status"], ["doctor"], ["subscription", "list"], ["generations"], ["relay", "list"], ["inbox", "list"],
             ["job", "list"], ["dlq", "list"], ["rollup", "status"], ["migrate", "status"],
-            ["subscription", "resume", "--all"], ["subscription", "pause", HOSTILE],
+            ["subscription", "resume", "--all"], ["subscription", "pause", HOSTILE], ["audit"], ["setting", "list"],
+            ["setting", "set", HOSTILE, "2"], ["setting", "set", HOSTILE, "1"],
         ):  # fmt: skip
             done = inprocess.run(tmp_path, *command, "--dsn", database)
             said = done.stdout + done.stderr

@@ -448,14 +448,14 @@ CREATE TABLE outrider.delivery (
     id bigint NOT NULL,
     subscription text NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
-    partition integer DEFAULT 0 NOT NULL,
+    partition integer NOT NULL,
     seq bigint,
     event_id uuid NOT NULL,
     event_type text NOT NULL,
     ordering_key text,
-    status text DEFAULT 'pending'::text NOT NULL,
-    head boolean DEFAULT false NOT NULL,
-    reached boolean DEFAULT false NOT NULL,
+    status text NOT NULL,
+    head boolean NOT NULL,
+    reached boolean NOT NULL,
     run_at timestamp with time zone NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
     suspect boolean DEFAULT false NOT NULL,
@@ -718,11 +718,11 @@ begin
     loop
         -- Nothing is returned: whoever enqueues needs no right to read.
         insert into "outrider".delivery (
-            subscription, generation, event_id, event_type, event_version, source, workspace_id, trace_context, run_at, queue,
-            priority, job_key, unique_key, payload)
+            subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
+            status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
         values (
-            p_job_type, p_generation, made_id, p_job_type, p_version, p_source, p_workspace_id, p_trace_context, due, p_queue,
-            p_priority, p_key, p_unique_key, p_payload)
+            p_job_type, p_generation, 0, made_id, p_job_type, p_version, p_source, p_workspace_id, p_trace_context,
+            'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload)
         on conflict do nothing;
         if found then
             job_id := made_id;
@@ -6391,6 +6391,9 @@ ALTER TABLE ONLY outrider.audit
 
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_pkey PRIMARY KEY (subscription, generation, partition);
+
+ALTER TABLE outrider.delivery
+    ADD CONSTRAINT delivery_job_is_no_head CHECK (((queue IS NULL) OR (NOT head))) NOT VALID;
 
 ALTER TABLE ONLY outrider.delivery
     ADD CONSTRAINT delivery_pkey PRIMARY KEY (id);

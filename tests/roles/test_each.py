@@ -67,6 +67,11 @@ def shop(dsn: str) -> Outrider:
     return app
 
 
+FORGED = """insert into outrider.delivery (
+                subscription, partition, event_id, event_type, status, head, reached, run_at, queue)
+            values ('shop.count', 0, gen_random_uuid(), 'roles.placed', 'pending', true, true, now(), 'default')"""
+
+
 def among(name: str, done: JobsCompleted) -> bool:
     return any(run.subscription == name for run, _ in done.details())
 
@@ -102,10 +107,13 @@ async def test_who_produces_works_and_ticks(house: House) -> None:
             "update outrider.delivery set run_at = now()",
             "insert into outrider.outbox (seq) overriding system value values (9)",
             "select * from outrider.take('shop.count')", "select outrider.withdraw(gen_random_uuid())",
-            "insert into outrider.delivery (status, queue) values ('failed', 'default')",
+            "insert into outrider.delivery (seq, lease_token) values (1, 1)",
         ):  # fmt: skip
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 low.execute(denied.encode())
+
+        with pytest.raises(psycopg.errors.CheckViolation, match="delivery_job_is_no_head"):
+            low.execute(FORGED)
 
     done = """select (select array_agg(n order by n) from effect),
                      (select array_agg(distinct handler_name order by handler_name) from outrider.event_handled),

@@ -1,6 +1,6 @@
 -- Roles: operators act through functions that are audited, and need no right to any table.
 -- breaking: no
--- functions: 9f9cb0489d9090ea
+-- functions: 09738a4f3eb10206
 
 -- Functions that take a reason since: whoever could call the old ones can call the new ones, which come below.
 do $reasons$
@@ -41,9 +41,6 @@ $reasons$;
 
 create index audit_of_subscription on /*schema*/audit (subscription, id) where subscription is not null;
 
--- What is enqueued is pending, whoever enqueues it: a producer needs no right to say so, nor anything else.
-alter table /*schema*/delivery
-    alter column partition set default 0,
-    alter column status set default 'pending',
-    alter column head set default false,
-    alter column reached set default false;
+-- Whoever enqueues may write rows here, and must not be able to pass one off as a failed event that a handler waits for. Not
+-- validated: what is there was written by functions, which know it.
+alter table /*schema*/delivery add constraint delivery_job_is_no_head check (queue is null or not head) not valid;

@@ -10,9 +10,10 @@ with asked as materialized (
 ),
 made as (
     insert into /*schema*/delivery (
-        subscription, generation, event_id, event_type, event_version, source, workspace_id, trace_context, run_at, queue,
-        priority, job_key, payload)
-    select a.job_type, a.generation, a.id::uuid, a.job_type, a.version, a.source, a.workspace_id, a.trace_context::jsonb,
+        subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
+        status, head, reached, run_at, queue, priority, job_key, payload)
+    select a.job_type, a.generation, 0, a.id::uuid, a.job_type, a.version, a.source, a.workspace_id, a.trace_context::jsonb,
+           'pending', false, false,
            coalesce(a.run_at::timestamptz, clock_timestamp() + coalesce(a.delay, 0) * interval '1 second'), a.queue, a.priority, a.key,
            a.payload::jsonb
     from asked as a order by a.place

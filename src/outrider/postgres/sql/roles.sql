@@ -28,15 +28,15 @@ revoke all on all sequences in schema /*namespace*/ from /*all roles*/;
 revoke all on all functions in schema /*namespace*/ from /*all roles*/;
 grant usage on schema /*namespace*/ to /*all roles*/;
 
--- Publishes and enqueues, and nothing else. It never chooses tx or seq, nor the state of a job; and reads of the log only what an
--- insert returns.
+-- Publishes and enqueues, and nothing else. It never chooses tx or seq, nor a lease; and reads of the log only what an insert
+-- returns.
 grant select on /*schema*/migration, /*schema*/setting to /*prefix*/producer;
 grant insert (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
               aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context)
       on /*schema*/outbox to /*prefix*/producer;
 grant select (id, seq, occurred_at) on /*schema*/outbox to /*prefix*/producer;
-grant insert (subscription, generation, event_id, event_type, event_version, source, workspace_id, trace_context, run_at,
-              queue, priority, job_key, unique_key, payload)
+grant insert (subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
+              status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
       on /*schema*/delivery to /*prefix*/producer;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
