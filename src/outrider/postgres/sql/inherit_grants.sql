@@ -11,7 +11,7 @@ begin
                      ('take', 'execute on function /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, '
                               '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
                               '/*schema*/admit, /*schema*/settle_jobs, /*schema*/renew, /*schema*/route, /*schema*/fire, '
-                              '/*schema*/enqueue_one'),
+                              '/*schema*/enqueue_one, /*schema*/take_turns, /*schema*/tenants_due'),
                      ('take', 'execute on function /*schema*/relay_settle, /*schema*/relay_mark, '
                               '/*schema*/relay_open, /*schema*/relay_reject, /*schema*/relay_rewind, /*schema*/relay_ahead, '
                               '/*schema*/ingest'),
@@ -25,8 +25,9 @@ begin
                      ('take', 'usage on sequence /*schema*/lease_token'),
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
-                     ('outbox_replay', 'select on /*schema*/setting')) as needs (function, objects)
-        join pg_proc as p on p.proname = needs.function
+                     ('outbox_replay', 'select on /*schema*/setting'),
+                     (null, 'execute on function /*schema*/sees_all')) as needs (function, objects)
+        join pg_proc as p on p.proname = coalesce(needs.function, p.proname)
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)
           and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner)

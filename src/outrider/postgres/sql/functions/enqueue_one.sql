@@ -1,5 +1,5 @@
--- enqueue_one: one job, in the caller's transaction. What became of it: created; or, when a pending job of the type has
--- its unique key, what p_on_conflict says: kept (the first stays as it is), replaced (it gets this payload, priority and
+-- enqueue_one: one job, in the caller's transaction. What became of it: created; or, when a pending job of the type and
+-- workspace has its unique key, what p_on_conflict says: kept (the first stays as it is), replaced (it gets this payload, priority and
 -- time, and all its attempts), debounced (the same, but it never runs earlier than it would have). Back: the id of the job
 -- that there is now.
 -- Locks:  nothing; with a unique key the pending job that has it, waiting for whoever is about to change it.
@@ -35,7 +35,8 @@ begin
         end if;
         -- Nobody claims it before the caller commits: it shall see what the caller has written.
         select d.* into before from /*schema*/delivery as d
-        where d.subscription = p_job_type and d.unique_key = p_unique_key and d.status = 'pending'
+        where d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
+          and d.unique_key = p_unique_key and d.status = 'pending'
         for key share;
         if found and p_on_conflict = 'keep' then
             job_id := before.event_id;
@@ -52,7 +53,7 @@ begin
         if found then
             outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
             if before.job_key is not null and not before.waiting then  -- another of that key may come first now
-                perform /*schema*/admit(p_job_type, before.job_key);
+                perform /*schema*/admit(p_job_type, before.job_key, before.workspace_id);
             end if;
             return;
         end if;

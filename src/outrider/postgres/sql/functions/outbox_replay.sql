@@ -9,7 +9,7 @@ create or replace function /*schema*/outbox_replay(
 ) returns table (subscription text, outcome text)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '10s'
 as $$
 #variable_conflict use_column
@@ -17,6 +17,7 @@ declare
     names    text[];
     outcomes text[];
 begin
+    perform /*schema*/sees_all();
     if p_force and p_subscription is null then
         raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
     end if;
@@ -25,16 +26,20 @@ begin
         order by c.generation, c.partition for update;
         insert into /*schema*/delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            failure_history, queue, job_key)
+            failure_history, queue, job_key, workspace_id)
         select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
-               case s.ordering when 'total' then '' when 'key' then o.aggregate_id end, 'discarded', false, true, now(),
+               case s.ordering when 'total' then '' when 'key' then
+                   coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id end,
+               'discarded', false, true, now(),
                coalesce(h.failure_history, '[]'), case s.kind when 'job' then 'default' end,
-               case s.kind when 'job' then o.aggregate_id end
+               case s.kind when 'job' then o.aggregate_id end, o.workspace_id
         from /*schema*/outbox as o
         join /*schema*/subscription as s on s.name = p_subscription and s.kind in ('handler', 'job')
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         cross join lateral (
             select c.generation, c.partition from /*schema*/cursor as c
             where c.subscription = s.name and c.generation in (0, o.generation)
@@ -62,7 +67,9 @@ begin
         join /*schema*/outbox as o on o.id = p_event_id
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         where s.name = coalesce(p_subscription, s.name) and s.kind <> 'inbox'
           and not exists (select from found where found.subscription = s.name)
     )

@@ -13,7 +13,7 @@ create or replace function /*schema*/replay(
 ) returns table (delivery bigint, event_id uuid, subscription text, outcome text)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '10s'         -- it holds the first partitions while it waits for the last
 as $$
 #variable_conflict use_column
@@ -28,6 +28,7 @@ declare
     revived   bigint[];
     violated  text;
 begin
+    perform /*schema*/sees_all();
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
@@ -59,13 +60,17 @@ begin
         select d.id from /*schema*/delivery as d join /*schema*/outbox as o on o.seq = d.seq
         join /*schema*/event_handled as h
             on h.handler_name = d.subscription
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         where d.id = any (p_deliveries) and d.status in ('failed', 'discarded'));
     if p_force then
         with gone as (
             delete from /*schema*/event_handled as h using /*schema*/delivery as d, /*schema*/outbox as o
             where d.id = any (handled) and o.seq = d.seq and h.handler_name = d.subscription
-              and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+              and h.idempotency_key = coalesce(
+                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                      || o.idempotency_key, o.id::text)
             returning d.id, to_jsonb(h) as receipt
         )
         insert into /*schema*/audit (by, action, subscription, event_id, details)
@@ -84,6 +89,7 @@ begin
               and d.id <> all (handled) and d.unique_key is not null and exists (
                 select from /*schema*/delivery as other
                 where other.subscription = d.subscription and other.unique_key = d.unique_key and other.id <> d.id
+                  and coalesce(other.workspace_id, '') = coalesce(d.workspace_id, '')
                   and (other.status = 'pending'
                        or other.id > d.id and other.id = any (p_deliveries) and other.id <> all (handled)
                           and (other.status = 'failed' or (p_force and other.status = 'discarded')))));
