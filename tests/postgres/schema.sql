@@ -648,6 +648,139 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.erase(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer, p_reason text, p_by text DEFAULT NULL::text, p_audit bigint DEFAULT NULL::bigint, OUT place bigint, OUT audit bigint, OUT events bigint, OUT jobs bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '10s'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+    who       constant text := coalesce(p_by, session_user);
+    ids       uuid[];
+    places    bigint[];
+    names     text[];
+    concerned text[];
+    held      text[] := '{}';
+    gone      record;
+    owed      bigint := 0;
+begin
+    if coalesce(p_reason, '') = '' then
+        raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
+    end if;
+    audit := p_audit;
+    if audit is null then
+        insert into "outrider".audit (by, action, details)
+        values (who, 'erase', jsonb_strip_nulls(jsonb_build_object(
+            'reason', p_reason, 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
+        returning id into audit;
+    end if;
+    events := 0;
+    jobs := 0;
+    if p_from = 'rest' then
+        update "outrider".rollup_pending as p
+        set carried = '{}', processed_at = coalesce(p.processed_at, now()), error = coalesce(p.error, 'erased')
+        where p.carried <> '{}' and (
+            p_subject is null and p.workspace_id = p_workspace_id
+            or exists (select from "outrider".outbox as o where o.id = p.event_id and o.erased_at is not null));
+        update "outrider".audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
+        where a.id = audit;
+        return;
+    end if;
+    select max(t.place) filter (where t.line is null),
+           coalesce(array_agg(t.place) filter (where not t.erased), '{}'), coalesce(array_agg(t.found) filter (where not t.erased), '{}')
+    into place, places, ids
+    from "outrider".tenant_page(p_workspace_id, p_kind, p_subject, p_jobs, p_from, p_after, p_scan) as t;
+    if places = '{}' then
+        return;
+    end if;
+    names := array(select s.name from "outrider".subscription as s where s.kind <> 'inbox');
+
+    if p_from = 'jobs' then
+        perform "outrider".hold_limits(array(
+            select distinct d.subscription from "outrider".delivery as d where d.id = any (places)));
+    else
+        loop
+            concerned := array(
+                select distinct e.subscription from "outrider".event_status as e
+                join "outrider".subscription as s on s.name = e.subscription
+                where e.seq = any (places) and (e.status <> 'delivered' or s.kind = 'relay'));
+            exit when concerned <@ held;
+            held := held || concerned;
+            perform from "outrider".subscription as s where s.name = any (held) order by s.name for no key update;
+            perform from "outrider".cursor as c where c.subscription = any (held)
+            order by c.subscription, c.generation, c.partition for update;
+            perform "outrider".hold_limits(held);
+        end loop;
+        insert into "outrider".withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
+        select asked.seq, asked.id, who, p_reason, (
+            select jsonb_object_agg(e.subscription, 'delivered') from "outrider".event_status as e
+            join "outrider".subscription as s on s.name = e.subscription
+            where e.seq = asked.seq and s.kind in ('reader', 'relay') and e.status = 'delivered')
+        from unnest(places, ids) as asked (seq, id)
+        on conflict do nothing;
+    end if;
+
+    for gone in
+        update "outrider".delivery as d
+        set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
+            lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
+            payload = case when d.payload is not null then '{}'::jsonb end, last_error_code = 'erased', last_error = null,
+            failure_history = "outrider".scrubbed(d.failure_history)
+        from (select d.id, d.status from "outrider".delivery as d
+              where p_from = 'jobs' and d.id = any (places)
+              union all
+              select d.id, d.status from unnest(names) as n (name) cross join unnest(places) as asked (seq)
+              cross join lateral (select d.id, d.status from "outrider".delivery as d
+                                  where d.subscription = n.name and d.seq = asked.seq limit 1) as d
+              where p_from <> 'jobs') as was
+        where d.id = was.id
+        returning d.subscription, d.generation, d.event_type, d.queue, d.ordering_key, d.job_key, d.workspace_id,
+                  was.status as was
+    loop
+        owed := owed + (gone.was in ('pending', 'in_flight', 'failed'))::integer;
+        continue when gone.was not in ('pending', 'in_flight');
+        if gone.queue is null then
+            perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
+        elsif gone.job_key is not null then
+            perform "outrider".admit(gone.subscription, gone.job_key, gone.workspace_id);
+        end if;
+        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+                          case when gone.queue is null then gone.event_type else gone.subscription end);
+    end loop;
+
+    if p_from <> 'jobs' then
+        update "outrider".event_handled as h
+        set result = null, failure_history = "outrider".scrubbed(h.failure_history)
+        from (select n.name, coalesce(
+                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                      || o.idempotency_key, o.id::text) as key, o.id
+              from unnest(names) as n (name) cross join "outrider".outbox as o
+              where o.seq = any (places)) as asked
+        where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
+          and (h.result is not null or h.failure_history is not null);
+        delete from "outrider".stream_replayed as r where r.event_id = any (ids);
+        execute format('update "outrider".%I set payload = ''{}'', trace_context = null, erased_at = now() where seq = any ($1)',
+                       case p_from when 'events' then 'outbox' else p_from end) using places;
+        get diagnostics events = row_count;
+    else
+        jobs := cardinality(places);
+    end if;
+    update "outrider".audit as a
+    set details = a.details - 'payload' - 'before' - 'owed' - 'receipt' - 'error' || '{"erased": true}'
+    where a.event_id = any (ids) and a.details ?| array['payload', 'before', 'owed', 'receipt', 'error'];
+    update "outrider".audit as a
+    set details = a.details || jsonb_build_object(
+        'events', (a.details ->> 'events')::bigint + events, 'jobs', (a.details ->> 'jobs')::bigint + jobs,
+        'withdrawn', coalesce((a.details ->> 'withdrawn')::bigint, 0) + owed)
+    where a.id = audit;
+end
+$_$;
+
 CREATE FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1034,6 +1167,12 @@ begin
     if p_force and p_subscription is null then
         raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
     end if;
+    if exists (select from "outrider".outbox as o where o.id = p_event_id and o.erased_at is not null) then
+        subscription := p_subscription;
+        outcome := 'erased';
+        return next;
+        return;
+    end if;
     if p_force then
         perform from "outrider".cursor as c where c.subscription = p_subscription
         order by c.generation, c.partition for update;
@@ -1321,21 +1460,23 @@ begin
         spare := '{}';
         number := 0;
         for job in
-            (select d.id, d.job_key, d.workspace_id from "outrider".delivery as d
+            select own.* from (
+             select d.id, d.job_key, d.workspace_id from "outrider".delivery as d
              where lane.tenant is null
                and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
                and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
                and d.status = 'pending' and d.queue is not null and not d.waiting
                and d.crashes = 0 and d.run_at <= p_moment
-             order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked)
+             order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked) as own
             union all
-            (select d.id, d.job_key, d.workspace_id from "outrider".delivery as d
+            select turn.* from (
+             select d.id, d.job_key, d.workspace_id from "outrider".delivery as d
              where lane.tenant is not null
                and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
                and hashtextextended(d.workspace_id, 0) = lane.tenant and d.priority = lane.priority
                and d.status = 'pending' and d.queue is not null and not d.waiting
                and d.crashes = 0 and d.workspace_id is not null and d.run_at <= p_moment
-             order by d.run_at, d.id limit greatest(100, p_wanted) for update skip locked)
+             order by d.run_at, d.id limit greatest(100, p_wanted) for update skip locked) as turn
         loop
             exit when room <= 0;
             number := number + 1;
@@ -1973,6 +2114,7 @@ declare
     handled   bigint[];
     superseded bigint[];
     revived   bigint[];
+    erased    bigint[];
     violated  text;
 begin
     perform "outrider".sees_all();
@@ -2003,6 +2145,11 @@ begin
                 where c.subscription = wrong.subscription));
     end if;
 
+    erased := array(
+        select d.id from "outrider".delivery as d
+        where d.id = any (p_deliveries) and (d.last_error_code = 'erased' or exists (
+            select from "outrider".outbox as o where o.seq = d.seq and o.erased_at is not null)));
+    p_deliveries := array(select asked.id from unnest(p_deliveries) as asked (id) where asked.id <> all (erased));
     handled := array(
         select d.id from "outrider".delivery as d join "outrider".outbox as o on o.seq = d.seq
         join "outrider".event_handled as h
@@ -2095,8 +2242,9 @@ begin
     select asked.id, d.event_id, d.subscription,
            case when asked.id = any (revived) then 'replayed'
                 when asked.id = any (handled) then 'skipped_handled'
-                when asked.id = any (superseded) then 'superseded' else 'not_found' end
-    from unnest(p_deliveries) with ordinality as asked (id, place)
+                when asked.id = any (superseded) then 'superseded'
+                when asked.id = any (erased) then 'erased' else 'not_found' end
+    from unnest(p_deliveries || erased) with ordinality as asked (id, place)
     left join "outrider".delivery as d on d.id = asked.id
     order by asked.place;
 end
@@ -3541,6 +3689,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.scrubbed(p_history jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select case when jsonb_typeof(p_history) = 'array' then coalesce(
+        (select jsonb_agg(entry.value - 'message' - 'reason' order by entry.place)
+         from jsonb_array_elements(p_history) with ordinality as entry (value, place)), '[]') end
+$$;
+
 CREATE FUNCTION outrider.sees_all() RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3555,11 +3712,13 @@ begin
     where row_security_active(('"outrider".' || t.name)::regclass) and not exists (
         select from pg_policy as p cross join unnest(p.polroles) as r (role)
         where p.polrelid = ('"outrider".' || t.name)::regclass and p.polname = 'every_tenant'
-          and case r.role when 0 then true else pg_has_role(current_user, r.role, 'usage') end);
+          and case r.role when 0 then true else pg_has_role(current_user, r.role, 'usage') end
+          and not exists (select from pg_policy as n where n.polrelid = p.polrelid and not n.polpermissive));
     if found then
-        raise 'role "%" does not see the rows of every tenant in %, and this needs all of them', current_user, held
-            using errcode = 'OR010',
-                  hint = format('The owner of the schema lets it: outrider tenants enable --role %s', quote_ident(current_user));
+        raise 'row-level security hides rows of % from role "%", and this needs all of them', held, current_user
+            using errcode = 'insufficient_privilege',
+                  hint = format('The owner of the schema lets it see all: outrider tenants enable --role %s',
+                                quote_ident(current_user));
     end if;
 end
 $$;
@@ -4378,6 +4537,63 @@ begin
         where share.tenant is not null);
 end
 $$;
+
+CREATE FUNCTION outrider.tenant_page(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer) RETURNS TABLE(place bigint, found uuid, erased boolean, line text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+    source text;
+    ends   bigint;
+begin
+    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
+        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
+    end if;
+    if p_from = 'jobs' then
+        select max(step.id) into ends
+        from (select d.id from "outrider".delivery as d where d.id > p_after order by d.id limit p_scan) as step
+        having count(*) = p_scan;
+        place := ends;
+        return next;
+        return query
+        select step.id, step.event_id, step.erased,
+               (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text
+        from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
+                     d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
+                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = 'erased', false) as erased
+              from "outrider".delivery as d
+              where d.id > p_after and d.id <= coalesce(ends, 9223372036854775807)
+                and d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)
+                and (p_subject is null or p_jobs and d.job_key = p_subject)
+              order by d.id) as step;
+        return;
+    end if;
+    source := case p_from when 'events' then 'outbox' else (
+        select c.relname from pg_class as c
+        where c.relnamespace = (select l.relnamespace from pg_class as l where l.oid = '"outrider".outbox'::regclass)
+          and c.relname = p_from and c.relname ~ '^outbox_' and c.relkind = 'r' and not c.relispartition) end;
+    if source is null then
+        raise 'there is no detached segment %', quote_nullable(p_from) using errcode = 'OR006';
+    end if;
+    return query execute format($query$
+        with step as materialized (
+            select o.* from "outrider".%I as o where o.seq > $1 order by o.seq limit $2
+        )
+        select case when count(*) = $2 then max(step.seq) end, null::uuid, null::boolean, null::text from step
+        union all
+        (select step.seq, step.id, (to_jsonb(step) ->> 'erased_at') is not null,
+                (jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel')::text
+         from step
+         where ($3 is null or step.workspace_id = $3)
+           and ($4 is null or step.aggregate_kind = $4 and step.aggregate_id = $5)
+         order by step.seq)$query$, source)
+    using p_after, p_scan, p_workspace_id, p_kind, p_subject;
+end
+$_$;
 
 CREATE FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_most integer, p_moment timestamp with time zone) RETURNS TABLE(subscription text, generation bigint, queue text, priority smallint, tenant bigint)
     LANGUAGE plpgsql
@@ -6133,6 +6349,8 @@ REVOKE ALL ON FUNCTION outrider.enqueue(job_type text, payload jsonb, run_at tim
 
 REVOKE ALL ON FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, p_poke boolean, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.erase(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer, p_reason text, p_by text, p_audit bigint, OUT place bigint, OUT audit bigint, OUT events bigint, OUT jobs bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.fire(p_name text, p_seen timestamp with time zone, p_to timestamp with time zone, p_times timestamp with time zone[], p_job_type text, p_payload jsonb, p_queue text, p_priority integer, p_version integer, p_source text, p_key text, p_workspace_id text, p_generation bigint, p_poke boolean) FROM PUBLIC;
@@ -6237,6 +6455,8 @@ REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_sc
 
 REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.scrubbed(p_history jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.sees_all() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
@@ -6248,6 +6468,8 @@ REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p
 REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.take_turns(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.tenant_page(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_most integer, p_moment timestamp with time zone) FROM PUBLIC;
 

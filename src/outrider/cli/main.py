@@ -24,6 +24,7 @@ from outrider.cli import (
     rollup,
     status,
     subscription,
+    tenants,
     uninstall,
     worker,
 )
@@ -78,6 +79,7 @@ cli.add_typer(rollup.commands, name="rollup")
 cli.add_typer(generations.commands, name="generations")
 cli.add_typer(contracts.commands, name="contracts")
 cli.add_typer(dlq.commands, name="dlq")
+cli.add_typer(tenants.commands, name="tenants")
 
 
 def show_version(wanted: bool) -> None:
@@ -109,6 +111,7 @@ def outrider(
     See, cancel and hasten jobs:     [bold]outrider job[/]
     See and move generations:        [bold]outrider generations[/]
     See and replay dead letters:     [bold]outrider dlq[/]
+    Keep tenants apart, erase one:   [bold]outrider tenants[/]
     Keep events readable:            [bold]outrider contracts[/]
     Take it out of a database:       [bold]outrider uninstall[/]
 

@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: d0e32c6efa735e08
+-- functions: 04f8cd98f01091c8
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);
@@ -16,6 +16,19 @@ where o.workspace_id is not null and o.idempotency_key is not null and h.seq = o
 
 -- This waits for every batch that is being handled, and holds those that come.
 alter table /*schema*/outbox add column erased_at timestamptz;
+do $detached$
+declare
+    part regclass;
+begin
+    for part in
+        select c.oid from pg_class as c
+        where c.relnamespace = (select l.relnamespace from pg_class as l where l.oid = '/*schema*/outbox'::regclass)
+          and c.relname ~ '^outbox_(s[0-9]+|tail)' and c.relkind = 'r' and not c.relispartition
+    loop
+        execute format('alter table %s add column if not exists erased_at timestamptz', part);
+    end loop;
+end
+$detached$;
 comment on column /*schema*/outbox.erased_at is 'its payload is gone, for good';
 
 update /*schema*/event_handled as h

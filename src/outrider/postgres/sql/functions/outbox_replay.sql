@@ -1,7 +1,8 @@
 -- outbox_replay: the dead letters of one event are handled again, by one subscription or by every one that buried it.
 --
 -- One row back per subscription: replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be
--- done); not_found (neither a dead letter nor handled there, or anywhere when none is named). See replay for the rest.
+-- done); erased (its payload is gone: nobody handles it again); not_found (neither a dead letter nor
+-- handled there, or anywhere when none is named). See replay for the rest.
 -- p_force: also where it was handled, which gets a delivery of its own: name the subscription.
 create or replace function /*schema*/outbox_replay(
     p_event_id uuid, p_new_generation bigint default null, p_replayed_by text default null,
@@ -20,6 +21,12 @@ begin
     perform /*schema*/sees_all();
     if p_force and p_subscription is null then
         raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
+    end if;
+    if exists (select from /*schema*/outbox as o where o.id = p_event_id and o.erased_at is not null) then
+        subscription := p_subscription;
+        outcome := 'erased';
+        return next;
+        return;
     end if;
     if p_force then
         perform from /*schema*/cursor as c where c.subscription = p_subscription

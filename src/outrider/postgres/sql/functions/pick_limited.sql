@@ -110,21 +110,23 @@ begin
         spare := '{}';
         number := 0;
         for job in
-            (select d.id, d.job_key, d.workspace_id from /*schema*/delivery as d
+            select own.* from (
+             select d.id, d.job_key, d.workspace_id from /*schema*/delivery as d
              where lane.tenant is null
                and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
                and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
                and d.status = 'pending' and d.queue is not null and not d.waiting
                and d.crashes = 0 and d.run_at <= p_moment
-             order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked)
+             order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked) as own
             union all
-            (select d.id, d.job_key, d.workspace_id from /*schema*/delivery as d
+            select turn.* from (
+             select d.id, d.job_key, d.workspace_id from /*schema*/delivery as d
              where lane.tenant is not null
                and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
                and hashtextextended(d.workspace_id, 0) = lane.tenant and d.priority = lane.priority
                and d.status = 'pending' and d.queue is not null and not d.waiting
                and d.crashes = 0 and d.workspace_id is not null and d.run_at <= p_moment
-             order by d.run_at, d.id limit greatest(100, p_wanted) for update skip locked)
+             order by d.run_at, d.id limit greatest(100, p_wanted) for update skip locked) as turn
         loop
             exit when room <= 0;
             number := number + 1;

@@ -1,7 +1,7 @@
 -- replay: dead letters become pending again, due now, with all their attempts before them. One row back for each:
 -- replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be done); not_found (it is no
--- dead letter, or not any more); superseded (a job whose unique key another pending job has). The failure history stays and
--- gets a marker; the next attempts are a new cycle. They come after what was handled of their keys in the meantime.
+-- dead letter, or not any more); superseded (a job whose unique key another pending job has); erased (its payload
+-- is gone). The failure history stays and gets a marker; the next attempts are a new cycle. They come after what was handled of their keys in the meantime.
 --
 -- p_new_generation: the workers of that generation shall handle them; it must have cursors, or be 0.
 -- p_force: also what was handled: its receipt goes, into the audit; and what was discarded. Audited in any case.
@@ -26,6 +26,7 @@ declare
     handled   bigint[];
     superseded bigint[];
     revived   bigint[];
+    erased    bigint[];
     violated  text;
 begin
     perform /*schema*/sees_all();
@@ -56,6 +57,11 @@ begin
                 where c.subscription = wrong.subscription));
     end if;
 
+    erased := array(
+        select d.id from /*schema*/delivery as d
+        where d.id = any (p_deliveries) and (d.last_error_code = 'erased' or exists (
+            select from /*schema*/outbox as o where o.seq = d.seq and o.erased_at is not null)));
+    p_deliveries := array(select asked.id from unnest(p_deliveries) as asked (id) where asked.id <> all (erased));
     handled := array(
         select d.id from /*schema*/delivery as d join /*schema*/outbox as o on o.seq = d.seq
         join /*schema*/event_handled as h
@@ -148,8 +154,9 @@ begin
     select asked.id, d.event_id, d.subscription,
            case when asked.id = any (revived) then 'replayed'
                 when asked.id = any (handled) then 'skipped_handled'
-                when asked.id = any (superseded) then 'superseded' else 'not_found' end
-    from unnest(p_deliveries) with ordinality as asked (id, place)
+                when asked.id = any (superseded) then 'superseded'
+                when asked.id = any (erased) then 'erased' else 'not_found' end
+    from unnest(p_deliveries || erased) with ordinality as asked (id, place)
     left join /*schema*/delivery as d on d.id = asked.id
     order by asked.place;
 end
