@@ -234,7 +234,8 @@ async def _erase(place: Place, whose: Whose, reason: str, by: str, *, dry_run: b
     stop = asyncio.Event()
     async with place.connect() as conn:
         found = await tenants.count(conn, whose, place.schema)
-        said = f"{found.events:,} events and {found.jobs:,} jobs of {one_line(whose)}, {found.erased:,} of them erased before"
+        said = f"{found.events:,} events and {found.jobs:,} jobs of {one_line(whose)}"
+        said += f", {found.erased:,} of them erased before" * bool(found.erased)
         if dry_run:
             if as_json:
                 print_json(schema=place.schema, **whose.params(), dry_run=True, **_counts(found))

@@ -190,7 +190,7 @@ async def _erase(conn: AsyncConnection[Any], schema: str, params: Params) -> tup
                     "pause it (outrider subscription pause) and run it again"
                 ) from error
         else:
-            return row  # type: ignore[return-value]
+            return row
     raise AssertionError
 
 
