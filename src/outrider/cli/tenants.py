@@ -204,7 +204,7 @@ def _change(place: Place, plan: list[str], *, sql: bool, as_json: bool) -> None:
 def _standing(each: Guarded) -> str:
     if each.whole:
         return "tenants are kept apart"
-    if each.open_segments:
+    if each.enabled and each.open_segments:
         return f"can be read around: {', '.join(map(one_line, each.open_segments))}; enable again"
     return "kept apart in part: enable again" if each.enabled else "not kept apart"
 
