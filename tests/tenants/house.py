@@ -1,4 +1,4 @@
-"""An installation whose owner is no superuser, with policies on: a worker that sees every tenant, an app that sees its own."""
+"""Owned by no superuser, with policies on: a worker that sees every tenant, an app that sees its own."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class House:
     def guard(self, *roles: str, enable: bool = True) -> None:
         async def run() -> None:
             async with await psycopg.AsyncConnection.connect(self.dsn("owner"), autocommit=True) as conn:
-                commands = await tenants.plan(conn, "outrider", enable=enable, roles=[self.role(each) for each in roles])
+                commands = await tenants.plan(
+                    conn, "outrider", enable=enable, roles=[self.role(each) for each in roles]
+                )
                 await tenants.carry_out(conn, "outrider", commands)
 
         asyncio.run(run())

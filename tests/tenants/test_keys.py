@@ -96,12 +96,13 @@ def test_what_is_there_is_converted(database: str) -> None:
         for tenant in ("é", None):
             for key in ("k", None):
                 conn.execute(
-                    "select outrider.publish('x.y', '{}', key => '7', idempotency_key => %s::text, workspace_id => %s::text)",
+                    "select outrider.publish('x.y', '{}', '7', %s::text, workspace_id => %s::text)",
                     [key, tenant],
                 )
         conn.execute(
             """insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
-               select 'h' || o.seq, coalesce(o.event_type || ':' || o.idempotency_key, o.id::text), o.id, o.seq, 0, 'internal'
+               select 'h' || o.seq, coalesce(o.event_type || ':' || o.idempotency_key, o.id::text), o.id, o.seq, 0,
+                      'internal'
                from outrider.outbox as o"""
         )
         conn.execute(

@@ -143,7 +143,7 @@ def export(
     place = find_place(Asked(app, dsn, embedded, schema))
     rows = asyncio.run(_export(place, whose, out, quiet=as_json))
     if as_json:
-        print_json(schema=place.schema, **whose.params(), file=str(out), events=rows.events, jobs=rows.jobs)
+        print_json(schema=place.schema, **_named(whose), file=str(out), events=rows.events, jobs=rows.jobs)
         return
     say(f"{rows.events:,} events and {rows.jobs:,} jobs of {one_line(whose)} in {one_line(out)}")
 
@@ -238,7 +238,7 @@ async def _erase(place: Place, whose: Whose, reason: str, by: str, *, dry_run: b
         said += f", {found.erased:,} of them erased before" * bool(found.erased)
         if dry_run:
             if as_json:
-                print_json(schema=place.schema, **whose.params(), dry_run=True, **_counts(found))
+                print_json(schema=place.schema, **_named(whose), dry_run=True, **_counts(found))
             else:
                 say(f"would erase {said}; nothing was changed (dry run)")
             return
@@ -246,12 +246,16 @@ async def _erase(place: Place, whose: Whose, reason: str, by: str, *, dry_run: b
         with _showing("erasing", quiet=as_json) as tell, obeying(stop.set, leave):
             done = await tenants.erase(conn, whose, place.schema, reason=reason, by=by, tell=tell, stop=stop)
     if as_json:
-        print_json(schema=place.schema, **whose.params(), audit=done.audit, **_counts(done))
+        print_json(schema=place.schema, **_named(whose), audit=done.audit, **_counts(done))
     else:
         say(f"erased {done.events:,} events and {done.jobs:,} jobs of {one_line(whose)}; audit {done.audit}")
     if stop.is_set():
         say("stopped: run it again for the rest")
         raise typer.Exit(STOPPED)
+
+
+def _named(whose: Whose) -> dict[str, object]:
+    return {"workspace": whose.workspace_id, "subject": whose.subject and [whose.kind, whose.subject]}
 
 
 def _counts(rows: Rows) -> dict[str, int]:
