@@ -528,10 +528,12 @@ $$;
 CREATE FUNCTION outrider.discard(p_deliveries bigint[], p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
     AS $$
 declare
     discarded integer;
 begin
+    perform "outrider".sees_all();
     with gone as (
         update "outrider".delivery as d
         set status = 'discarded',
@@ -1081,9 +1083,11 @@ $_$;
 CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
     AS $$
 #variable_conflict use_column
 begin
+    perform "outrider".sees_all();
     if p_to < 0 then
         raise 'there is no generation %', p_to using errcode = 'OR006';
     end if;
@@ -1905,10 +1909,12 @@ $$;
 CREATE FUNCTION outrider.relay_rewind(p_subscription text, p_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
     AS $$
 declare
     back "outrider".cursor;
 begin
+    perform "outrider".sees_all();
     select (jsonb_populate_record(null::"outrider".cursor, m.cursor)).* into strict back
     from "outrider".stream_mark as m where m.subscription = p_subscription and m.at = p_at;
     update "outrider".cursor as c

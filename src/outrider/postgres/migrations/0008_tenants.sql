@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: 04f8cd98f01091c8
+-- functions: b1584c9ed213f0d7
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

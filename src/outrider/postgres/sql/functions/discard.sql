@@ -4,10 +4,12 @@ create or replace function /*schema*/discard(p_deliveries bigint[], p_by text de
     returns integer
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
+    set row_security = on
 as $$
 declare
     discarded integer;
 begin
+    perform /*schema*/sees_all();
     with gone as (
         update /*schema*/delivery as d
         set status = 'discarded',
