@@ -58,7 +58,9 @@ from outrider.outbox as o
 cross join outrider.subscription as s
 left join outrider.event_handled as r
        on r.handler_name = s.name
-      and r.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+      and r.idempotency_key = coalesce(
+          coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+              || o.idempotency_key, o.id::text)
 left join outrider.delivery as d on d.subscription = s.name and d.seq = o.seq
 where s.event_types is null or o.event_type = any (s.event_types)
 """

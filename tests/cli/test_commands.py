@@ -25,7 +25,7 @@ WITHOUT_JSON = {
 }
 DESTRUCTIVE = {
     "uninstall", "event withdraw", "subscription narrow", "subscription retire", "job cancel", "relay adopt", "inbox retry",
-    "rollup uninstall", "dlq replay", "dlq discard",
+    "rollup uninstall", "dlq replay", "dlq discard", "tenants erase",
 }  # fmt: skip
 
 

@@ -609,19 +609,19 @@ MUTANTS = {
         ("order by d.run_at, d.id limit 1 for update", "order by d.run_at, d.id limit 12 for update"),
     ),
     "whoever ends lets nobody come": changed(
-        "release", ("perform /*schema*/admit(job.subscription, job.job_key);", "null;")
+        "release", ("perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);", "null;")
     ),
     "who is done lets nobody come": changed(
-        "settle_jobs", ("perform /*schema*/admit(k.name, k.key) from", "perform from")
+        "settle_jobs", ("perform /*schema*/admit(k.name, k.key, k.tenant) from", "perform from")
     ),
     "who is cancelled lets nobody come": changed(
-        "cancel", ("perform /*schema*/admit(job.subscription, job.job_key);", "null;")
+        "cancel", ("perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);", "null;")
     ),
     "who moves on lets nobody come": changed(
-        "enqueue_one", ("perform /*schema*/admit(p_job_type, before.job_key);", "null;")
+        "enqueue_one", ("perform /*schema*/admit(p_job_type, before.job_key, before.workspace_id);", "null;")
     ),
     "a suspect needs no room": changed(
-        "claim", ("(not limited or /*schema*/room(d.subscription, d.job_key) > 0)", "true")
+        "claim", ("(not limited or /*schema*/room(d.subscription, d.job_key, d.workspace_id) > 0)", "true")
     ),
     "a suspect takes no room": changed(
         "pick_limited", ("where d.id = any (p_chosen) and d.subscription = lane.name) as each", "where false) as each")
@@ -629,7 +629,10 @@ MUTANTS = {
     "debouncing runs earlier": changed("enqueue_one", ("greatest(d.run_at, due)", "due")),
     "priority is no matter": changed(
         "pick_limited",
-        ("order by d.run_at - d.priority * interval '1 minute', d.run_at, d.id", "order by d.run_at, d.id"),
+        (
+            "                 d.run_at - d.priority * interval '1 minute', d.run_at, d.id\n    loop",
+            "                 d.run_at, d.id\n    loop",
+        ),
     ),
     "what is paused is claimed": changed("claim", ("and s.paused_at is null", "")),
     "nobody renews": changed(

@@ -60,31 +60,35 @@ CREATE TYPE outrider.upkept AS (
 	detail text
 );
 
-CREATE FUNCTION outrider.admit(p_subscription text, p_key text) RETURNS void
+CREATE FUNCTION outrider.admit(p_subscription text, p_key text, p_workspace_id text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
 declare
-    next "outrider".delivery;
+    next   "outrider".delivery;
+    tenant text := coalesce(p_workspace_id, '');
 begin
     with recursive step as (
         (select w.priority from "outrider".delivery as w
-         where w.subscription = p_subscription and w.job_key = p_key and w.waiting
+         where w.subscription = p_subscription and coalesce(w.workspace_id, '') = tenant and w.job_key = p_key
+               and w.waiting
          order by w.priority limit 1)
         union all
         select above.priority from step
         cross join lateral (
             select w.priority from "outrider".delivery as w
-            where w.subscription = p_subscription and w.job_key = p_key and w.waiting and w.priority > step.priority
+            where w.subscription = p_subscription and coalesce(w.workspace_id, '') = tenant and w.job_key = p_key
+               and w.waiting and w.priority > step.priority
             order by w.priority limit 1) as above
     ),
     first as materialized (
         select w.id from step
         cross join lateral (
             select w.id, w.run_at from "outrider".delivery as w
-            where w.subscription = p_subscription and w.job_key = p_key and w.waiting and w.priority = step.priority
+            where w.subscription = p_subscription and coalesce(w.workspace_id, '') = tenant and w.job_key = p_key
+               and w.waiting and w.priority = step.priority
             order by w.run_at, w.id limit 1 for update skip locked) as w
         order by w.run_at - step.priority * interval '1 minute', w.run_at, w.id limit 1
     )
@@ -114,13 +118,14 @@ $$;
 CREATE FUNCTION outrider.attach_segment(p_name text, p_days integer DEFAULT 7, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS SETOF outrider.upkept
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '5s'
     AS $$
 declare
     this    "outrider".segment;
     foreign_events boolean;
 begin
+    perform "outrider".sees_all();
     if (p_days between 1 and 3650) is not true then
         raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;
@@ -132,7 +137,7 @@ begin
             using errcode = 'OR009', hint = 'outrider upkeep segments shows which there are.';
     end if;
     -- A cursor could take them for late events of a transaction of ours with the same id.
-    execute format('select exists (select from "outrider".%I as o where o.tx >= pg_snapshot_xmin(pg_current_snapshot()))', p_name)
+    execute format('select exists (select from "outrider".%I as o where o.tx >= pg_snapshot_xmax(pg_current_snapshot()))', p_name)
     into foreign_events;
     if foreign_events then
         raise 'the segment % holds events of another cluster, whose transactions this one has not reached', quote_nullable(p_name)
@@ -168,7 +173,7 @@ $$;
 CREATE FUNCTION outrider.cancel(p_job_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     AS $$
 #variable_conflict use_column
@@ -178,6 +183,7 @@ declare
     why  text := left(p_reason, 2000);
     seen boolean := false;
 begin
+    perform "outrider".sees_all();
     perform "outrider".hold_limits(array(
         select d.subscription from "outrider".delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
@@ -200,7 +206,7 @@ begin
                     'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;
             if job.job_key is not null and not job.waiting then
-                perform "outrider".admit(job.subscription, job.job_key);
+                perform "outrider".admit(job.subscription, job.job_key, job.workspace_id);
             end if;
             outcome := 'cancelled';
         else
@@ -218,7 +224,9 @@ begin
         left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
         join "outrider".event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, p_job_id::text)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;
@@ -232,7 +240,7 @@ $$;
 CREATE FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint DEFAULT 0, p_queues text[] DEFAULT NULL::text[], p_suspect boolean DEFAULT true) RETURNS SETOF outrider.claimed
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -255,6 +263,7 @@ declare
     taken   integer := 0;
     counted bigint;
 begin
+    perform "outrider".sees_all();
     perform "outrider".reap(p_names);
     select array_agg(s.name order by s.name), bool_or(s.concurrency is not null or s.key_concurrency is not null)
     into names, limited
@@ -283,20 +292,24 @@ begin
     with recursive lane as (
         select first.* from unnest(names) as n (name)
         cross join lateral (
-            select d.subscription, d.generation, d.queue, d.priority from "outrider".delivery as d
+            select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
+            from "outrider".delivery as d
             where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-            order by d.generation, d.queue, d.priority limit 1) as first
+            order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as first
         union all
         select next.* from lane
         cross join lateral (
-            select d.subscription, d.generation, d.queue, d.priority from "outrider".delivery as d
+            select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
+            from "outrider".delivery as d
             where d.subscription = lane.subscription
-              and (d.generation, d.queue, d.priority) > (lane.generation, lane.queue, lane.priority)
+              and (d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id))
+                  > (lane.generation, lane.queue, lane.priority, lane.tenanted)
               and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-            order by d.generation, d.queue, d.priority limit 1) as next
+            order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as next
     )
     select array_agg(lane.subscription) as subscription, array_agg(lane.generation) as generation,
-           array_agg(lane.queue) as queue, array_agg(lane.priority) as priority, count(*) as number
+           array_agg(lane.queue) as queue, array_agg(lane.priority) as priority,
+           array_agg(lane.tenanted) as tenanted, count(*) as number, coalesce(max(lane.tenanted), 0) > 0 as shared
     into lanes
     from lane
     where (p_queues is null or lane.queue = any (p_queues))
@@ -314,41 +327,51 @@ begin
                   and d.crashes > 0 and d.run_at <= moment
                   and (p_queues is null or d.queue = any (p_queues))
                   and (d.generation = p_generation or not "outrider".has_workers(d.subscription, d.generation, d.queue))
-                  and (not limited or "outrider".room(d.subscription, d.job_key) > 0)
+                  and (not limited or "outrider".room(d.subscription, d.job_key, d.workspace_id) > 0)
                 order by d.run_at, d.id limit 1 for update skip locked) as picked
             limit 1);
         wanted := wanted - cardinality(chosen);
     end if;
     if limited and wanted > 0 then
         select p.* into limits from "outrider".pick_limited(
-            chosen, lanes.subscription, lanes.generation, lanes.queue, lanes.priority, wanted, moment) as p;
+            chosen, lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, wanted, moment) as p;
         chosen := chosen || limits.picked;
         due_in := case when limits.cut then 0 end;
         lanes.number := 0;
+        lanes.shared := false;
+    end if;
+    if lanes.shared and wanted > 0 then
+        places := "outrider".take_turns(
+            lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, wanted, moment);
+        if places <> '{}' then
+            return query select l.* from "outrider".lease(places, p_worker, moment) as l;
+            taken := cardinality(places);
+        end if;
     end if;
     -- A second time where others are about to take some of what was counted: whatever else is due, then.
     for pass in 1..2 loop
         wanted := p_limit - taken - cardinality(chosen);
         exit when wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
         with lane as materialized (
-            select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority)
-                as l (subscription, generation, queue, priority)
+            select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                as l (subscription, generation, queue, priority, tenanted)
             where lanes.number > 0
         ),
         -- How many of each lane are among the next; without locks, because it looks at more than it takes.
         share as materialized (
-            select next.subscription, next.generation, next.queue, next.priority, count(*) as jobs
+            select next.subscription, next.generation, next.queue, next.priority, next.tenanted, count(*) as jobs
             from (select lane.*, d.run_at from lane
                   cross join lateral (
                       select d.run_at, d.id from "outrider".delivery as d
                       where d.subscription = lane.subscription and d.generation = lane.generation
                         and d.queue = lane.queue and d.priority = lane.priority
+                        and num_nonnulls(d.workspace_id) = lane.tenanted
                         and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
                         and d.run_at <= moment
                       order by d.run_at, d.id limit wanted) as d
                   where lanes.number > 1 and pass = 1
                   order by d.run_at - lane.priority * interval '1 minute', d.run_at, d.id limit wanted) as next
-            group by 1, 2, 3, 4
+            group by 1, 2, 3, 4, 5
             union all
             select lane.*, wanted from lane where lanes.number = 1 or pass = 2
         ),
@@ -359,6 +382,7 @@ begin
                  select d.ctid, d.run_at, d.id from "outrider".delivery as d
                  where d.subscription = share.subscription and d.generation = share.generation
                    and d.queue = share.queue and d.priority = share.priority
+                   and num_nonnulls(d.workspace_id) = share.tenanted
                    and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
                    and d.run_at <= moment
                  order by d.run_at, d.id limit share.jobs for update skip locked) as picked
@@ -378,13 +402,13 @@ begin
         due_in := 0;
     elsif due_in is null then
         due_in := extract(epoch from least(
-            (select min(next.run_at) from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority)
-                 as l (subscription, generation, queue, priority)
+            (select min(next.run_at)
+             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted) as l (subscription, generation, queue, priority, tenanted)
              cross join lateral (
                  select d.run_at from "outrider".delivery as d
                  where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-                   and d.priority = l.priority and d.status = 'pending' and d.queue is not null and not d.waiting
-                   and d.crashes = 0 and d.run_at > moment
+                   and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at > moment
                  order by d.run_at limit 1) as next),
             (select min(next.run_at) from unnest(names) as n (name)
              cross join lateral (
@@ -397,7 +421,7 @@ begin
             due_in := 0;
         end if;
     end if;
-    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1);
+    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
     return next last;
 end
 $$;
@@ -405,7 +429,7 @@ $$;
 CREATE FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamp with time zone, p_limit integer) RETURNS SETOF outrider.claimed
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -415,6 +439,7 @@ declare
     moment timestamptz := clock_timestamp();
     places tid[];
 begin
+    perform "outrider".sees_all();
     if not exists (select from "outrider".subscription as s
                    where s.name = p_subscription and s.paused_at is null and s.concurrency is null
                      and s.key_concurrency is null)
@@ -424,7 +449,8 @@ begin
     places := array(
         select d.ctid from "outrider".delivery as d
         where d.subscription = p_subscription and d.generation = p_generation and d.queue = p_queue
-          and d.priority = p_priority and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+          and d.priority = p_priority and num_nonnulls(d.workspace_id) = 0
+          and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
           and d.run_at >= p_since and d.run_at <= moment
         order by d.run_at, d.id limit p_limit for update skip locked);
     if places <> '{}' then
@@ -504,7 +530,7 @@ COMMENT ON COLUMN outrider.delivery.generation IS 'the generation of the cursor 
 
 COMMENT ON COLUMN outrider.delivery.event_id IS 'the event; for an enqueued job the job itself';
 
-COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting; null = nothing';
+COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting: the event''s key, after length:workspace: where it has one; empty = all wait for it; null = nothing';
 
 COMMENT ON COLUMN outrider.delivery.head IS 'the first of its key: the only one that is retried';
 
@@ -520,7 +546,7 @@ COMMENT ON COLUMN outrider.delivery.queue IS 'null = no job, but a failed event'
 
 COMMENT ON COLUMN outrider.delivery.priority IS 'one step is worth a minute of waiting';
 
-COMMENT ON COLUMN outrider.delivery.unique_key IS 'at most one pending job of a type has it';
+COMMENT ON COLUMN outrider.delivery.unique_key IS 'at most one pending job of a type and workspace has it';
 
 COMMENT ON COLUMN outrider.delivery.waiting IS 'as many with its key are running as may';
 
@@ -531,13 +557,14 @@ COMMENT ON COLUMN outrider.delivery.cancelled_at IS 'somebody wants it to stop';
 CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.delivery
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET enable_sort TO 'off'
     SET jit TO 'off'
     AS $$
 begin
+    perform "outrider".sees_all();
     return query
     select d.* from "outrider".subscription as s
     cross join lateral (
@@ -587,7 +614,7 @@ COMMENT ON COLUMN outrider.segment.kept IS 'why it is still there although its t
 CREATE FUNCTION outrider.debts(p_segment outrider.segment) RETURNS SETOF text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
@@ -635,12 +662,14 @@ $$;
 CREATE FUNCTION outrider.discard(p_deliveries bigint[], p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
     AS $$
 declare
     who       text := "outrider".signed(p_by);
     why       text := left(p_reason, 2000);
     discarded integer;
 begin
+    perform "outrider".sees_all();
     with gone as (
         update "outrider".delivery as d
         set status = 'discarded',
@@ -746,14 +775,20 @@ CREATE FUNCTION outrider.enqueue_onto(p_job_type text, p_payload jsonb, p_run_at
 declare
     before "outrider".delivery;
 begin
-    -- Who may touch whose jobs is decided here, before any is looked at.
+    -- It runs as the owner, who sees every tenant: whoever is logged in must, too, or stay with its own.
+    if p_workspace_id is distinct from nullif(current_setting('app.workspace_id', true), '')
+       and not "outrider".sees_every_tenant(session_user) then
+        raise 'row-level security: % is of another workspace than app.workspace_id', quote_nullable(left(p_job_type, 100))
+            using errcode = 'insufficient_privilege';
+    end if;
     if (p_on_conflict in ('keep', 'replace', 'debounce')) is not true then
         raise '% was not enqueued: on_conflict is keep, replace or debounce, not %', quote_nullable(left(p_job_type, 100)),
             quote_nullable(left(p_on_conflict, 100)) using errcode = 'OR004';
     end if;
     -- Nobody claims it before the caller commits: it shall see what the caller has written.
     select d.* into before from "outrider".delivery as d
-    where d.subscription = p_job_type and d.unique_key = p_unique_key and d.status = 'pending'
+    where d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
+      and d.unique_key = p_unique_key and d.status = 'pending'
     for key share;
     if not found then
         return;
@@ -773,11 +808,144 @@ begin
     if found then
         outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
         if before.job_key is not null and not before.waiting then  -- another of that key may come first now
-            perform "outrider".admit(p_job_type, before.job_key);
+            perform "outrider".admit(p_job_type, before.job_key, before.workspace_id);
         end if;
     end if;
 end
 $$;
+
+CREATE FUNCTION outrider.erase(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer, p_reason text, p_by text DEFAULT NULL::text, p_audit bigint DEFAULT NULL::bigint, OUT place bigint, OUT audit bigint, OUT events bigint, OUT jobs bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '10s'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+    who       constant text := coalesce(p_by, session_user);
+    ids       uuid[];
+    places    bigint[];
+    names     text[];
+    concerned text[];
+    held      text[] := '{}';
+    gone      record;
+    owed      bigint := 0;
+begin
+    if coalesce(p_reason, '') = '' then
+        raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
+    end if;
+    audit := p_audit;
+    if audit is null then
+        insert into "outrider".audit (by, action, details)
+        values (who, 'erase', jsonb_strip_nulls(jsonb_build_object(
+            'reason', p_reason, 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
+        returning id into audit;
+    end if;
+    events := 0;
+    jobs := 0;
+    if p_from = 'rest' then
+        update "outrider".rollup_pending as p
+        set carried = '{}', processed_at = coalesce(p.processed_at, now()), error = coalesce(p.error, 'erased')
+        where p.carried <> '{}' and (
+            p_subject is null and p.workspace_id = p_workspace_id
+            or exists (select from "outrider".outbox as o where o.id = p.event_id and o.erased_at is not null));
+        update "outrider".audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
+        where a.id = audit;
+        return;
+    end if;
+    select max(t.place) filter (where t.line is null),
+           coalesce(array_agg(t.place) filter (where not t.erased), '{}'), coalesce(array_agg(t.found) filter (where not t.erased), '{}')
+    into place, places, ids
+    from "outrider".tenant_page(p_workspace_id, p_kind, p_subject, p_jobs, p_from, p_after, p_scan) as t;
+    if places = '{}' then
+        return;
+    end if;
+    names := array(select s.name from "outrider".subscription as s where s.kind <> 'inbox');
+
+    if p_from = 'jobs' then
+        perform "outrider".hold_limits(array(
+            select distinct d.subscription from "outrider".delivery as d where d.id = any (places)));
+    else
+        loop
+            concerned := array(
+                select distinct e.subscription from "outrider".event_status as e
+                join "outrider".subscription as s on s.name = e.subscription
+                where e.seq = any (places) and (e.status <> 'delivered' or s.kind = 'relay'));
+            exit when concerned <@ held;
+            held := held || concerned;
+            perform from "outrider".subscription as s where s.name = any (held) order by s.name for no key update;
+            perform from "outrider".cursor as c where c.subscription = any (held)
+            order by c.subscription, c.generation, c.partition for update;
+            perform "outrider".hold_limits(held);
+        end loop;
+        insert into "outrider".withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
+        select asked.seq, asked.id, who, p_reason, (
+            select jsonb_object_agg(e.subscription, 'delivered') from "outrider".event_status as e
+            join "outrider".subscription as s on s.name = e.subscription
+            where e.seq = asked.seq and s.kind in ('reader', 'relay') and e.status = 'delivered')
+        from unnest(places, ids) as asked (seq, id)
+        on conflict do nothing;
+    end if;
+
+    for gone in
+        update "outrider".delivery as d
+        set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
+            lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
+            payload = case when d.payload is not null then '{}'::jsonb end, last_error_code = 'erased', last_error = null,
+            failure_history = "outrider".scrubbed(d.failure_history)
+        from (select d.id, d.status from "outrider".delivery as d
+              where p_from = 'jobs' and d.id = any (places)
+              union all
+              select d.id, d.status from unnest(names) as n (name) cross join unnest(places) as asked (seq)
+              cross join lateral (select d.id, d.status from "outrider".delivery as d
+                                  where d.subscription = n.name and d.seq = asked.seq limit 1) as d
+              where p_from <> 'jobs') as was
+        where d.id = was.id
+        returning d.subscription, d.generation, d.event_type, d.queue, d.ordering_key, d.job_key, d.workspace_id,
+                  was.status as was
+    loop
+        owed := owed + (gone.was in ('pending', 'in_flight', 'failed'))::integer;
+        continue when gone.was not in ('pending', 'in_flight');
+        if gone.queue is null then
+            perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
+        elsif gone.job_key is not null then
+            perform "outrider".admit(gone.subscription, gone.job_key, gone.workspace_id);
+        end if;
+        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+                          case when gone.queue is null then gone.event_type else gone.subscription end);
+    end loop;
+
+    if p_from <> 'jobs' then
+        update "outrider".event_handled as h
+        set result = null, failure_history = "outrider".scrubbed(h.failure_history)
+        from (select n.name, coalesce(
+                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                      || o.idempotency_key, o.id::text) as key, o.id
+              from unnest(names) as n (name) cross join "outrider".outbox as o
+              where o.seq = any (places)) as asked
+        where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
+          and (h.result is not null or h.failure_history is not null);
+        delete from "outrider".stream_replayed as r where r.event_id = any (ids);
+        execute format('update "outrider".%I set payload = ''{}'', trace_context = null, erased_at = now() where seq = any ($1)',
+                       case p_from when 'events' then 'outbox' else p_from end) using places;
+        get diagnostics events = row_count;
+    else
+        jobs := cardinality(places);
+    end if;
+    update "outrider".audit as a
+    set details = a.details - 'payload' - 'before' - 'owed' - 'receipt' - 'error' || '{"erased": true}'
+    where a.event_id = any (ids) and a.details ?| array['payload', 'before', 'owed', 'receipt', 'error'];
+    update "outrider".audit as a
+    set details = a.details || jsonb_build_object(
+        'events', (a.details ->> 'events')::bigint + events, 'jobs', (a.details ->> 'jobs')::bigint + jobs,
+        'withdrawn', coalesce((a.details ->> 'withdrawn')::bigint, 0) + owed)
+    where a.id = audit;
+end
+$_$;
 
 CREATE FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql
@@ -809,7 +977,7 @@ $$;
 CREATE FUNCTION outrider.fold_generation(p_subscription text, p_generation bigint) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '2s'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
@@ -821,6 +989,7 @@ declare
     unread    boolean;
     lines     text[];
 begin
+    perform "outrider".sees_all();
     if current_setting('transaction_isolation') <> 'read committed'
        or pg_current_xact_id_if_assigned() is not null then
         raise 'fold_generation must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';
@@ -944,12 +1113,13 @@ $$;
 CREATE FUNCTION outrider.ingest(p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint, p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[], p_content_class text[], p_workspace_id text[], p_aggregate_kind text[], p_aggregate_id text[], p_entity_version bigint[], p_payload text[], p_idempotency_key text[], p_trace_context text[], OUT outcome text, OUT events bigint, OUT stands text) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
 begin
+    perform "outrider".sees_all();
     select s.position into stands from "outrider".stream as s
     where s.subscription = p_subscription and s.name = p_stream for update;
     events := 0;
@@ -1036,7 +1206,7 @@ $$;
 CREATE FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp with time zone) RETURNS SETOF outrider.claimed
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1046,6 +1216,7 @@ CREATE FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp
 declare
     token bigint := nextval('"outrider".lease_token');
 begin
+    perform "outrider".sees_all();
     return query
     with leased as (
         update "outrider".delivery as d
@@ -1110,6 +1281,10 @@ begin
         'including indexes including statistics including storage including compression) '
         'with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_insert_threshold = 10000, '
         'autovacuum_freeze_min_age = 0)', made);
+    -- Directly nobody but the owner reads it, where tenants are kept apart.
+    if (select c.relrowsecurity from pg_class as c where c.oid = '"outrider".outbox'::regclass) then
+        execute format('alter table "outrider".%I enable row level security', made);
+    end if;
     return made;
 end
 $$;
@@ -1117,9 +1292,11 @@ $$;
 CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
     AS $$
 #variable_conflict use_column
 begin
+    perform "outrider".sees_all();
     if p_to < 0 then
         raise 'there is no generation %', p_to using errcode = 'OR006';
     end if;
@@ -1244,12 +1421,13 @@ $$;
 CREATE FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '5s'
     AS $$
 declare
     lines text[];
 begin
+    perform "outrider".sees_all();
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'open_generation needs a READ COMMITTED transaction' using errcode = 'OR001';
     end if;
@@ -1298,7 +1476,7 @@ $$;
 CREATE FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint DEFAULT NULL::bigint, p_replayed_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '10s'
     AS $$
 #variable_conflict use_column
@@ -1306,24 +1484,35 @@ declare
     names    text[];
     outcomes text[];
 begin
+    perform "outrider".sees_all();
     if p_force and p_subscription is null then
         raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
+    end if;
+    if exists (select from "outrider".outbox as o where o.id = p_event_id and o.erased_at is not null) then
+        subscription := p_subscription;
+        outcome := 'erased';
+        return next;
+        return;
     end if;
     if p_force then
         perform from "outrider".cursor as c where c.subscription = p_subscription
         order by c.generation, c.partition for update;
         insert into "outrider".delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            failure_history, queue, job_key)
+            failure_history, queue, job_key, workspace_id)
         select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
-               case s.ordering when 'total' then '' when 'key' then o.aggregate_id end, 'discarded', false, true, now(),
+               case s.ordering when 'total' then '' when 'key' then
+                   coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id end,
+               'discarded', false, true, now(),
                coalesce(h.failure_history, '[]'), case s.kind when 'job' then 'default' end,
-               case s.kind when 'job' then o.aggregate_id end
+               case s.kind when 'job' then o.aggregate_id end, o.workspace_id
         from "outrider".outbox as o
         join "outrider".subscription as s on s.name = p_subscription and s.kind in ('handler', 'job')
         join "outrider".event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         cross join lateral (
             select c.generation, c.partition from "outrider".cursor as c
             where c.subscription = s.name and c.generation in (0, o.generation)
@@ -1351,7 +1540,9 @@ begin
         join "outrider".outbox as o on o.id = p_event_id
         join "outrider".event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         where s.name = coalesce(p_subscription, s.name) and s.kind <> 'inbox'
           and not exists (select from found where found.subscription = s.name)
     )
@@ -1457,7 +1648,7 @@ $$;
 CREATE FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint DEFAULT NULL::bigint, p_worker text DEFAULT NULL::text) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
@@ -1469,6 +1660,7 @@ declare
     lines text[];
     told  bigint[];
 begin
+    perform "outrider".sees_all();
     if p_armed is not null then
         update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
@@ -1525,22 +1717,26 @@ begin
     fresh as (
         insert into "outrider".delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history)
+            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history, workspace_id)
         select p_subscription, cur.generation,
                coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1), o.seq, o.id, o.event_type,
                lined.line, case when f.dead then 'failed' else 'pending' end, not f.dead and lined.line is null, false,
                now() + f.delay * interval '1 second', f.counted::integer,
                case when f.dead then now() end, f.code, f.message, now(),
-               jsonb_build_array("outrider".failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch))
+               jsonb_build_array("outrider".failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch)), o.workspace_id
         from failed as f
         cross join lateral (select o.* from "outrider".outbox as o where o.seq = f.seq limit 1) as o
         cross join lateral (
-            select case sub.ordering when 'total' then '' when 'key' then o.aggregate_id end as line) as lined
+            select case sub.ordering when 'total' then '' when 'key' then
+                       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
+                   end as line) as lined
         where f.attempt = 1
           and not exists (
               select from "outrider".event_handled as h
               where h.handler_name = p_subscription
-                and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text))
+                and h.idempotency_key = coalesce(
+                    coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                        || o.idempotency_key, o.id::text))
           -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
           and not exists (select from "outrider".withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
@@ -1600,7 +1796,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) RETURNS record
+CREATE FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1620,6 +1816,7 @@ declare
     passed   bigint[] := '{}';
     best     record;
     candidates bigint[] := '{}';
+    seed     bigint := (random() * 4294967296)::bigint;
 begin
     picked := '{}';
     cut := false;
@@ -1637,31 +1834,65 @@ begin
         -- And each key of those that run, read once: by its key each would be found among all that wait for it.
         if lane.key_concurrency is not null then
             keys := keys || coalesce((
-                select jsonb_object_agg(lane.name || ' ' || taken.job_key, lane.key_concurrency - taken.number)
-                from (select each.job_key, count(*) as number
-                      from (select d.job_key from "outrider".delivery as d
+                select jsonb_object_agg(lane.name || ' ' || taken.key, lane.key_concurrency - taken.number)
+                from (select each.key, count(*) as number
+                      from (select length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '') as key
+                            from "outrider".delivery as d
                             where d.subscription = lane.name and d.status = 'in_flight'
                             union all
-                            select d.job_key from "outrider".delivery as d
+                            select length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '')
+                            from "outrider".delivery as d
                             where d.id = any (p_chosen) and d.subscription = lane.name) as each
-                      where each.job_key is not null
-                      group by each.job_key) as taken), '{}');
+                      where each.key is not null
+                      group by each.key) as taken), '{}');
         end if;
     end loop;
     for lane in
-        select l.subscription, l.generation, l.queue, l.priority, s.key_concurrency
-        from unnest(p_subscriptions, p_generations, p_queues, p_priorities) as l (subscription, generation, queue, priority)
+        -- The tenants one by one, and after them all together, for those that were not looked at.
+        with own as materialized (
+            select l.* from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
+                as l (subscription, generation, queue, priority, tenanted)
+        ),
+        shared as materialized (
+            select t.* from (
+                select array_agg(own.subscription) as names, array_agg(own.generation) as generations,
+                       array_agg(own.queue) as queues
+                from own where own.tenanted = 1) as g
+            cross join lateral "outrider".tenants_due(
+                g.names, g.generations, g.queues, least(64, 2 * p_wanted + 6), p_moment) as t
+            where g.names is not null
+        ),
+        number as materialized (
+            select count(distinct shared.tenant) as tenants from shared
+        )
+        select l.subscription, l.generation, l.queue, l.priority, l.tenanted, l.tenant, s.key_concurrency, number.tenants
+        from (select own.subscription, own.generation, own.queue, own.priority, own.tenanted, null::bigint as tenant from own
+              union all
+              select shared.subscription, shared.generation, shared.queue, shared.priority, 1, shared.tenant from shared) as l
         join "outrider".subscription as s on s.name = l.subscription
+        cross join number
+        order by l.tenant is null
     loop
         room := (places ->> lane.subscription)::bigint;
         if room <= 0 then
+            continue;
+        end if;
+        if lane.tenant is not null and lane.key_concurrency is null then
+            candidates := candidates || array(
+                select d.id from "outrider".delivery as d
+                where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+                  and hashtextextended(d.workspace_id, 0) = lane.tenant and d.priority = lane.priority
+                  and d.status = 'pending' and d.queue is not null and not d.waiting
+                  and d.crashes = 0 and d.workspace_id is not null and d.run_at <= p_moment
+                order by d.run_at, d.id limit least(room, 1 + ceil(2.0 * room / lane.tenants)) for update skip locked);
             continue;
         end if;
         if lane.key_concurrency is null then
             candidates := candidates || array(
                 select d.id from "outrider".delivery as d
                 where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-                  and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting
+                  and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
+                  and d.status = 'pending' and d.queue is not null and not d.waiting
                   and d.crashes = 0 and d.run_at <= p_moment
                 order by d.run_at, d.id limit room for update skip locked);
             continue;
@@ -1670,16 +1901,28 @@ begin
         spare := '{}';
         number := 0;
         for job in
-            select d.id, d.job_key from "outrider".delivery as d
-            where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-              and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting
-              and d.crashes = 0 and d.run_at <= p_moment
-            order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked
+            select own.* from (
+             select d.id, d.job_key, d.workspace_id from "outrider".delivery as d
+             where lane.tenant is null
+               and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+               and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
+               and d.status = 'pending' and d.queue is not null and not d.waiting
+               and d.crashes = 0 and d.run_at <= p_moment
+             order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked) as own
+            union all
+            select turn.* from (
+             select d.id, d.job_key, d.workspace_id from "outrider".delivery as d
+             where lane.tenant is not null
+               and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+               and hashtextextended(d.workspace_id, 0) = lane.tenant and d.priority = lane.priority
+               and d.status = 'pending' and d.queue is not null and not d.waiting
+               and d.crashes = 0 and d.workspace_id is not null and d.run_at <= p_moment
+             order by d.run_at, d.id limit greatest(100, p_wanted) for update skip locked) as turn
         loop
             exit when room <= 0;
             number := number + 1;
             if job.job_key is not null then
-                key := lane.subscription || ' ' || job.job_key;
+                key := lane.subscription || ' ' || length(job.job_key) || ':' || job.job_key || coalesce(job.workspace_id, '');
                 mine := coalesce((spare ->> key)::bigint, (keys ->> key)::bigint, lane.key_concurrency);
                 if mine <= 0 then
                     passed := passed || job.id;
@@ -1690,16 +1933,27 @@ begin
             room := room - 1;
             candidates := candidates || job.id;
         end loop;
-        cut := cut or room > 0 and number = greatest(1000, p_wanted);
+        cut := cut or room > 0 and number = greatest(case when lane.tenant is null then 1000 else 100 end, p_wanted);
     end loop;
 
     -- The best of them, as claim orders them, and of each type and key no more than it has room for.
     for best in
+        with running as materialized (
+            select d.workspace_id, count(*) as jobs from "outrider".delivery as d
+            where 1 = any (p_tenanted) and d.subscription = any (p_subscriptions) and d.status = 'in_flight'
+            group by d.workspace_id
+        )
         select d.id, d.subscription, s.key_concurrency,
-               case when s.key_concurrency is not null then d.subscription || ' ' || d.job_key end as key
+               case when s.key_concurrency is not null then
+                   d.subscription || ' ' || length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '') end as key
         from "outrider".delivery as d join "outrider".subscription as s on s.name = d.subscription
+        left join running on running.workspace_id is not distinct from d.workspace_id
         where d.id = any (candidates)
-        order by d.run_at - d.priority * interval '1 minute', d.run_at, d.id
+        order by case when 1 = any (p_tenanted) then coalesce(running.jobs, 0) + row_number() over (
+                     partition by d.workspace_id
+                     order by d.run_at - d.priority * interval '1 minute', d.run_at, d.id) end,
+                 case when 1 = any (p_tenanted) then hashtextextended(coalesce(d.workspace_id, ''), seed) end,
+                 d.run_at - d.priority * interval '1 minute', d.run_at, d.id
     loop
         exit when cardinality(picked) >= p_wanted;
         continue when (places ->> best.subscription)::bigint <= 0;
@@ -1800,7 +2054,7 @@ $_$;
 CREATE FUNCTION outrider.reap(p_names text[], p_worker uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 500, p_begun bigint[] DEFAULT NULL::bigint[]) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
@@ -1810,6 +2064,7 @@ declare
     before timestamptz := case when p_worker is null then clock_timestamp() else 'infinity' end;
     reaped integer := 0;
 begin
+    perform "outrider".sees_all();
     if not exists (select from "outrider".delivery as d
                    where d.subscription = any (p_names) and d.status = 'in_flight' and d.lease_expires_at < before) then
         return 0;
@@ -1891,13 +2146,14 @@ $$;
 CREATE FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer DEFAULT 1, p_start text DEFAULT 'now'::text, p_ordering text DEFAULT 'key'::text, OUT outcome text, OUT partitions integer) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     AS $$
 declare
     q   bigint;
     r   xid8;
     sub "outrider".subscription;
 begin
+    perform "outrider".sees_all();
     if current_setting('transaction_isolation') <> 'read committed'
        or pg_current_xact_id_if_assigned() is not null then
         raise 'register must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';
@@ -2019,11 +2275,12 @@ $$;
 CREATE FUNCTION outrider.relay_ahead(p_subscription text, p_events uuid[], OUT strangers bigint, OUT stranger uuid) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     AS $$
 begin
     perform "outrider".relay_only(p_subscription);
+    perform "outrider".sees_all();
     with told as materialized (
         select distinct e.id, exists (select from "outrider".outbox as o where o.id = e.id) as ours
         from unnest(p_events) as e (id)
@@ -2086,11 +2343,12 @@ $$;
 CREATE FUNCTION outrider.relay_open(p_subscription text, p_streams text[], p_positions text[], p_adopt boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '10s'
     AS $$
 begin
     perform "outrider".relay_only(p_subscription);
+    perform "outrider".sees_all();
     perform from "outrider".cursor as c where c.subscription = p_subscription for update;
     insert into "outrider".stream as s (subscription, name, position)
     select p_subscription, opened.name, opened.position from unnest(p_streams, p_positions) as opened (name, position)
@@ -2104,7 +2362,7 @@ $$;
 CREATE FUNCTION outrider.relay_reject(p_subscription text, p_seq bigint, p_code text, p_message text, p_worker text, p_delay interval, p_most integer, p_bury boolean, OUT attempts integer, OUT buried boolean) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '10s'
     AS $$
 #variable_conflict use_column
@@ -2112,6 +2370,7 @@ declare
     cur "outrider".cursor;
 begin
     perform "outrider".relay_only(p_subscription);
+    perform "outrider".sees_all();
     buried := false;
     select c.* into strict cur from "outrider".cursor as c
     where c.subscription = p_subscription and c.generation = 0 and c.partition = 0 for update;
@@ -2153,11 +2412,13 @@ $$;
 CREATE FUNCTION outrider.relay_rewind(p_subscription text, p_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
     AS $$
 declare
     back "outrider".cursor;
 begin
     perform "outrider".relay_only(p_subscription);
+    perform "outrider".sees_all();
     select (jsonb_populate_record(null::"outrider".cursor, m.cursor)).* into strict back
     from "outrider".stream_mark as m where m.subscription = p_subscription and m.at = p_at;
     update "outrider".cursor as c
@@ -2297,7 +2558,8 @@ begin
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and (attempt = 2 or exists (
             select from "outrider".delivery as d
-            where d.subscription = job.subscription and d.unique_key = job.unique_key and d.status = 'pending')) then
+            where d.subscription = job.subscription and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
+              and d.unique_key = job.unique_key and d.status = 'pending')) then
             told := 'superseded';
             job.status := 'discarded';
             job.failure_history := job.failure_history || jsonb_build_object(
@@ -2316,7 +2578,7 @@ begin
         end if;
     end loop;
     if job.job_key is not null then
-        perform "outrider".admit(job.subscription, job.job_key);
+        perform "outrider".admit(job.subscription, job.job_key, job.workspace_id);
     end if;
     if job.status = 'pending' and job.run_at <= clock_timestamp() then
         perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
@@ -2362,7 +2624,7 @@ $_$;
 CREATE FUNCTION outrider.renew(p_worker uuid, p_names text[]) RETURNS TABLE(delivery bigint, token bigint, lease double precision, cancelled boolean)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
@@ -2370,6 +2632,7 @@ CREATE FUNCTION outrider.renew(p_worker uuid, p_names text[]) RETURNS TABLE(deli
 declare
     moment timestamptz := clock_timestamp();
 begin
+    perform "outrider".sees_all();
     with each as materialized (
         select s.name, coalesce(s.lease, interval '5 minutes') as lease, s.timeout from "outrider".subscription as s
         where s.name = any (p_names)
@@ -2392,7 +2655,7 @@ $$;
 CREATE FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text DEFAULT NULL::text, p_new_generation bigint DEFAULT NULL::bigint, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS TABLE(delivery bigint, event_id uuid, subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '10s'
     AS $$
 #variable_conflict use_column
@@ -2406,9 +2669,11 @@ declare
     handled   bigint[];
     superseded bigint[];
     revived   bigint[];
+    erased    bigint[];
     violated  text;
     reasoned  jsonb := case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end;
 begin
+    perform "outrider".sees_all();
     if (p_force or p_payload is not null) and not "outrider".operates() then
         raise 'only an operator may replay with force or with another payload'
             using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
@@ -2440,17 +2705,26 @@ begin
                 where c.subscription = wrong.subscription));
     end if;
 
+    erased := array(
+        select d.id from "outrider".delivery as d
+        where d.id = any (p_deliveries) and (d.last_error_code = 'erased' or exists (
+            select from "outrider".outbox as o where o.seq = d.seq and o.erased_at is not null)));
+    p_deliveries := array(select asked.id from unnest(p_deliveries) as asked (id) where asked.id <> all (erased));
     handled := array(
         select d.id from "outrider".delivery as d join "outrider".outbox as o on o.seq = d.seq
         join "outrider".event_handled as h
             on h.handler_name = d.subscription
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         where d.id = any (p_deliveries) and d.status in ('failed', 'discarded'));
     if p_force then
         with gone as (
             delete from "outrider".event_handled as h using "outrider".delivery as d, "outrider".outbox as o
             where d.id = any (handled) and o.seq = d.seq and h.handler_name = d.subscription
-              and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+              and h.idempotency_key = coalesce(
+                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                      || o.idempotency_key, o.id::text)
             returning d.id, to_jsonb(h) as receipt
         )
         insert into "outrider".audit (by, action, subscription, event_id, details)
@@ -2469,6 +2743,7 @@ begin
               and d.id <> all (handled) and d.unique_key is not null and exists (
                 select from "outrider".delivery as other
                 where other.subscription = d.subscription and other.unique_key = d.unique_key and other.id <> d.id
+                  and coalesce(other.workspace_id, '') = coalesce(d.workspace_id, '')
                   and (other.status = 'pending'
                        or other.id > d.id and other.id = any (p_deliveries) and other.id <> all (handled)
                           and (other.status = 'failed' or (p_force and other.status = 'discarded')))));
@@ -2538,8 +2813,9 @@ begin
     select asked.id, d.event_id, d.subscription,
            case when asked.id = any (revived) then 'replayed'
                 when asked.id = any (handled) then 'skipped_handled'
-                when asked.id = any (superseded) then 'superseded' else 'not_found' end
-    from unnest(p_deliveries) with ordinality as asked (id, place)
+                when asked.id = any (superseded) then 'superseded'
+                when asked.id = any (erased) then 'erased' else 'not_found' end
+    from unnest(p_deliveries || erased) with ordinality as asked (id, place)
     left join "outrider".delivery as d on d.id = asked.id
     order by asked.place;
 end
@@ -3972,7 +4248,7 @@ begin
 end
 $_$;
 
-CREATE FUNCTION outrider.room(p_subscription text, p_key text) RETURNS bigint
+CREATE FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3981,7 +4257,8 @@ CREATE FUNCTION outrider.room(p_subscription text, p_key text) RETURNS bigint
         s.concurrency - (select count(*) from "outrider".delivery as d
                          where d.subscription = p_subscription and d.status = 'in_flight' and s.concurrency is not null),
         s.key_concurrency - (select count(*) from "outrider".delivery as d
-                             where d.subscription = p_subscription and d.job_key = p_key and d.status = 'in_flight'
+                             where d.subscription = p_subscription and d.job_key = p_key
+                               and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '') and d.status = 'in_flight'
                                and s.key_concurrency is not null),
         2147483647)
     from "outrider".subscription as s where s.name = p_subscription
@@ -3990,11 +4267,12 @@ $$;
 CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
 begin
+    perform "outrider".sees_all();
     with taken as materialized (
         select t.* from "outrider".take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
     ),
@@ -4011,8 +4289,9 @@ begin
           and not exists (
               select from "outrider".event_handled as h
               where h.handler_name = p_subscription
-                and h.idempotency_key = case when t.idempotency_key <> t.id::text
-                                             then t.event_type || ':' || t.idempotency_key else t.id::text end)
+                and h.idempotency_key = case when t.idempotency_key <> t.id::text then
+                    coalesce(length(t.workspace_id) || ':' || t.workspace_id || ':', '') || t.event_type || ':'
+                        || t.idempotency_key else t.id::text end)
         order by t.seq
         on conflict do nothing
         returning generation
@@ -4031,7 +4310,7 @@ $$;
 CREATE FUNCTION outrider.run_now(p_job_id uuid, p_subscription text DEFAULT NULL::text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     AS $$
 #variable_conflict use_column
@@ -4039,6 +4318,7 @@ declare
     job  "outrider".delivery;
     seen boolean := false;
 begin
+    perform "outrider".sees_all();
     for job in
         select d.* from "outrider".delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
@@ -4063,7 +4343,9 @@ begin
         left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
         join "outrider".event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, p_job_id::text)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;
@@ -4072,6 +4354,51 @@ begin
         end if;
     end if;
 end
+$$;
+
+CREATE FUNCTION outrider.scrubbed(p_history jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select case when jsonb_typeof(p_history) = 'array' then coalesce(
+        (select jsonb_agg(entry.value - 'message' - 'reason' order by entry.place)
+         from jsonb_array_elements(p_history) with ordinality as entry (value, place)), '[]') end
+$$;
+
+CREATE FUNCTION outrider.sees_all() RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    held text;
+begin
+    if not (row_security_active('"outrider".outbox'::regclass) or row_security_active('"outrider".delivery'::regclass)) then
+        return;
+    end if;
+    select t.name into held from unnest(array['outbox', 'delivery']) as t (name)
+    where row_security_active(('"outrider".' || t.name)::regclass) and not exists (
+        select from pg_policy as p cross join unnest(p.polroles) as r (role)
+        where p.polrelid = ('"outrider".' || t.name)::regclass and p.polname = 'every_tenant'
+          and case r.role when 0 then true else pg_has_role(current_user, r.role, 'usage') end
+          and not exists (select from pg_policy as n where n.polrelid = p.polrelid and not n.polpermissive));
+    if found then
+        raise 'row-level security hides rows of % from role "%", and this needs all of them', held, current_user
+            using errcode = 'insufficient_privilege',
+                  hint = format('The owner of the schema lets it see all: outrider tenants enable --role %s',
+                                quote_ident(current_user));
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.sees_every_tenant(p_role name) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select not c.relrowsecurity or r.rolsuper or r.rolbypassrls or exists (
+        select from pg_policy as p cross join unnest(p.polroles) as held (role)
+        where p.polrelid = c.oid and p.polname = 'every_tenant'
+          and case held.role when 0 then true else pg_has_role(p_role, held.role, 'usage') end)
+    from pg_class as c join pg_roles as r on r.rolname = p_role where c.oid = '"outrider".delivery'::regclass
 $$;
 
 CREATE FUNCTION outrider.set_setting(p_name text, p_value text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS void
@@ -4093,8 +4420,8 @@ begin
     if p_value is null and not rollups then
         raise 'the setting % needs a value', p_name using errcode = 'OR010';
     end if;
-    if p_value !~ '^\s*[+-]?[0-9]{1,18}\s*$'
-       or p_value is not null and p_value::bigint not between found_one.least and found_one.greatest then
+    if (case when p_value ~ '^\s*[+-]?[0-9]{1,18}\s*$' then p_value::bigint not between found_one.least and found_one.greatest
+             else p_value is not null end) then
         raise 'the setting % is a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
             quote_nullable(left(p_value, 100)) using errcode = 'OR010';
     end if;
@@ -4130,7 +4457,7 @@ $$;
 CREATE FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) RETURNS TABLE(delivery bigint, outcome text)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
@@ -4145,7 +4472,9 @@ declare
     landed  bigint[];
     names   text[];
     keys    text[];
+    tenants text[];
 begin
+    perform "outrider".sees_all();
     limited := array(
         select s.name from "outrider".subscription as s
         where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null));
@@ -4159,14 +4488,16 @@ begin
         delete from "outrider".delivery as d using named
         -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
         where d.id = named.id and d.lease_token = named.token
-        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.unique_key, d.job_key, d.failure_history,
-                  named.result
+        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
+                  d.failure_history, named.result
     ),
     receipts as (
         insert into "outrider".event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
-        select gone.subscription, coalesce(gone.unique_key, gone.event_id::text), gone.event_id, gone.seq,
-               gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
+        select gone.subscription,
+               coalesce(coalesce(length(gone.workspace_id) || ':' || gone.workspace_id || ':', '') || gone.unique_key,
+                        gone.event_id::text),
+               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
         from gone where gone.seq is not null
         on conflict do nothing
     ),
@@ -4179,13 +4510,14 @@ begin
         from gone where gone.seq is null
     ),
     freed as (
-        select distinct gone.subscription, gone.job_key from gone
+        select distinct gone.subscription, gone.workspace_id, gone.job_key from gone
         where gone.job_key is not null and gone.subscription = any (limited)
     )
     select array_agg(gone.id),
-           (select array_agg(freed.subscription) from freed), (select array_agg(freed.job_key) from freed)
-    into landed, names, keys from gone;
-    perform "outrider".admit(k.name, k.key) from unnest(names, keys) as k (name, key);
+           (select array_agg(freed.subscription) from freed), (select array_agg(freed.workspace_id) from freed),
+           (select array_agg(freed.job_key) from freed)
+    into landed, names, tenants, keys from gone;
+    perform "outrider".admit(k.name, k.key, k.tenant) from unnest(names, keys, tenants) as k (name, key, tenant);
     if cardinality(landed) = cardinality(p_done) then
         outcome := 'done';
         return next;
@@ -4235,7 +4567,7 @@ $$;
 CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0, p_knows text[] DEFAULT NULL::text[], p_armed bigint DEFAULT NULL::bigint, p_excused integer DEFAULT 0, p_worker text DEFAULT NULL::text, p_careful boolean DEFAULT false, p_alone boolean DEFAULT false) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4261,6 +4593,7 @@ declare
     suspicious boolean := false;
     diverting  boolean := false;
 begin
+    perform "outrider".sees_all();
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR001', hint = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
@@ -4522,10 +4855,12 @@ begin
         from fresh
     ),
     held as materialized (
-        select batch.part, batch.seq, batch.id, batch.event_type, lined.line, seen.known
+        select batch.part, batch.seq, batch.id, batch.event_type, batch.workspace_id, lined.line, seen.known
         from batch
         cross join lateral (
-            select case sub.ordering when 'total' then '' when 'key' then batch.aggregate_id end as line) as lined
+            select case sub.ordering when 'total' then '' when 'key' then
+                       coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.aggregate_id
+                   end as line) as lined
         cross join lateral (
             select exists (select from "outrider".delivery as d
                            where d.subscription = p_subscription and d.seq = batch.seq) as known) as seen
@@ -4541,9 +4876,9 @@ begin
     parked as (
         insert into "outrider".delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            suspect)
+            suspect, workspace_id)
         select p_subscription, p_generation, cur.partition, held.seq, held.id, held.event_type, held.line,
-               'pending', held.line is null, true, now(), suspicious
+               'pending', held.line is null, true, now(), suspicious, held.workspace_id
         from held
         where not held.known
         order by held.part, held.seq
@@ -4562,7 +4897,9 @@ begin
     given_receipts as (
         insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
-        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key,
+        from (select coalesce(
+            coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
+                || batch.idempotency_key, batch.id::text) collate "C" as key,
                      batch.part, batch.seq, batch.id, batch.generation, batch.content_class
               from batch
               where settles and (p_careful or batch.idempotency_key is not null)
@@ -4640,7 +4977,7 @@ $$;
 CREATE FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
@@ -4651,6 +4988,7 @@ declare
     chosen bigint[];
     lines  text[];
 begin
+    perform "outrider".sees_all();
     head.outcome := 'more';
     head.conceded := 0;
 
@@ -4744,7 +5082,9 @@ begin
             handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
                winner.failure_history
-        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
+        from (select coalesce(
+            coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
+                || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
               from batch) as winner
         order by winner.key, winner.place
         on conflict do nothing
@@ -4765,6 +5105,260 @@ begin
      order by b.place);
 
     perform "outrider".promote(p_subscription, p_cursor.generation, lines);
+end
+$$;
+
+CREATE FUNCTION outrider.take_turns(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone) RETURNS tid[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    seed bigint := (random() * 4294967296)::bigint;
+begin
+    if (select count(*) from (
+            select from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
+                as l (subscription, generation, queue, priority, tenanted)
+            cross join lateral (
+                select from "outrider".delivery as d
+                where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+                  and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+                  and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                  and d.run_at <= p_moment
+                order by d.run_at limit p_wanted + 1) as d
+            limit p_wanted + 1) as due) <= p_wanted then
+        return null;
+    end if;
+    return array(
+        with own as materialized (
+            select l.subscription, l.generation, l.queue, l.priority
+            from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
+                as l (subscription, generation, queue, priority, tenanted)
+            where l.tenanted = 0
+        ),
+        shared as materialized (
+            select t.* from "outrider".tenants_due(
+                array(select l.name from unnest(p_subscriptions, p_tenanted) with ordinality as l (name, tenanted, place)
+                      where l.tenanted = 1 order by l.place),
+                array(select l.generation from unnest(p_generations, p_tenanted) with ordinality as l (generation, tenanted, place)
+                      where l.tenanted = 1 order by l.place),
+                array(select l.queue from unnest(p_queues, p_tenanted) with ordinality as l (queue, tenanted, place)
+                      where l.tenanted = 1 order by l.place),
+                least(64, 2 * p_wanted + 6), p_moment) as t
+        ),
+        -- Of each about twice its part: who has less leaves room for the others, and claim fills what is left.
+        most as materialized (
+            select least(p_wanted, 1 + ceil(2.0 * p_wanted / greatest(1, count(distinct shared.tenant)))::integer) as jobs
+            from shared
+        ),
+        running as materialized (
+            select r.tenant, count(*) as jobs
+            from (select hashtextextended(d.workspace_id, 0) as tenant from "outrider".delivery as d
+                  where d.subscription = any (p_subscriptions) and d.status = 'in_flight' limit 1000) as r
+            group by r.tenant
+        ),
+        next as materialized (
+            select own.*, null::bigint as tenant, d.run_at, d.id from own cross join most
+            cross join lateral (
+                select d.run_at, d.id from "outrider".delivery as d
+                where d.subscription = own.subscription and d.generation = own.generation and d.queue = own.queue
+                  and d.priority = own.priority and num_nonnulls(d.workspace_id) = 0
+                  and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                  and d.run_at <= p_moment
+                order by d.run_at, d.id limit most.jobs) as d
+            union all
+            select shared.*, d.run_at, d.id from shared cross join most
+            cross join lateral (
+                select d.run_at, d.id from "outrider".delivery as d
+                where d.subscription = shared.subscription and d.generation = shared.generation and d.queue = shared.queue
+                  and hashtextextended(d.workspace_id, 0) = shared.tenant and d.priority = shared.priority
+                  and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                  and d.workspace_id is not null and d.run_at <= p_moment
+                order by d.run_at, d.id limit most.jobs) as d
+        ),
+        -- How many of each lane it is the turn of; without locks, because it looks at more than it takes.
+        share as materialized (
+            select turn.subscription, turn.generation, turn.queue, turn.priority, turn.tenant, count(*) as jobs
+            from (select next.*, coalesce(running.jobs, 0) + row_number() over (
+                             partition by next.tenant
+                             order by next.run_at - next.priority * interval '1 minute', next.run_at, next.id) as number
+                  from next left join running on running.tenant is not distinct from next.tenant
+                  -- Who is first among equals is drawn anew each time.
+                  order by number, hashint8extended(coalesce(next.tenant, 0), seed), next.run_at, next.id
+                  limit p_wanted) as turn
+            group by 1, 2, 3, 4, 5
+        )
+        select picked.ctid from share
+        cross join lateral (
+            select d.ctid from "outrider".delivery as d
+            where d.subscription = share.subscription and d.generation = share.generation and d.queue = share.queue
+              and d.priority = share.priority and num_nonnulls(d.workspace_id) = 0
+              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= p_moment
+            order by d.run_at, d.id limit share.jobs for update skip locked) as picked
+        where share.tenant is null
+        union all
+        select picked.ctid from share
+        cross join lateral (
+            select d.ctid from "outrider".delivery as d
+            where d.subscription = share.subscription and d.generation = share.generation and d.queue = share.queue
+              and hashtextextended(d.workspace_id, 0) = share.tenant and d.priority = share.priority
+              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+              and d.workspace_id is not null and d.run_at <= p_moment
+            order by d.run_at, d.id limit share.jobs for update skip locked) as picked
+        where share.tenant is not null);
+end
+$$;
+
+CREATE FUNCTION outrider.tenant_page(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer) RETURNS TABLE(place bigint, found uuid, erased boolean, line text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+    source text;
+    ends   bigint;
+begin
+    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
+        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
+    end if;
+    if p_from = 'jobs' then
+        select max(step.id) into ends
+        from (select d.id from "outrider".delivery as d where d.id > p_after order by d.id limit p_scan) as step
+        having count(*) = p_scan;
+        place := ends;
+        return next;
+        return query
+        select step.id, step.event_id, step.erased,
+               (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text
+        from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
+                     d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
+                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = 'erased', false) as erased
+              from "outrider".delivery as d
+              where d.id > p_after and d.id <= coalesce(ends, 9223372036854775807)
+                and d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)
+                and (p_subject is null or p_jobs and d.job_key = p_subject)
+              order by d.id) as step;
+        return;
+    end if;
+    source := case p_from when 'events' then 'outbox' else (
+        select s.name from "outrider".segment as s where s.name = p_from and s.detached_at is not null) end;
+    if source is null then
+        raise 'there is no detached segment %', quote_nullable(p_from) using errcode = 'OR006';
+    end if;
+    return query execute format($query$
+        with step as materialized (
+            select o.* from "outrider".%I as o where o.seq > $1 order by o.seq limit $2
+        )
+        select case when count(*) = $2 then max(step.seq) end, null::uuid, null::boolean, null::text from step
+        union all
+        (select step.seq, step.id, (to_jsonb(step) ->> 'erased_at') is not null,
+                (jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel')::text
+         from step
+         where ($3 is null or step.workspace_id = $3)
+           and ($4 is null or step.aggregate_kind = $4 and step.aggregate_id = $5)
+         order by step.seq)$query$, source)
+    using p_after, p_scan, p_workspace_id, p_kind, p_subject;
+end
+$_$;
+
+CREATE FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_most integer, p_moment timestamp with time zone) RETURNS TABLE(subscription text, generation bigint, queue text, priority smallint, tenant bigint)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    start bigint := ((random() - 0.5) * 18446744073709549568)::bigint;
+begin
+    return query
+    with recursive step as (
+        select g.subscription, g.generation, g.queue, start as tenant, (-32768)::smallint as priority,
+               false as due, false as wrapped, null::bigint as newest, 0 as tenants, 0 as looked
+        from (select distinct u.* from unnest(p_subscriptions, p_generations, p_queues)
+                  as u (subscription, generation, queue)) as g
+        union all
+        select step.subscription, step.generation, step.queue, next.tenant, next.priority, next.run_at <= p_moment,
+               next.wrapped, case when next.run_at <= p_moment then next.tenant else step.newest end,
+               step.tenants + (next.run_at <= p_moment and next.tenant is distinct from step.newest)::integer,
+               step.looked + 1
+        from step
+        cross join lateral (
+            (select hashtextextended(d.workspace_id, 0) as tenant, d.priority, d.run_at, step.wrapped as wrapped
+             from "outrider".delivery as d
+             where d.subscription = step.subscription and d.generation = step.generation and d.queue = step.queue
+               and (hashtextextended(d.workspace_id, 0), d.priority) > (step.tenant, step.priority)
+               and (not step.wrapped or hashtextextended(d.workspace_id, 0) < start)
+               and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+               and d.workspace_id is not null
+             order by hashtextextended(d.workspace_id, 0), d.priority, d.run_at, d.id limit 1)
+            union all
+            (select hashtextextended(d.workspace_id, 0), d.priority, d.run_at, true
+             from "outrider".delivery as d
+             where not step.wrapped
+               and d.subscription = step.subscription and d.generation = step.generation and d.queue = step.queue
+               and hashtextextended(d.workspace_id, 0) < start
+               and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+               and d.workspace_id is not null
+             order by hashtextextended(d.workspace_id, 0), d.priority, d.run_at, d.id limit 1)
+            limit 1) as next
+        where step.tenants < p_most and step.looked < 4 * p_most
+    )
+    select step.subscription, step.generation, step.queue, step.priority, step.tenant from step where step.due;
+end
+$$;
+
+CREATE FUNCTION outrider.tenants_plan(p_enable boolean, p_roles text[] DEFAULT '{}'::text[]) RETURNS TABLE(command text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    own   constant text := 'workspace_id = nullif(current_setting(''app.workspace_id'', true), '''')';
+    part  record;
+    heads text;
+begin
+    for part in
+        select c.oid::regclass as name, c.relowner::regrole as owner,
+               case c.relname when 'delivery' then ' and seq is null' else '' end as only_jobs
+        from pg_class as c where c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass) order by c.oid
+    loop
+        command := format('drop policy if exists own_workspace on %s', part.name); return next;
+        command := format('drop policy if exists every_tenant on %s', part.name); return next;
+        if p_enable then
+            heads := concat_ws(', ', part.owner, (
+                select string_agg(r.name::regrole::text, ', ' order by r.place)
+                from unnest(p_roles) with ordinality as r (name, place) where r.name::regrole <> part.owner));
+            command := format('create policy own_workspace on %s using (%s) with check (%s%s)',
+                              part.name, own, own, part.only_jobs);
+            return next;
+            command := format('create policy every_tenant on %s to %s using (true) with check (true)', part.name, heads);
+            return next;
+            command := format('alter table %s enable row level security, force row level security', part.name);
+        else
+            command := format('alter table %s disable row level security, no force row level security', part.name);
+        end if;
+        return next;
+    end loop;
+    for part in
+        select c.oid::regclass as name from "outrider".segment as s
+        join pg_class as c on c.oid = to_regclass(format('"outrider".%I', s.name)) where c.relrowsecurity <> p_enable
+        order by c.oid
+    loop
+        command := format('alter table %s %s row level security', part.name, case when p_enable then 'enable' else 'disable' end);
+        return next;
+    end loop;
+    command := case when p_enable then 'alter view "outrider".event_status set (security_invoker = true)'
+                                  else 'alter view "outrider".event_status reset (security_invoker)' end;
+    return next;
 end
 $$;
 
@@ -4844,7 +5438,7 @@ $$;
 CREATE FUNCTION outrider.upkeep_dead_letters(p_dry boolean DEFAULT false, p_limit integer DEFAULT 1000) RETURNS SETOF outrider.upkept
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '200ms'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
@@ -4891,6 +5485,7 @@ begin
         raise 'upkeep needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR009';
     end if;
+    perform "outrider".sees_all();  -- what it does not see it would take for not owed
     perform set_config('lock_timeout', coalesce("outrider".setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
     return pg_try_advisory_xact_lock(hashtextextended('"outrider".upkeep', 0));
 end
@@ -4899,7 +5494,7 @@ $$;
 CREATE FUNCTION outrider.upkeep_log(p_dry boolean DEFAULT false) RETURNS SETOF outrider.upkept
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '200ms'
     AS $$
 declare
@@ -4979,7 +5574,7 @@ $$;
 CREATE FUNCTION outrider.upkeep_reap(p_dry boolean DEFAULT false, p_limit integer DEFAULT 500) RETURNS SETOF outrider.upkept
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '200ms'
     AS $$
 declare
@@ -5013,7 +5608,7 @@ $$;
 CREATE FUNCTION outrider.upkeep_receipts(p_dry boolean DEFAULT false, p_pages integer DEFAULT 100) RETURNS SETOF outrider.upkept
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '200ms'
     SET jit TO 'off'
     AS $$
@@ -5072,7 +5667,7 @@ $$;
 CREATE FUNCTION outrider.upkeep_segments(p_dry boolean DEFAULT false) RETURNS SETOF outrider.upkept
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '200ms'
     AS $$
 declare
@@ -5174,7 +5769,7 @@ $$;
 CREATE FUNCTION outrider.upkeep_traces(p_dry boolean DEFAULT false, p_limit integer DEFAULT 5000) RETURNS SETOF outrider.upkept
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET lock_timeout TO '200ms'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
@@ -5216,7 +5811,7 @@ CREATE FUNCTION outrider.uuid7() RETURNS uuid
 CREATE FUNCTION outrider.withdraw(p_event_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'off'
+    SET row_security TO 'on'
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
@@ -5230,6 +5825,7 @@ declare
     who       text := "outrider".signed(p_by);
     why       text := left(p_reason, 2000);
 begin
+    perform "outrider".sees_all();
     if seqs = '{}' then
         outcome := 'not_found';
         return next;
@@ -5260,7 +5856,7 @@ begin
         owed := owed || to_jsonb(gone);
         perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
         if gone.job_key is not null then
-            perform "outrider".admit(gone.subscription, gone.job_key);
+            perform "outrider".admit(gone.subscription, gone.job_key, gone.workspace_id);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           gone.event_type);
@@ -5324,7 +5920,7 @@ WITH (autovacuum_vacuum_insert_scale_factor='0.02', autovacuum_vacuum_scale_fact
 
 COMMENT ON COLUMN outrider.event_handled.handler_name IS 'the subscription';
 
-COMMENT ON COLUMN outrider.event_handled.idempotency_key IS 'event type:key as the producer gave it, or the event''s id';
+COMMENT ON COLUMN outrider.event_handled.idempotency_key IS 'event type:key as the producer gave it, after length:workspace: where it has one; or the event''s id';
 
 COMMENT ON COLUMN outrider.event_handled.failure_history IS 'of an event that was handled only after it had failed';
 
@@ -5348,6 +5944,7 @@ CREATE TABLE outrider.outbox (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5371,6 +5968,8 @@ COMMENT ON COLUMN outrider.outbox.aggregate_id IS 'the ordering key; null = no o
 COMMENT ON COLUMN outrider.outbox.idempotency_key IS 'null = the event''s id';
 
 COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; null = born here';
+
+COMMENT ON COLUMN outrider.outbox.erased_at IS 'its payload is gone, for good';
 
 CREATE TABLE outrider.subscription (
     name text NOT NULL,
@@ -5422,8 +6021,11 @@ CREATE TABLE outrider.withdrawal (
     event_id uuid NOT NULL,
     withdrawn_at timestamp with time zone DEFAULT now() NOT NULL,
     withdrawn_by text NOT NULL,
-    reason text
+    reason text,
+    outcomes jsonb
 );
+
+COMMENT ON COLUMN outrider.withdrawal.outcomes IS 'of an erased event: subscriptions without receipts that had read it';
 
 CREATE VIEW outrider.event_status AS
  SELECT o.id AS event_id,
@@ -5435,7 +6037,7 @@ CREATE VIEW outrider.event_status AS
     s.name AS subscription,
         CASE
             WHEN (h.event_id = o.id) THEN 'delivered'::text
-            WHEN (w.seq IS NOT NULL) THEN COALESCE(told.outcome, 'withdrawn'::text)
+            WHEN (w.seq IS NOT NULL) THEN COALESCE((w.outcomes ->> s.name), told.outcome, 'withdrawn'::text)
             WHEN (d.status = ANY (ARRAY['failed'::text, 'discarded'::text])) THEN d.status
             WHEN (h.handler_name IS NOT NULL) THEN 'delivered'::text
             WHEN (d.id IS NOT NULL) THEN d.status
@@ -5452,7 +6054,8 @@ CREATE VIEW outrider.event_status AS
         CASE
             WHEN (h.event_id = o.id) THEN h.failure_history
             ELSE NULL::jsonb
-        END) AS failure_history
+        END) AS failure_history,
+    o.erased_at
    FROM (((((((outrider.outbox o
      CROSS JOIN outrider.subscription s)
      CROSS JOIN LATERAL ( SELECT
@@ -5476,7 +6079,7 @@ CREATE VIEW outrider.event_status AS
             h_1.result,
             h_1.failure_history
            FROM outrider.event_handled h_1
-          WHERE ((h_1.handler_name = s.name) AND (h_1.idempotency_key = COALESCE(((o.event_type || ':'::text) || o.idempotency_key), (o.id)::text)) AND ((h_1.event_id = o.id) OR fits.addressed))
+          WHERE ((h_1.handler_name = s.name) AND (h_1.idempotency_key = COALESCE((((COALESCE((((length(o.workspace_id) || ':'::text) || o.workspace_id) || ':'::text), ''::text) || o.event_type) || ':'::text) || o.idempotency_key), (o.id)::text)) AND ((h_1.event_id = o.id) OR fits.addressed))
          LIMIT 1) h ON (true))
      LEFT JOIN LATERAL ( SELECT d_1.id,
             d_1.subscription,
@@ -5520,7 +6123,8 @@ CREATE VIEW outrider.event_status AS
            FROM outrider.delivery d_1
           WHERE ((d_1.subscription = s.name) AND (d_1.seq = o.seq))
          LIMIT 1) d ON (true))
-     LEFT JOIN LATERAL ( SELECT w_1.seq
+     LEFT JOIN LATERAL ( SELECT w_1.seq,
+            w_1.outcomes
            FROM outrider.withdrawal w_1
           WHERE (w_1.seq = o.seq)
          LIMIT 1) w ON (true))
@@ -5529,7 +6133,7 @@ CREATE VIEW outrider.event_status AS
           WHERE ((w.seq IS NOT NULL) AND (a.event_id = o.id) AND (a.action = 'withdraw'::text) AND (((a.details -> 'outcomes'::text) ->> s.name) IS NOT NULL))
           ORDER BY a.id
          LIMIT 1) told ON (true))
-  WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = ANY (ARRAY['reader'::text, 'relay'::text])) AND (o.occurred_at >= s.created_at)))));
+  WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (w.outcomes ? s.name) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = ANY (ARRAY['reader'::text, 'relay'::text])) AND (o.occurred_at >= s.created_at)))));
 
 CREATE SEQUENCE outrider.lease_token
     START WITH 1
@@ -5566,6 +6170,7 @@ CREATE TABLE outrider.outbox_s0 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5602,6 +6207,7 @@ CREATE TABLE outrider.outbox_s1 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5638,6 +6244,7 @@ CREATE TABLE outrider.outbox_s10 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5674,6 +6281,7 @@ CREATE TABLE outrider.outbox_s11 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5710,6 +6318,7 @@ CREATE TABLE outrider.outbox_s12 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5746,6 +6355,7 @@ CREATE TABLE outrider.outbox_s13 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5782,6 +6392,7 @@ CREATE TABLE outrider.outbox_s14 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5818,6 +6429,7 @@ CREATE TABLE outrider.outbox_s15 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5854,6 +6466,7 @@ CREATE TABLE outrider.outbox_s2 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5890,6 +6503,7 @@ CREATE TABLE outrider.outbox_s3 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5926,6 +6540,7 @@ CREATE TABLE outrider.outbox_s4 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5962,6 +6577,7 @@ CREATE TABLE outrider.outbox_s5 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -5998,6 +6614,7 @@ CREATE TABLE outrider.outbox_s6 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -6034,6 +6651,7 @@ CREATE TABLE outrider.outbox_s7 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -6070,6 +6688,7 @@ CREATE TABLE outrider.outbox_s8 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -6106,6 +6725,7 @@ CREATE TABLE outrider.outbox_s9 (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -6151,6 +6771,7 @@ CREATE TABLE outrider.outbox_tail (
     idempotency_key text,
     trace_context jsonb,
     origin text,
+    erased_at timestamp with time zone,
     CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
     CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
     CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
@@ -6313,6 +6934,122 @@ CREATE TABLE outrider.stream_replayed (
     cycle integer NOT NULL,
     failure_history jsonb NOT NULL
 );
+
+CREATE VIEW outrider.tenant_event WITH (security_barrier='true') AS
+ SELECT event_id,
+    event_type,
+    occurred_at,
+    subscription,
+    status,
+    handled_at,
+    erased_at
+   FROM ( SELECT o.id AS event_id,
+            o.seq,
+            o.event_type,
+            o.occurred_at,
+            o.workspace_id,
+            o.generation,
+            s.name AS subscription,
+                CASE
+                    WHEN (h.event_id = o.id) THEN 'delivered'::text
+                    WHEN (w.seq IS NOT NULL) THEN COALESCE((w.outcomes ->> s.name), told.outcome, 'withdrawn'::text)
+                    WHEN (d.status = ANY (ARRAY['failed'::text, 'discarded'::text])) THEN d.status
+                    WHEN (h.handler_name IS NOT NULL) THEN 'delivered'::text
+                    WHEN (d.id IS NOT NULL) THEN d.status
+                    WHEN place.passed THEN 'delivered'::text
+                    ELSE 'pending'::text
+                END AS status,
+            d.attempts,
+            d.run_at,
+            h.handled_at,
+            NULLIF(h.event_id, o.id) AS handled_as,
+            d.last_error_code,
+            d.last_error,
+            COALESCE(d.failure_history,
+                CASE
+                    WHEN (h.event_id = o.id) THEN h.failure_history
+                    ELSE NULL::jsonb
+                END) AS failure_history,
+            o.erased_at
+           FROM (((((((outrider.outbox o
+             CROSS JOIN outrider.subscription s)
+             CROSS JOIN LATERAL ( SELECT
+                        CASE s.kind
+                            WHEN 'relay'::text THEN ((s.forwards OR (o.origin IS NULL)) AND (((s.workspace_id IS NULL) OR (o.workspace_id = s.workspace_id)) IS TRUE))
+                            ELSE ((o.target IS NULL) OR (o.target = s.context))
+                        END AS addressed,
+                    ((s.event_types IS NULL) OR (o.event_type = ANY (s.event_types))) AS wanted) fits)
+             CROSS JOIN LATERAL ( SELECT ((o.seq <= c.seq) AND (NOT COALESCE(((o.tx = ANY (c.owing)) AND (o.seq > c.owed_after)), false)) AND (NOT ((o.seq > c.floor) AND (o.tx < c.horizon) AND (NOT pg_visible_in_snapshot(o.tx, c.inflight))))) AS passed
+                   FROM outrider.cursor c
+                  WHERE ((c.subscription = s.name) AND (c.generation = ANY (ARRAY[(0)::bigint, o.generation])) AND (c.partition = (COALESCE(hashtextextended(o.aggregate_id, (0)::bigint), o.seq) & ((s.partitions - 1))::bigint)))
+                  ORDER BY c.generation DESC
+                 LIMIT 1) place)
+             LEFT JOIN LATERAL ( SELECT h_1.handler_name,
+                    h_1.idempotency_key,
+                    h_1.event_id,
+                    h_1.seq,
+                    h_1.handled_at,
+                    h_1.generation,
+                    h_1.content_class,
+                    h_1.result,
+                    h_1.failure_history
+                   FROM outrider.event_handled h_1
+                  WHERE ((h_1.handler_name = s.name) AND (h_1.idempotency_key = COALESCE((((COALESCE((((length(o.workspace_id) || ':'::text) || o.workspace_id) || ':'::text), ''::text) || o.event_type) || ':'::text) || o.idempotency_key), (o.id)::text)) AND ((h_1.event_id = o.id) OR fits.addressed))
+                 LIMIT 1) h ON (true))
+             LEFT JOIN LATERAL ( SELECT d_1.id,
+                    d_1.subscription,
+                    d_1.generation,
+                    d_1.partition,
+                    d_1.seq,
+                    d_1.event_id,
+                    d_1.event_type,
+                    d_1.ordering_key,
+                    d_1.status,
+                    d_1.head,
+                    d_1.reached,
+                    d_1.run_at,
+                    d_1.attempts,
+                    d_1.suspect,
+                    d_1.crashes,
+                    d_1.last_error_code,
+                    d_1.last_error,
+                    d_1.first_failed_at,
+                    d_1.cycle,
+                    d_1.failure_history,
+                    d_1.created_at,
+                    d_1.payload,
+                    d_1.buried_at,
+                    d_1.fingerprint,
+                    d_1.queue,
+                    d_1.priority,
+                    d_1.job_key,
+                    d_1.unique_key,
+                    d_1.waiting,
+                    d_1.event_version,
+                    d_1.source,
+                    d_1.workspace_id,
+                    d_1.trace_context,
+                    d_1.locked_by,
+                    d_1.locked_at,
+                    d_1.lease_token,
+                    d_1.lease_expires_at,
+                    d_1.cancelled_at,
+                    d_1.progress
+                   FROM outrider.delivery d_1
+                  WHERE ((d_1.subscription = s.name) AND (d_1.seq = o.seq))
+                 LIMIT 1) d ON (true))
+             LEFT JOIN LATERAL ( SELECT w_1.seq,
+                    w_1.outcomes
+                   FROM outrider.withdrawal w_1
+                  WHERE (w_1.seq = o.seq)
+                 LIMIT 1) w ON (true))
+             LEFT JOIN LATERAL ( SELECT ((a.details -> 'outcomes'::text) ->> s.name) AS outcome
+                   FROM outrider.audit a
+                  WHERE ((w.seq IS NOT NULL) AND (a.event_id = o.id) AND (a.action = 'withdraw'::text) AND (((a.details -> 'outcomes'::text) ->> s.name) IS NOT NULL))
+                  ORDER BY a.id
+                 LIMIT 1) told ON (true))
+          WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (w.outcomes ? s.name) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = ANY (ARRAY['reader'::text, 'relay'::text])) AND (o.occurred_at >= s.created_at)))))) e
+  WHERE (workspace_id = NULLIF(current_setting('app.workspace_id'::text, true), ''::text));
 
 CREATE TABLE outrider.upkeep (
     task text NOT NULL,
@@ -6530,15 +7267,17 @@ CREATE INDEX delivery_of_event ON outrider.delivery USING btree (event_id);
 
 CREATE INDEX job_cancelled ON outrider.delivery USING btree (locked_by) WHERE ((status = 'in_flight'::text) AND (cancelled_at IS NOT NULL));
 
-CREATE INDEX job_due ON outrider.delivery USING btree (subscription, generation, queue, priority, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes = 0));
+CREATE INDEX job_due ON outrider.delivery USING btree (subscription, generation, queue, priority, num_nonnulls(workspace_id), run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes = 0));
 
 CREATE INDEX job_running ON outrider.delivery USING btree (subscription, lease_expires_at) WHERE (status = 'in_flight'::text);
 
 CREATE INDEX job_suspect ON outrider.delivery USING btree (subscription, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes > 0));
 
-CREATE UNIQUE INDEX job_unique ON outrider.delivery USING btree (subscription, unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL));
+CREATE INDEX job_turn ON outrider.delivery USING btree (subscription, generation, queue, hashtextextended(workspace_id, (0)::bigint), priority, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes = 0) AND (workspace_id IS NOT NULL));
 
-CREATE INDEX job_waiting ON outrider.delivery USING btree (subscription, job_key, priority, run_at, id) WHERE waiting;
+CREATE UNIQUE INDEX job_unique ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL));
+
+CREATE INDEX job_waiting ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, priority, run_at, id) WHERE waiting;
 
 CREATE INDEX outbox_id ON ONLY outrider.outbox USING btree (id);
 
@@ -6753,7 +7492,7 @@ ALTER TABLE ONLY outrider.stream_replayed
 ALTER TABLE ONLY outrider.stream
     ADD CONSTRAINT stream_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
-REVOKE ALL ON FUNCTION outrider.admit(p_subscription text, p_key text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.admit(p_subscription text, p_key text, p_workspace_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.attach_part(p_name text, p_first bigint, p_last bigint) FROM PUBLIC;
 
@@ -6780,6 +7519,8 @@ REVOKE ALL ON FUNCTION outrider.enqueue(job_type text, payload jsonb, run_at tim
 REVOKE ALL ON FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, p_poke boolean, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.enqueue_onto(p_job_type text, p_payload jsonb, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.erase(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer, p_reason text, p_by text, p_audit bigint, OUT place bigint, OUT audit bigint, OUT events bigint, OUT jobs bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text) FROM PUBLIC;
 
@@ -6833,7 +7574,7 @@ REVOKE ALL ON FUNCTION outrider.pause(p_name text, p_by text, p_reason text) FRO
 
 REVOKE ALL ON FUNCTION outrider.pause_all(p_by text, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.poke() FROM PUBLIC;
 
@@ -6923,11 +7664,17 @@ REVOKE ALL ON FUNCTION outrider.rollup_uninstall(p_name text, p_force boolean) F
 
 REVOKE ALL ON FUNCTION outrider.rollup_verify(p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.scrubbed(p_history jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.sees_all() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.sees_every_tenant(p_role name) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.set_setting(p_name text, p_value text, p_by text, p_reason text) FROM PUBLIC;
 
@@ -6942,6 +7689,14 @@ REVOKE ALL ON FUNCTION outrider.signed(p_by text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_armed bigint, p_excused integer, p_worker text, p_careful boolean, p_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.take_turns(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.tenant_page(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_most integer, p_moment timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.tenants_plan(p_enable boolean, p_roles text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.unread(p_name text, p_scan integer, OUT events bigint, OUT more boolean) FROM PUBLIC;
 

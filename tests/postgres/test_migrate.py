@@ -27,12 +27,9 @@ DEFINERS = {
     "open_generation", "fold_generation", "rollup_tick", "rollup_retry", "rollup_run", "enqueue_onto", "relay_take",
     "relay_hold", "relay_open", "relay_settle", "relay_reject", "relay_rewind", "relay_ahead", "note_adoption", "pause",
     "pause_all", "resume", "resume_all", "narrow", "rename", "retire", "set_setting", "replay", "outbox_replay", "discard",
-    "withdraw", "cancel", "run_now", "move_generation",
-}  # fmt: skip
-
-DEFINERS = {
-    "open_generation", "fold_generation", "rollup_tick", "rollup_retry", "overdue_rollups", "attach_segment", "upkeep_begin",
-    "upkeep_segments", "upkeep_log", "upkeep_receipts", "upkeep_dead_letters", "upkeep_traces", "upkeep_reap",
+    "withdraw", "cancel", "run_now", "move_generation", "overdue_rollups", "attach_segment", "upkeep_begin",
+    "upkeep_segments", "upkeep_log", "upkeep_receipts", "upkeep_dead_letters", "upkeep_traces", "upkeep_reap", "erase",
+    "tenant_page",
 }  # fmt: skip
 
 

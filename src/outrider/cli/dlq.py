@@ -41,6 +41,7 @@ OUTCOME = {
     "replayed": "replayed",
     "skipped_handled": "skipped: its idempotency key has been handled",
     "not_found": "not found: it is neither a dead letter nor handled there",
+    "erased": "erased: its payload is gone, and nobody can handle it again",
     "superseded": "skipped: another job with its unique key is pending",
 }
 

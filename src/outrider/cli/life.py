@@ -96,6 +96,8 @@ def _facts(story: Story) -> Iterator[tuple[str, object]]:
     yield "channel", envelope.channel
     for name, value in (envelope.trace_context or {}).items():
         yield f"trace {name}", value
+    if story.erased_at is not None:
+        yield "erased", f"at {at(story.erased_at)}: its payload is gone"
     yield "payload", f"{story.payload_bytes} bytes, {envelope.content_class}"
 
 

@@ -27,6 +27,7 @@ from outrider.cli import (
     setting,
     status,
     subscription,
+    tenants,
     uninstall,
     upkeep,
     worker,
@@ -86,6 +87,7 @@ cli.add_typer(contracts.commands, name="contracts")
 cli.add_typer(dlq.commands, name="dlq")
 cli.add_typer(upkeep.commands, name="upkeep")
 cli.add_typer(setting.commands, name="setting")
+cli.add_typer(tenants.commands, name="tenants")
 
 
 def show_version(wanted: bool) -> None:
@@ -120,6 +122,7 @@ def outrider(
     See and change settings:         [bold]outrider setting[/]
     See what operators did:          [bold]outrider audit[/]
     Make roles with least rights:    [bold]outrider roles[/]
+    Keep tenants apart, erase one:   [bold]outrider tenants[/]
     Keep events readable:            [bold]outrider contracts[/]
     Keep the log from growing:       [bold]outrider upkeep[/]
     Take it out of a database:       [bold]outrider uninstall[/]

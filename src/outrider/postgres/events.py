@@ -144,6 +144,8 @@ class Story:
     """What operators did with it, oldest first."""
     also: tuple[int, ...] = ()
     """Other numbers under which the same envelope was published again."""
+    erased_at: datetime | None = None
+    """Since then its payload is gone: what is there is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
         row = found[0]
         fates = await look.rows("fates", {"seq": row[0]})
         acts = await look.rows("audit_of", {"event_id": event_id, "most": MOST_ACTS})
-    pretty, size, read_at, withdrawn_at, withdrawn_by, reason = row[_ENVELOPE:]
+    pretty, size, read_at, withdrawn_at, withdrawn_by, reason, erased_at = row[_ENVELOPE:]
     audit = tuple(
         Act(at=at, by=by, role=role, action=action, subscription=subscription, details=details)
         for at, by, role, action, subscription, details in acts
@@ -178,6 +180,7 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
         fates=tuple(_fate(fate, read_at, audit) for fate in fates),
         acts=audit,
         also=tuple(other[0] for other in found[1:]),
+        erased_at=erased_at,
     )
 
 

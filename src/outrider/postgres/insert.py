@@ -57,6 +57,9 @@ class Insert:
             match sqlstate(error):
                 case "42P01" | "3F000":
                     raise missing_schema(self.schema) from error
+                case "42501" if "row-level security" in str(error):
+                    rule = "is not that of the setting app.workspace_id, and policies let this role have no other"
+                    raise PublishRefused(self.subject, "its workspace", rule) from error
                 case "42501":
                     raise forbidden(self.schema, _said(error)) from error
             raise

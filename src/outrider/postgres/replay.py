@@ -30,9 +30,9 @@ class ReplayRefused(OutriderError):
 class Replayed:
     subscription: str | None
     """None where the event is nobody's dead letter."""
-    outcome: Literal["replayed", "skipped_handled", "superseded", "not_found"]
+    outcome: Literal["replayed", "skipped_handled", "superseded", "erased", "not_found"]
     """skipped_handled: its idempotency key has been handled. superseded: a job whose unique key another pending job has.
-    not_found: it is neither a dead letter nor handled there."""
+    erased: its payload is gone, and nobody can handle it. not_found: it is neither a dead letter nor handled there."""
 
 
 class ReplayOptions(TypedDict, total=False):

@@ -11,7 +11,7 @@ begin
                      ('take', 'execute on function /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, '
                               '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
                               '/*schema*/admit, /*schema*/settle_jobs, /*schema*/renew, /*schema*/route, /*schema*/fire, '
-                              '/*schema*/enqueue_one'),
+                              '/*schema*/enqueue_one, /*schema*/take_turns, /*schema*/tenants_due'),
                      ('take', 'execute on function /*schema*/relay_settle, /*schema*/relay_mark, '
                               '/*schema*/relay_open, /*schema*/relay_reject, /*schema*/relay_rewind, /*schema*/relay_ahead, '
                               '/*schema*/ingest'),
@@ -35,10 +35,12 @@ begin
                      ('withdraw', 'execute on function /*schema*/pause, /*schema*/pause_all, /*schema*/resume, '
                                   '/*schema*/resume_all, /*schema*/narrow, /*schema*/retire, /*schema*/rename, '
                                   '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/note_adoption, /*schema*/attach_segment, '
+                                  '/*schema*/tenant_page, /*schema*/erase, '
                                   '/*schema*/unread, /*schema*/late_transactions'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
-                     ('outbox_replay', 'select on /*schema*/setting')) as needs (function, objects)
-        join pg_proc as p on p.proname = needs.function
+                     ('outbox_replay', 'select on /*schema*/setting'),
+                     (null, 'execute on function /*schema*/sees_all')) as needs (function, objects)
+        join pg_proc as p on p.proname = coalesce(needs.function, p.proname)
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)
           and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner)

@@ -9,17 +9,20 @@ with recursive kind as materialized (
 lane as (
     select first.* from kind
     cross join lateral (
-        select d.subscription, d.generation, d.queue, d.priority from /*schema*/delivery as d
+        select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
+        from /*schema*/delivery as d
         where d.subscription = kind.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-        order by d.generation, d.queue, d.priority limit 1) as first
+        order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as first
     union all
     select next.* from lane
     cross join lateral (
-        select d.subscription, d.generation, d.queue, d.priority from /*schema*/delivery as d
+        select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
+        from /*schema*/delivery as d
         where d.subscription = lane.subscription
-          and (d.generation, d.queue, d.priority) > (lane.generation, lane.queue, lane.priority)
+          and (d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id))
+              > (lane.generation, lane.queue, lane.priority, lane.tenanted)
           and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-        order by d.generation, d.queue, d.priority limit 1) as next
+        order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as next
 ),
 found as (
     select d.* from kind cross join lateral (
@@ -31,7 +34,8 @@ found as (
     select d.* from lane cross join lateral (
         select d.* from /*schema*/delivery as d
         where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-          and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+          and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
+          and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
         order by d.run_at, d.id limit %(limit)s) as d
     where 'pending' = any (%(states)s) and (%(queue)s::text is null or lane.queue = %(queue)s)
     union all

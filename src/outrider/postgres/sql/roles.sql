@@ -60,7 +60,8 @@ grant execute on function
     /*schema*/take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/foreign_floor, /*schema*/park,
     /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,
     /*schema*/open_generation, /*schema*/fold_generation,
-    /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, /*schema*/room,
+    /*schema*/sees_all, /*schema*/claim, /*schema*/claim_lane, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,
+    /*schema*/pick_limited, /*schema*/has_workers, /*schema*/room,
     /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, /*schema*/admit, /*schema*/settle_jobs,
     /*schema*/renew, /*schema*/route, /*schema*/fire,
     /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
@@ -95,7 +96,7 @@ end
 $reading$;
 grant select on /*schema*/outbox_seq to /*prefix*/dashboard, /*prefix*/operator;
 grant execute on function
-    /*schema*/late_transactions, /*schema*/unread, /*schema*/dead_letters, /*schema*/error_fingerprint, /*schema*/rollup_settings,
+    /*schema*/sees_all, /*schema*/late_transactions, /*schema*/unread, /*schema*/dead_letters, /*schema*/error_fingerprint, /*schema*/rollup_settings,
     /*schema*/rollup_verify, /*schema*/rollup_preflight, /*schema*/rollup_parts, /*schema*/rollup_commands,
     /*schema*/rollup_others
     to /*prefix*/dashboard, /*prefix*/operator;
@@ -103,7 +104,7 @@ grant execute on function
     /*schema*/pause, /*schema*/pause_all, /*schema*/resume, /*schema*/resume_all, /*schema*/narrow, /*schema*/rename,
     /*schema*/retire, /*schema*/replay, /*schema*/outbox_replay, /*schema*/discard, /*schema*/withdraw, /*schema*/cancel,
     /*schema*/run_now, /*schema*/move_generation, /*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_retry,
-    /*schema*/note_adoption, /*schema*/attach_segment
+    /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/erase
     to /*prefix*/operator;
 
 -- Ticks rollups, for a scheduler.

@@ -9,13 +9,15 @@ select page.number, percentile_cont(0.99) within group (order by extract(epoch f
        clock_timestamp() - min(o.occurred_at) as ago
 from generate_series(0, 1) as page (number)
 cross join lateral (
-    select o.id, o.event_type, o.idempotency_key, o.occurred_at from /*schema*/outbox as o
+    select o.id, o.event_type, o.workspace_id, o.idempotency_key, o.occurred_at from /*schema*/outbox as o
     where o.seq > (select newest.seq from newest) - 1000 * (page.number + 1)
       and o.seq <= (select newest.seq from newest) - 1000 * page.number
       and o.occurred_at > clock_timestamp() - interval '1 day' offset 0) as o
 join /*schema*/subscription as s on s.kind = 'handler' and (s.event_types is null or o.event_type = any (s.event_types))
 cross join lateral (
     select h.handled_at from /*schema*/event_handled as h
-    where h.handler_name = s.name and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+    where h.handler_name = s.name and h.idempotency_key = coalesce(
+        coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+            || o.idempotency_key, o.id::text)
       and h.event_id = o.id limit 1) as h
 group by page.number order by page.number

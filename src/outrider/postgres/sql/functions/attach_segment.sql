@@ -6,13 +6,14 @@ create or replace function /*schema*/attach_segment(
 ) returns setof /*schema*/upkept
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '5s'
 as $$
 declare
     this    /*schema*/segment;
     foreign_events boolean;
 begin
+    perform /*schema*/sees_all();
     if (p_days between 1 and 3650) is not true then
         raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;

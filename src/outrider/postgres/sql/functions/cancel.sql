@@ -7,7 +7,7 @@ create or replace function /*schema*/cancel(
 ) returns table (subscription text, outcome text)
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
 as $$
 #variable_conflict use_column
@@ -17,6 +17,7 @@ declare
     why  text := left(p_reason, 2000);
     seen boolean := false;
 begin
+    perform /*schema*/sees_all();
     perform /*schema*/hold_limits(array(
         select d.subscription from /*schema*/delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
@@ -39,7 +40,7 @@ begin
                     'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;
             if job.job_key is not null and not job.waiting then
-                perform /*schema*/admit(job.subscription, job.job_key);
+                perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);
             end if;
             outcome := 'cancelled';
         else
@@ -57,7 +58,9 @@ begin
         left join lateral (select o.* from /*schema*/outbox as o where o.id = p_job_id limit 1) as o on true
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, p_job_id::text)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;

@@ -2,12 +2,13 @@
 --
 -- Order:  run_at, but a step of priority weighs as much as a minute of waiting; then the older one. p_queues: only of these
 --         queues. Jobs of another generation than p_generation are left to its own workers while there are any.
--- Limits: a type's concurrency over all workers, and that of a key: what must wait for its key is set aside (waiting) and
+-- Tenants: where more is due than is wanted, they take turns (take_turns): the order above is that within one of them.
+-- Limits: a type's concurrency over all workers, and that of a key of a workspace: what must wait for its key is set aside (waiting) and
 --         comes back when one of them has ended (admit).
 -- p_suspect: one of the jobs whose worker has died may be among them; a worker runs one of those at a time, so that at
 --         most one healthy job can be taken for the killer, and once.
 -- Locks:  the limits of the types that have any; then the jobs, FOR UPDATE SKIP LOCKED.
--- Reads:  delivery by job_due: a look-up for each lane (generation, queue, priority) of each type, then the jobs.
+-- Reads:  delivery by job_due: a look-up for each lane (generation, queue, priority, with or without a workspace) of each type, then the jobs.
 -- The CTE is MATERIALIZED: inlined, a join may run it more than once, and each run would lock and claim another p_limit.
 --
 -- First what ran out is reaped. Back: the jobs in their order, and after them a row without one: the seconds until there
@@ -19,7 +20,7 @@ create or replace function /*schema*/claim(
 ) returns setof /*schema*/claimed
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set enable_bitmapscan = off
     set plan_cache_mode = force_generic_plan
@@ -42,6 +43,7 @@ declare
     taken   integer := 0;
     counted bigint;
 begin
+    perform /*schema*/sees_all();
     perform /*schema*/reap(p_names);
     select array_agg(s.name order by s.name), bool_or(s.concurrency is not null or s.key_concurrency is not null)
     into names, limited
@@ -70,20 +72,24 @@ begin
     with recursive lane as (
         select first.* from unnest(names) as n (name)
         cross join lateral (
-            select d.subscription, d.generation, d.queue, d.priority from /*schema*/delivery as d
+            select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
+            from /*schema*/delivery as d
             where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-            order by d.generation, d.queue, d.priority limit 1) as first
+            order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as first
         union all
         select next.* from lane
         cross join lateral (
-            select d.subscription, d.generation, d.queue, d.priority from /*schema*/delivery as d
+            select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
+            from /*schema*/delivery as d
             where d.subscription = lane.subscription
-              and (d.generation, d.queue, d.priority) > (lane.generation, lane.queue, lane.priority)
+              and (d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id))
+                  > (lane.generation, lane.queue, lane.priority, lane.tenanted)
               and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-            order by d.generation, d.queue, d.priority limit 1) as next
+            order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as next
     )
     select array_agg(lane.subscription) as subscription, array_agg(lane.generation) as generation,
-           array_agg(lane.queue) as queue, array_agg(lane.priority) as priority, count(*) as number
+           array_agg(lane.queue) as queue, array_agg(lane.priority) as priority,
+           array_agg(lane.tenanted) as tenanted, count(*) as number, coalesce(max(lane.tenanted), 0) > 0 as shared
     into lanes
     from lane
     where (p_queues is null or lane.queue = any (p_queues))
@@ -101,41 +107,51 @@ begin
                   and d.crashes > 0 and d.run_at <= moment
                   and (p_queues is null or d.queue = any (p_queues))
                   and (d.generation = p_generation or not /*schema*/has_workers(d.subscription, d.generation, d.queue))
-                  and (not limited or /*schema*/room(d.subscription, d.job_key) > 0)
+                  and (not limited or /*schema*/room(d.subscription, d.job_key, d.workspace_id) > 0)
                 order by d.run_at, d.id limit 1 for update skip locked) as picked
             limit 1);
         wanted := wanted - cardinality(chosen);
     end if;
     if limited and wanted > 0 then
         select p.* into limits from /*schema*/pick_limited(
-            chosen, lanes.subscription, lanes.generation, lanes.queue, lanes.priority, wanted, moment) as p;
+            chosen, lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, wanted, moment) as p;
         chosen := chosen || limits.picked;
         due_in := case when limits.cut then 0 end;
         lanes.number := 0;
+        lanes.shared := false;
+    end if;
+    if lanes.shared and wanted > 0 then
+        places := /*schema*/take_turns(
+            lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, wanted, moment);
+        if places <> '{}' then
+            return query select l.* from /*schema*/lease(places, p_worker, moment) as l;
+            taken := cardinality(places);
+        end if;
     end if;
     -- A second time where others are about to take some of what was counted: whatever else is due, then.
     for pass in 1..2 loop
         wanted := p_limit - taken - cardinality(chosen);
         exit when wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
         with lane as materialized (
-            select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority)
-                as l (subscription, generation, queue, priority)
+            select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                as l (subscription, generation, queue, priority, tenanted)
             where lanes.number > 0
         ),
         -- How many of each lane are among the next; without locks, because it looks at more than it takes.
         share as materialized (
-            select next.subscription, next.generation, next.queue, next.priority, count(*) as jobs
+            select next.subscription, next.generation, next.queue, next.priority, next.tenanted, count(*) as jobs
             from (select lane.*, d.run_at from lane
                   cross join lateral (
                       select d.run_at, d.id from /*schema*/delivery as d
                       where d.subscription = lane.subscription and d.generation = lane.generation
                         and d.queue = lane.queue and d.priority = lane.priority
+                        and num_nonnulls(d.workspace_id) = lane.tenanted
                         and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
                         and d.run_at <= moment
                       order by d.run_at, d.id limit wanted) as d
                   where lanes.number > 1 and pass = 1
                   order by d.run_at - lane.priority * interval '1 minute', d.run_at, d.id limit wanted) as next
-            group by 1, 2, 3, 4
+            group by 1, 2, 3, 4, 5
             union all
             select lane.*, wanted from lane where lanes.number = 1 or pass = 2
         ),
@@ -146,6 +162,7 @@ begin
                  select d.ctid, d.run_at, d.id from /*schema*/delivery as d
                  where d.subscription = share.subscription and d.generation = share.generation
                    and d.queue = share.queue and d.priority = share.priority
+                   and num_nonnulls(d.workspace_id) = share.tenanted
                    and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
                    and d.run_at <= moment
                  order by d.run_at, d.id limit share.jobs for update skip locked) as picked
@@ -165,13 +182,13 @@ begin
         due_in := 0;
     elsif due_in is null then
         due_in := extract(epoch from least(
-            (select min(next.run_at) from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority)
-                 as l (subscription, generation, queue, priority)
+            (select min(next.run_at)
+             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted) as l (subscription, generation, queue, priority, tenanted)
              cross join lateral (
                  select d.run_at from /*schema*/delivery as d
                  where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-                   and d.priority = l.priority and d.status = 'pending' and d.queue is not null and not d.waiting
-                   and d.crashes = 0 and d.run_at > moment
+                   and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at > moment
                  order by d.run_at limit 1) as next),
             (select min(next.run_at) from unnest(names) as n (name)
              cross join lateral (
@@ -184,7 +201,7 @@ begin
             due_in := 0;
         end if;
     end if;
-    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1);
+    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
     return next last;
 end
 $$;

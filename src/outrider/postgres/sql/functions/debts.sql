@@ -5,7 +5,7 @@
 create or replace function /*schema*/debts(p_segment /*schema*/segment) returns setof text
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set jit = off
 as $$

@@ -4,12 +4,14 @@ create or replace function /*schema*/discard(p_deliveries bigint[], p_by text de
     returns integer
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
+    set row_security = on
 as $$
 declare
     who       text := /*schema*/signed(p_by);
     why       text := left(p_reason, 2000);
     discarded integer;
 begin
+    perform /*schema*/sees_all();
     with gone as (
         update /*schema*/delivery as d
         set status = 'discarded',

@@ -1,5 +1,5 @@
--- enqueue_one: one job, in the caller's transaction. What became of it: created; or, when a pending job of the type has
--- its unique key, what p_on_conflict says: kept (the first stays as it is), replaced (it gets this payload, priority and
+-- enqueue_one: one job, in the caller's transaction. What became of it: created; or, when a pending job of the type and
+-- workspace has its unique key, what p_on_conflict says: kept (the first stays as it is), replaced (it gets this payload, priority and
 -- time, and all its attempts), debounced (the same, but it never runs earlier than it would have). Back: the id of the job
 -- that there is now.
 -- Locks:  nothing; with a unique key the pending job that has it, waiting for whoever is about to change it.

@@ -2,7 +2,7 @@
 -- its own insert has met that one. Nothing comes back when the other was claimed in between.
 --
 -- Runs with the rights of its owner: whoever enqueues needs no right to read or change what is owed. Only a pending job with
--- just this type and unique key is ever touched, and only as another enqueue of it may.
+-- just this type, workspace and unique key is ever touched, and only as another enqueue of it may.
 -- Locks:  that job, waiting for whoever is about to change it.
 create or replace function /*schema*/enqueue_onto(
     p_job_type text, p_payload jsonb, p_run_at timestamptz, p_priority integer, p_unique_key text, p_on_conflict text,
@@ -15,14 +15,20 @@ as $$
 declare
     before /*schema*/delivery;
 begin
-    -- Who may touch whose jobs is decided here, before any is looked at.
+    -- It runs as the owner, who sees every tenant: whoever is logged in must, too, or stay with its own.
+    if p_workspace_id is distinct from nullif(current_setting('app.workspace_id', true), '')
+       and not /*schema*/sees_every_tenant(session_user) then
+        raise 'row-level security: % is of another workspace than app.workspace_id', quote_nullable(left(p_job_type, 100))
+            using errcode = 'insufficient_privilege';
+    end if;
     if (p_on_conflict in ('keep', 'replace', 'debounce')) is not true then
         raise '% was not enqueued: on_conflict is keep, replace or debounce, not %', quote_nullable(left(p_job_type, 100)),
             quote_nullable(left(p_on_conflict, 100)) using errcode = 'OR004';
     end if;
     -- Nobody claims it before the caller commits: it shall see what the caller has written.
     select d.* into before from /*schema*/delivery as d
-    where d.subscription = p_job_type and d.unique_key = p_unique_key and d.status = 'pending'
+    where d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
+      and d.unique_key = p_unique_key and d.status = 'pending'
     for key share;
     if not found then
         return;
@@ -42,7 +48,7 @@ begin
     if found then
         outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
         if before.job_key is not null and not before.waiting then  -- another of that key may come first now
-            perform /*schema*/admit(p_job_type, before.job_key);
+            perform /*schema*/admit(p_job_type, before.job_key, before.workspace_id);
         end if;
     end if;
 end

@@ -13,7 +13,7 @@
 create or replace function /*schema*/fold_generation(p_subscription text, p_generation bigint) returns boolean
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '2s'
     set enable_seqscan = off
     set jit = off
@@ -25,6 +25,7 @@ declare
     unread    boolean;
     lines     text[];
 begin
+    perform /*schema*/sees_all();
     if current_setting('transaction_isolation') <> 'read committed'
        or pg_current_xact_id_if_assigned() is not null then
         raise 'fold_generation must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';

@@ -14,12 +14,13 @@ create or replace function /*schema*/ingest(
 )
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set jit = off
 as $$
 #variable_conflict use_column
 begin
+    perform /*schema*/sees_all();
     select s.position into stands from /*schema*/stream as s
     where s.subscription = p_subscription and s.name = p_stream for update;
     events := 0;

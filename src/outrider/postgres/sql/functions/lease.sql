@@ -5,7 +5,7 @@ create or replace function /*schema*/lease(p_places tid[], p_worker uuid, p_mome
     returns setof /*schema*/claimed
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set enable_bitmapscan = off
     set plan_cache_mode = force_generic_plan
@@ -15,6 +15,7 @@ as $$
 declare
     token bigint := nextval('/*schema*/lease_token');
 begin
+    perform /*schema*/sees_all();
     return query
     with leased as (
         update /*schema*/delivery as d

@@ -12,6 +12,10 @@ begin
         'including indexes including statistics including storage including compression) '
         'with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_insert_threshold = 10000, '
         'autovacuum_freeze_min_age = 0)', made);
+    -- Directly nobody but the owner reads it, where tenants are kept apart.
+    if (select c.relrowsecurity from pg_class as c where c.oid = '/*schema*/outbox'::regclass) then
+        execute format('alter table /*schema*/%I enable row level security', made);
+    end if;
     return made;
 end
 $$;

@@ -7,9 +7,11 @@ create or replace function /*schema*/move_generation(
 ) returns table (subscription text)
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
+    set row_security = on
 as $$
 #variable_conflict use_column
 begin
+    perform /*schema*/sees_all();
     if p_to < 0 then
         raise 'there is no generation %', p_to using errcode = 'OR006';
     end if;

@@ -11,12 +11,13 @@
 create or replace function /*schema*/open_generation(p_subscription text, p_generation bigint) returns boolean
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '5s'
 as $$
 declare
     lines text[];
 begin
+    perform /*schema*/sees_all();
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'open_generation needs a READ COMMITTED transaction' using errcode = 'OR001';
     end if;

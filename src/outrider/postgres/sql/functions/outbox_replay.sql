@@ -1,7 +1,8 @@
 -- outbox_replay: the dead letters of one event are handled again, by one subscription or by every one that buried it.
 --
 -- One row back per subscription: replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be
--- done); not_found (neither a dead letter nor handled there, or anywhere when none is named). See replay for the rest.
+-- done); erased (its payload is gone: nobody handles it again); not_found (neither a dead letter nor handled there, or
+-- anywhere when none is named). See replay for the rest.
 -- p_force: also where it was handled, which gets a delivery of its own: name the subscription. For operators only (operates).
 create or replace function /*schema*/outbox_replay(
     p_event_id uuid, p_new_generation bigint default null, p_replayed_by text default null,
@@ -10,7 +11,7 @@ create or replace function /*schema*/outbox_replay(
 ) returns table (subscription text, outcome text)
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '10s'
 as $$
 #variable_conflict use_column
@@ -18,24 +19,35 @@ declare
     names    text[];
     outcomes text[];
 begin
+    perform /*schema*/sees_all();
     if p_force and p_subscription is null then
         raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
+    end if;
+    if exists (select from /*schema*/outbox as o where o.id = p_event_id and o.erased_at is not null) then
+        subscription := p_subscription;
+        outcome := 'erased';
+        return next;
+        return;
     end if;
     if p_force then
         perform from /*schema*/cursor as c where c.subscription = p_subscription
         order by c.generation, c.partition for update;
         insert into /*schema*/delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            failure_history, queue, job_key)
+            failure_history, queue, job_key, workspace_id)
         select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
-               case s.ordering when 'total' then '' when 'key' then o.aggregate_id end, 'discarded', false, true, now(),
+               case s.ordering when 'total' then '' when 'key' then
+                   coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id end,
+               'discarded', false, true, now(),
                coalesce(h.failure_history, '[]'), case s.kind when 'job' then 'default' end,
-               case s.kind when 'job' then o.aggregate_id end
+               case s.kind when 'job' then o.aggregate_id end, o.workspace_id
         from /*schema*/outbox as o
         join /*schema*/subscription as s on s.name = p_subscription and s.kind in ('handler', 'job')
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         cross join lateral (
             select c.generation, c.partition from /*schema*/cursor as c
             where c.subscription = s.name and c.generation in (0, o.generation)
@@ -63,7 +75,9 @@ begin
         join /*schema*/outbox as o on o.id = p_event_id
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         where s.name = coalesce(p_subscription, s.name) and s.kind <> 'inbox'
           and not exists (select from found where found.subscription = s.name)
     )

@@ -13,7 +13,7 @@ create or replace function /*schema*/park(
 ) returns bigint[]
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set jit = off
 as $$
@@ -25,6 +25,7 @@ declare
     lines text[];
     told  bigint[];
 begin
+    perform /*schema*/sees_all();
     if p_armed is not null then
         update /*schema*/delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
@@ -81,22 +82,26 @@ begin
     fresh as (
         insert into /*schema*/delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history)
+            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history, workspace_id)
         select p_subscription, cur.generation,
                coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1), o.seq, o.id, o.event_type,
                lined.line, case when f.dead then 'failed' else 'pending' end, not f.dead and lined.line is null, false,
                now() + f.delay * interval '1 second', f.counted::integer,
                case when f.dead then now() end, f.code, f.message, now(),
-               jsonb_build_array(/*schema*/failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch))
+               jsonb_build_array(/*schema*/failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch)), o.workspace_id
         from failed as f
         cross join lateral (select o.* from /*schema*/outbox as o where o.seq = f.seq limit 1) as o
         cross join lateral (
-            select case sub.ordering when 'total' then '' when 'key' then o.aggregate_id end as line) as lined
+            select case sub.ordering when 'total' then '' when 'key' then
+                       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
+                   end as line) as lined
         where f.attempt = 1
           and not exists (
               select from /*schema*/event_handled as h
               where h.handler_name = p_subscription
-                and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text))
+                and h.idempotency_key = coalesce(
+                    coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                        || o.idempotency_key, o.id::text))
           -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
           and not exists (select from /*schema*/withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))

@@ -1,10 +1,10 @@
 -- pick_limited: of these lanes, the next jobs that their limits leave room for; some of the types have limits, which the
 -- caller holds. A job whose key has no room is set aside until one of that key has ended, so that no claim passes it again;
--- cut: there were so many of them that this one did not come to the end of a lane.
+-- cut: there were so many of them that this one did not come to the end of a lane. Tenants take turns, as in take_turns.
 -- p_chosen: what this claim has picked already.
 create or replace function /*schema*/pick_limited(
     p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[],
-    p_wanted integer, p_moment timestamptz, out picked bigint[], out cut boolean
+    p_tenanted integer[], p_wanted integer, p_moment timestamptz, out picked bigint[], out cut boolean
 )
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -25,6 +25,7 @@ declare
     passed   bigint[] := '{}';
     best     record;
     candidates bigint[] := '{}';
+    seed     bigint := (random() * 4294967296)::bigint;
 begin
     picked := '{}';
     cut := false;
@@ -42,31 +43,65 @@ begin
         -- And each key of those that run, read once: by its key each would be found among all that wait for it.
         if lane.key_concurrency is not null then
             keys := keys || coalesce((
-                select jsonb_object_agg(lane.name || ' ' || taken.job_key, lane.key_concurrency - taken.number)
-                from (select each.job_key, count(*) as number
-                      from (select d.job_key from /*schema*/delivery as d
+                select jsonb_object_agg(lane.name || ' ' || taken.key, lane.key_concurrency - taken.number)
+                from (select each.key, count(*) as number
+                      from (select length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '') as key
+                            from /*schema*/delivery as d
                             where d.subscription = lane.name and d.status = 'in_flight'
                             union all
-                            select d.job_key from /*schema*/delivery as d
+                            select length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '')
+                            from /*schema*/delivery as d
                             where d.id = any (p_chosen) and d.subscription = lane.name) as each
-                      where each.job_key is not null
-                      group by each.job_key) as taken), '{}');
+                      where each.key is not null
+                      group by each.key) as taken), '{}');
         end if;
     end loop;
     for lane in
-        select l.subscription, l.generation, l.queue, l.priority, s.key_concurrency
-        from unnest(p_subscriptions, p_generations, p_queues, p_priorities) as l (subscription, generation, queue, priority)
+        -- The tenants one by one, and after them all together, for those that were not looked at.
+        with own as materialized (
+            select l.* from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
+                as l (subscription, generation, queue, priority, tenanted)
+        ),
+        shared as materialized (
+            select t.* from (
+                select array_agg(own.subscription) as names, array_agg(own.generation) as generations,
+                       array_agg(own.queue) as queues
+                from own where own.tenanted = 1) as g
+            cross join lateral /*schema*/tenants_due(
+                g.names, g.generations, g.queues, least(64, 2 * p_wanted + 6), p_moment) as t
+            where g.names is not null
+        ),
+        number as materialized (
+            select count(distinct shared.tenant) as tenants from shared
+        )
+        select l.subscription, l.generation, l.queue, l.priority, l.tenanted, l.tenant, s.key_concurrency, number.tenants
+        from (select own.subscription, own.generation, own.queue, own.priority, own.tenanted, null::bigint as tenant from own
+              union all
+              select shared.subscription, shared.generation, shared.queue, shared.priority, 1, shared.tenant from shared) as l
         join /*schema*/subscription as s on s.name = l.subscription
+        cross join number
+        order by l.tenant is null
     loop
         room := (places ->> lane.subscription)::bigint;
         if room <= 0 then
+            continue;
+        end if;
+        if lane.tenant is not null and lane.key_concurrency is null then
+            candidates := candidates || array(
+                select d.id from /*schema*/delivery as d
+                where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+                  and hashtextextended(d.workspace_id, 0) = lane.tenant and d.priority = lane.priority
+                  and d.status = 'pending' and d.queue is not null and not d.waiting
+                  and d.crashes = 0 and d.workspace_id is not null and d.run_at <= p_moment
+                order by d.run_at, d.id limit least(room, 1 + ceil(2.0 * room / lane.tenants)) for update skip locked);
             continue;
         end if;
         if lane.key_concurrency is null then
             candidates := candidates || array(
                 select d.id from /*schema*/delivery as d
                 where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-                  and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting
+                  and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
+                  and d.status = 'pending' and d.queue is not null and not d.waiting
                   and d.crashes = 0 and d.run_at <= p_moment
                 order by d.run_at, d.id limit room for update skip locked);
             continue;
@@ -75,16 +110,28 @@ begin
         spare := '{}';
         number := 0;
         for job in
-            select d.id, d.job_key from /*schema*/delivery as d
-            where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-              and d.priority = lane.priority and d.status = 'pending' and d.queue is not null and not d.waiting
-              and d.crashes = 0 and d.run_at <= p_moment
-            order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked
+            select own.* from (
+             select d.id, d.job_key, d.workspace_id from /*schema*/delivery as d
+             where lane.tenant is null
+               and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+               and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
+               and d.status = 'pending' and d.queue is not null and not d.waiting
+               and d.crashes = 0 and d.run_at <= p_moment
+             order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked) as own
+            union all
+            select turn.* from (
+             select d.id, d.job_key, d.workspace_id from /*schema*/delivery as d
+             where lane.tenant is not null
+               and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
+               and hashtextextended(d.workspace_id, 0) = lane.tenant and d.priority = lane.priority
+               and d.status = 'pending' and d.queue is not null and not d.waiting
+               and d.crashes = 0 and d.workspace_id is not null and d.run_at <= p_moment
+             order by d.run_at, d.id limit greatest(100, p_wanted) for update skip locked) as turn
         loop
             exit when room <= 0;
             number := number + 1;
             if job.job_key is not null then
-                key := lane.subscription || ' ' || job.job_key;
+                key := lane.subscription || ' ' || length(job.job_key) || ':' || job.job_key || coalesce(job.workspace_id, '');
                 mine := coalesce((spare ->> key)::bigint, (keys ->> key)::bigint, lane.key_concurrency);
                 if mine <= 0 then
                     passed := passed || job.id;
@@ -95,16 +142,27 @@ begin
             room := room - 1;
             candidates := candidates || job.id;
         end loop;
-        cut := cut or room > 0 and number = greatest(1000, p_wanted);
+        cut := cut or room > 0 and number = greatest(case when lane.tenant is null then 1000 else 100 end, p_wanted);
     end loop;
 
     -- The best of them, as claim orders them, and of each type and key no more than it has room for.
     for best in
+        with running as materialized (
+            select d.workspace_id, count(*) as jobs from /*schema*/delivery as d
+            where 1 = any (p_tenanted) and d.subscription = any (p_subscriptions) and d.status = 'in_flight'
+            group by d.workspace_id
+        )
         select d.id, d.subscription, s.key_concurrency,
-               case when s.key_concurrency is not null then d.subscription || ' ' || d.job_key end as key
+               case when s.key_concurrency is not null then
+                   d.subscription || ' ' || length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '') end as key
         from /*schema*/delivery as d join /*schema*/subscription as s on s.name = d.subscription
+        left join running on running.workspace_id is not distinct from d.workspace_id
         where d.id = any (candidates)
-        order by d.run_at - d.priority * interval '1 minute', d.run_at, d.id
+        order by case when 1 = any (p_tenanted) then coalesce(running.jobs, 0) + row_number() over (
+                     partition by d.workspace_id
+                     order by d.run_at - d.priority * interval '1 minute', d.run_at, d.id) end,
+                 case when 1 = any (p_tenanted) then hashtextextended(coalesce(d.workspace_id, ''), seed) end,
+                 d.run_at - d.priority * interval '1 minute', d.run_at, d.id
     loop
         exit when cardinality(picked) >= p_wanted;
         continue when (places ->> best.subscription)::bigint <= 0;

@@ -9,7 +9,7 @@ create or replace function /*schema*/reap(p_names text[], p_worker uuid default 
     returns integer
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set enable_bitmapscan = off
     set jit = off
@@ -19,6 +19,7 @@ declare
     before timestamptz := case when p_worker is null then clock_timestamp() else 'infinity' end;
     reaped integer := 0;
 begin
+    perform /*schema*/sees_all();
     if not exists (select from /*schema*/delivery as d
                    where d.subscription = any (p_names) and d.status = 'in_flight' and d.lease_expires_at < before) then
         return 0;

@@ -16,13 +16,14 @@ create or replace function /*schema*/register(
 )
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off           -- an error instead of silently seeing nothing
+    set row_security = on
 as $$
 declare
     q   bigint;
     r   xid8;
     sub /*schema*/subscription;
 begin
+    perform /*schema*/sees_all();
     if current_setting('transaction_isolation') <> 'read committed'
        or pg_current_xact_id_if_assigned() is not null then
         raise 'register must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';

@@ -7,11 +7,12 @@ create or replace function /*schema*/relay_open(
 ) returns void
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '10s'
 as $$
 begin
     perform /*schema*/relay_only(p_subscription);
+    perform /*schema*/sees_all();
     perform from /*schema*/cursor as c where c.subscription = p_subscription for update;
     insert into /*schema*/stream as s (subscription, name, position)
     select p_subscription, opened.name, opened.position from unnest(p_streams, p_positions) as opened (name, position)

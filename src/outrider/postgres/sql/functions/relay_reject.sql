@@ -9,7 +9,7 @@ create or replace function /*schema*/relay_reject(
 )
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '10s'
 as $$
 #variable_conflict use_column
@@ -17,6 +17,7 @@ declare
     cur /*schema*/cursor;
 begin
     perform /*schema*/relay_only(p_subscription);
+    perform /*schema*/sees_all();
     buried := false;
     select c.* into strict cur from /*schema*/cursor as c
     where c.subscription = p_subscription and c.generation = 0 and c.partition = 0 for update;

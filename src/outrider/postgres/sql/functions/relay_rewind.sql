@@ -4,11 +4,13 @@
 create or replace function /*schema*/relay_rewind(p_subscription text, p_at timestamptz) returns void
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
+    set row_security = on
 as $$
 declare
     back /*schema*/cursor;
 begin
     perform /*schema*/relay_only(p_subscription);
+    perform /*schema*/sees_all();
     select (jsonb_populate_record(null::/*schema*/cursor, m.cursor)).* into strict back
     from /*schema*/stream_mark as m where m.subscription = p_subscription and m.at = p_at;
     update /*schema*/cursor as c

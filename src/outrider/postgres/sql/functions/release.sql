@@ -79,7 +79,8 @@ begin
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and (attempt = 2 or exists (
             select from /*schema*/delivery as d
-            where d.subscription = job.subscription and d.unique_key = job.unique_key and d.status = 'pending')) then
+            where d.subscription = job.subscription and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
+              and d.unique_key = job.unique_key and d.status = 'pending')) then
             told := 'superseded';
             job.status := 'discarded';
             job.failure_history := job.failure_history || jsonb_build_object(
@@ -98,7 +99,7 @@ begin
         end if;
     end loop;
     if job.job_key is not null then
-        perform /*schema*/admit(job.subscription, job.job_key);
+        perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);
     end if;
     if job.status = 'pending' and job.run_at <= clock_timestamp() then
         perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,

@@ -6,7 +6,7 @@ create or replace function /*schema*/renew(p_worker uuid, p_names text[])
     returns table (delivery bigint, token bigint, lease double precision, cancelled boolean)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set jit = off
 as $$
@@ -14,6 +14,7 @@ as $$
 declare
     moment timestamptz := clock_timestamp();
 begin
+    perform /*schema*/sees_all();
     with each as materialized (
         select s.name, coalesce(s.lease, interval '5 minutes') as lease, s.timeout from /*schema*/subscription as s
         where s.name = any (p_names)

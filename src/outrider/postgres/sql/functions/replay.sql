@@ -1,7 +1,7 @@
 -- replay: dead letters become pending again, due now, with all their attempts before them. One row back for each:
 -- replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be done); not_found (it is no
--- dead letter, or not any more); superseded (a job whose unique key another pending job has). The failure history stays and
--- gets a marker; the next attempts are a new cycle. They come after what was handled of their keys in the meantime.
+-- dead letter, or not any more); superseded (a job whose unique key another pending job has); erased (its payload
+-- is gone). The failure history stays and gets a marker; the next attempts are a new cycle. They come after what was handled of their keys in the meantime.
 --
 -- p_new_generation: the workers of that generation shall handle them; it must have cursors, or be 0.
 -- p_force: also what was handled: its receipt goes, into the audit; and what was discarded. Audited in any case, one by one.
@@ -15,7 +15,7 @@ create or replace function /*schema*/replay(
 ) returns table (delivery bigint, event_id uuid, subscription text, outcome text)
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '10s'         -- it holds the first partitions while it waits for the last
 as $$
 #variable_conflict use_column
@@ -29,9 +29,11 @@ declare
     handled   bigint[];
     superseded bigint[];
     revived   bigint[];
+    erased    bigint[];
     violated  text;
     reasoned  jsonb := case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end;
 begin
+    perform /*schema*/sees_all();
     if (p_force or p_payload is not null) and not /*schema*/operates() then
         raise 'only an operator may replay with force or with another payload'
             using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
@@ -63,17 +65,26 @@ begin
                 where c.subscription = wrong.subscription));
     end if;
 
+    erased := array(
+        select d.id from /*schema*/delivery as d
+        where d.id = any (p_deliveries) and (d.last_error_code = 'erased' or exists (
+            select from /*schema*/outbox as o where o.seq = d.seq and o.erased_at is not null)));
+    p_deliveries := array(select asked.id from unnest(p_deliveries) as asked (id) where asked.id <> all (erased));
     handled := array(
         select d.id from /*schema*/delivery as d join /*schema*/outbox as o on o.seq = d.seq
         join /*schema*/event_handled as h
             on h.handler_name = d.subscription
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, o.id::text)
         where d.id = any (p_deliveries) and d.status in ('failed', 'discarded'));
     if p_force then
         with gone as (
             delete from /*schema*/event_handled as h using /*schema*/delivery as d, /*schema*/outbox as o
             where d.id = any (handled) and o.seq = d.seq and h.handler_name = d.subscription
-              and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, o.id::text)
+              and h.idempotency_key = coalesce(
+                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                      || o.idempotency_key, o.id::text)
             returning d.id, to_jsonb(h) as receipt
         )
         insert into /*schema*/audit (by, action, subscription, event_id, details)
@@ -92,6 +103,7 @@ begin
               and d.id <> all (handled) and d.unique_key is not null and exists (
                 select from /*schema*/delivery as other
                 where other.subscription = d.subscription and other.unique_key = d.unique_key and other.id <> d.id
+                  and coalesce(other.workspace_id, '') = coalesce(d.workspace_id, '')
                   and (other.status = 'pending'
                        or other.id > d.id and other.id = any (p_deliveries) and other.id <> all (handled)
                           and (other.status = 'failed' or (p_force and other.status = 'discarded')))));
@@ -161,8 +173,9 @@ begin
     select asked.id, d.event_id, d.subscription,
            case when asked.id = any (revived) then 'replayed'
                 when asked.id = any (handled) then 'skipped_handled'
-                when asked.id = any (superseded) then 'superseded' else 'not_found' end
-    from unnest(p_deliveries) with ordinality as asked (id, place)
+                when asked.id = any (superseded) then 'superseded'
+                when asked.id = any (erased) then 'erased' else 'not_found' end
+    from unnest(p_deliveries || erased) with ordinality as asked (id, place)
     left join /*schema*/delivery as d on d.id = asked.id
     order by asked.place;
 end

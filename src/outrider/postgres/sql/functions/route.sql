@@ -7,11 +7,12 @@ create or replace function /*schema*/route(
 )
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set jit = off
 as $$
 #variable_conflict use_column
 begin
+    perform /*schema*/sees_all();
     with taken as materialized (
         select t.* from /*schema*/take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
     ),
@@ -28,8 +29,9 @@ begin
           and not exists (
               select from /*schema*/event_handled as h
               where h.handler_name = p_subscription
-                and h.idempotency_key = case when t.idempotency_key <> t.id::text
-                                             then t.event_type || ':' || t.idempotency_key else t.id::text end)
+                and h.idempotency_key = case when t.idempotency_key <> t.id::text then
+                    coalesce(length(t.workspace_id) || ':' || t.workspace_id || ':', '') || t.event_type || ':'
+                        || t.idempotency_key else t.id::text end)
         order by t.seq
         on conflict do nothing
         returning generation

@@ -5,7 +5,7 @@ create or replace function /*schema*/run_now(
 ) returns table (subscription text, outcome text)
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
 as $$
 #variable_conflict use_column
@@ -13,6 +13,7 @@ declare
     job  /*schema*/delivery;
     seen boolean := false;
 begin
+    perform /*schema*/sees_all();
     for job in
         select d.* from /*schema*/delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
@@ -37,7 +38,9 @@ begin
         left join lateral (select o.* from /*schema*/outbox as o where o.id = p_job_id limit 1) as o on true
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(o.event_type || ':' || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = coalesce(
+               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                   || o.idempotency_key, p_job_id::text)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;

@@ -9,7 +9,7 @@ create or replace function /*schema*/settle_jobs(
 ) returns table (delivery bigint, outcome text)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set enable_hashjoin = off        -- by their ids, however many the planner expects
     set enable_mergejoin = off
@@ -24,7 +24,9 @@ declare
     landed  bigint[];
     names   text[];
     keys    text[];
+    tenants text[];
 begin
+    perform /*schema*/sees_all();
     limited := array(
         select s.name from /*schema*/subscription as s
         where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null));
@@ -38,14 +40,16 @@ begin
         delete from /*schema*/delivery as d using named
         -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
         where d.id = named.id and d.lease_token = named.token
-        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.unique_key, d.job_key, d.failure_history,
-                  named.result
+        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
+                  d.failure_history, named.result
     ),
     receipts as (
         insert into /*schema*/event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
-        select gone.subscription, coalesce(gone.unique_key, gone.event_id::text), gone.event_id, gone.seq,
-               gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
+        select gone.subscription,
+               coalesce(coalesce(length(gone.workspace_id) || ':' || gone.workspace_id || ':', '') || gone.unique_key,
+                        gone.event_id::text),
+               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
         from gone where gone.seq is not null
         on conflict do nothing
     ),
@@ -58,13 +62,14 @@ begin
         from gone where gone.seq is null
     ),
     freed as (
-        select distinct gone.subscription, gone.job_key from gone
+        select distinct gone.subscription, gone.workspace_id, gone.job_key from gone
         where gone.job_key is not null and gone.subscription = any (limited)
     )
     select array_agg(gone.id),
-           (select array_agg(freed.subscription) from freed), (select array_agg(freed.job_key) from freed)
-    into landed, names, keys from gone;
-    perform /*schema*/admit(k.name, k.key) from unnest(names, keys) as k (name, key);
+           (select array_agg(freed.subscription) from freed), (select array_agg(freed.workspace_id) from freed),
+           (select array_agg(freed.job_key) from freed)
+    into landed, names, tenants, keys from gone;
+    perform /*schema*/admit(k.name, k.key, k.tenant) from unnest(names, keys, tenants) as k (name, key, tenant);
     if cardinality(landed) = cardinality(p_done) then
         outcome := 'done';
         return next;

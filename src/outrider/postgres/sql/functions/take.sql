@@ -44,7 +44,7 @@ create or replace function /*schema*/take(
 ) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off           -- an error instead of silently seeing nothing
+    set row_security = on
     set enable_seqscan = off         -- the planner must never trade the ordered index for a sort of the backlog
     set enable_bitmapscan = off
     set plan_cache_mode = force_generic_plan   -- planned once a session; segments are pruned when it runs
@@ -70,6 +70,7 @@ declare
     suspicious boolean := false;
     diverting  boolean := false;
 begin
+    perform /*schema*/sees_all();
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR001', hint = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
@@ -331,10 +332,12 @@ begin
         from fresh
     ),
     held as materialized (
-        select batch.part, batch.seq, batch.id, batch.event_type, lined.line, seen.known
+        select batch.part, batch.seq, batch.id, batch.event_type, batch.workspace_id, lined.line, seen.known
         from batch
         cross join lateral (
-            select case sub.ordering when 'total' then '' when 'key' then batch.aggregate_id end as line) as lined
+            select case sub.ordering when 'total' then '' when 'key' then
+                       coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.aggregate_id
+                   end as line) as lined
         cross join lateral (
             select exists (select from /*schema*/delivery as d
                            where d.subscription = p_subscription and d.seq = batch.seq) as known) as seen
@@ -350,9 +353,9 @@ begin
     parked as (
         insert into /*schema*/delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            suspect)
+            suspect, workspace_id)
         select p_subscription, p_generation, cur.partition, held.seq, held.id, held.event_type, held.line,
-               'pending', held.line is null, true, now(), suspicious
+               'pending', held.line is null, true, now(), suspicious, held.workspace_id
         from held
         where not held.known
         order by held.part, held.seq
@@ -371,7 +374,9 @@ begin
     given_receipts as (
         insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
-        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key,
+        from (select coalesce(
+            coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
+                || batch.idempotency_key, batch.id::text) collate "C" as key,
                      batch.part, batch.seq, batch.id, batch.generation, batch.content_class
               from batch
               where settles and (p_careful or batch.idempotency_key is not null)

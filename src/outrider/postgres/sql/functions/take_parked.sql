@@ -12,7 +12,7 @@ create or replace function /*schema*/take_parked(
 ) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set enable_seqscan = off
     set jit = off
 as $$
@@ -23,6 +23,7 @@ declare
     chosen bigint[];
     lines  text[];
 begin
+    perform /*schema*/sees_all();
     head.outcome := 'more';
     head.conceded := 0;
 
@@ -116,7 +117,9 @@ begin
             handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
                winner.failure_history
-        from (select coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
+        from (select coalesce(
+            coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
+                || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
               from batch) as winner
         order by winner.key, winner.place
         on conflict do nothing

@@ -6,7 +6,7 @@ create or replace function /*schema*/upkeep_dead_letters(p_dry boolean default f
     returns setof /*schema*/upkept
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '200ms'
     set enable_seqscan = off
     set jit = off

@@ -9,7 +9,7 @@
 create or replace function /*schema*/upkeep_log(p_dry boolean default false) returns setof /*schema*/upkept
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '200ms'
 as $$
 declare

@@ -4,7 +4,7 @@ create or replace function /*schema*/upkeep_reap(p_dry boolean default false, p_
     returns setof /*schema*/upkept
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set lock_timeout = '200ms'
 as $$
 declare

@@ -8,7 +8,7 @@ create or replace function /*schema*/withdraw(p_event_id uuid, p_by text default
     returns table (subscription text, outcome text)
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set row_security = off
+    set row_security = on
     set jit = off
 as $$
 #variable_conflict use_column
@@ -22,6 +22,7 @@ declare
     who       text := /*schema*/signed(p_by);
     why       text := left(p_reason, 2000);
 begin
+    perform /*schema*/sees_all();
     if seqs = '{}' then
         outcome := 'not_found';
         return next;
@@ -52,7 +53,7 @@ begin
         owed := owed || to_jsonb(gone);
         perform /*schema*/promote(gone.subscription, gone.generation, array[gone.ordering_key]);
         if gone.job_key is not null then
-            perform /*schema*/admit(gone.subscription, gone.job_key);
+            perform /*schema*/admit(gone.subscription, gone.job_key, gone.workspace_id);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           gone.event_type);

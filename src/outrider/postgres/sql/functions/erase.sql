@@ -1,0 +1,145 @@
+-- erase: the next payloads of a workspace or a subject are gone for good, with what errors and results said of them; the rows
+-- stay, so do their keys and the receipts. In its own transaction; again with what it returns until place is null, and then
+-- once with p_from = rest. What is erased already is passed over: it may be begun anew at any time.
+--
+-- What has not been handled is withdrawn first, so that no handler meets an empty payload, and nobody takes it later, neither a
+-- relay that goes back nor a new subscription; jobs of it are discarded, also those that run. See tenant_page for whose and where.
+-- p_audit: the entry of this run in the audit, which counts along; null = the first call makes it.
+-- Locks:  the subscriptions that have not handled all of it, and their cursors, waiting for batches in progress; the limits of
+--         the jobs, then the jobs.
+create or replace function /*schema*/erase(
+    p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer,
+    p_reason text, p_by text default null, p_audit bigint default null,
+    out place bigint, out audit bigint, out events bigint, out jobs bigint
+)
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+    set row_security = on
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set lock_timeout = '10s'
+    set jit = off
+as $$
+#variable_conflict use_column
+declare
+    who       constant text := coalesce(p_by, session_user);
+    ids       uuid[];
+    places    bigint[];
+    names     text[];
+    concerned text[];
+    held      text[] := '{}';
+    gone      record;
+    owed      bigint := 0;
+begin
+    if coalesce(p_reason, '') = '' then
+        raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
+    end if;
+    audit := p_audit;
+    if audit is null then
+        insert into /*schema*/audit (by, action, details)
+        values (who, 'erase', jsonb_strip_nulls(jsonb_build_object(
+            'reason', p_reason, 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
+        returning id into audit;
+    end if;
+    events := 0;
+    jobs := 0;
+    if p_from = 'rest' then
+        update /*schema*/rollup_pending as p
+        set carried = '{}', processed_at = coalesce(p.processed_at, now()), error = coalesce(p.error, 'erased')
+        where p.carried <> '{}' and (
+            p_subject is null and p.workspace_id = p_workspace_id
+            or exists (select from /*schema*/outbox as o where o.id = p.event_id and o.erased_at is not null));
+        update /*schema*/audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
+        where a.id = audit;
+        return;
+    end if;
+    select max(t.place) filter (where t.line is null),
+           coalesce(array_agg(t.place) filter (where not t.erased), '{}'), coalesce(array_agg(t.found) filter (where not t.erased), '{}')
+    into place, places, ids
+    from /*schema*/tenant_page(p_workspace_id, p_kind, p_subject, p_jobs, p_from, p_after, p_scan) as t;
+    if places = '{}' then
+        return;
+    end if;
+    names := array(select s.name from /*schema*/subscription as s where s.kind <> 'inbox');
+
+    if p_from = 'jobs' then
+        perform /*schema*/hold_limits(array(
+            select distinct d.subscription from /*schema*/delivery as d where d.id = any (places)));
+    else
+        loop
+            concerned := array(
+                select distinct e.subscription from /*schema*/event_status as e
+                join /*schema*/subscription as s on s.name = e.subscription
+                where e.seq = any (places) and (e.status <> 'delivered' or s.kind = 'relay'));
+            exit when concerned <@ held;
+            held := held || concerned;
+            perform from /*schema*/subscription as s where s.name = any (held) order by s.name for no key update;
+            perform from /*schema*/cursor as c where c.subscription = any (held)
+            order by c.subscription, c.generation, c.partition for update;
+            perform /*schema*/hold_limits(held);
+        end loop;
+        insert into /*schema*/withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
+        select asked.seq, asked.id, who, p_reason, (
+            select jsonb_object_agg(e.subscription, 'delivered') from /*schema*/event_status as e
+            join /*schema*/subscription as s on s.name = e.subscription
+            where e.seq = asked.seq and s.kind in ('reader', 'relay') and e.status = 'delivered')
+        from unnest(places, ids) as asked (seq, id)
+        on conflict do nothing;
+    end if;
+
+    for gone in
+        update /*schema*/delivery as d
+        set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
+            lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
+            payload = case when d.payload is not null then '{}'::jsonb end, last_error_code = 'erased', last_error = null,
+            failure_history = /*schema*/scrubbed(d.failure_history)
+        from (select d.id, d.status from /*schema*/delivery as d
+              where p_from = 'jobs' and d.id = any (places)
+              union all
+              select d.id, d.status from unnest(names) as n (name) cross join unnest(places) as asked (seq)
+              cross join lateral (select d.id, d.status from /*schema*/delivery as d
+                                  where d.subscription = n.name and d.seq = asked.seq limit 1) as d
+              where p_from <> 'jobs') as was
+        where d.id = was.id
+        returning d.subscription, d.generation, d.event_type, d.queue, d.ordering_key, d.job_key, d.workspace_id,
+                  was.status as was
+    loop
+        owed := owed + (gone.was in ('pending', 'in_flight', 'failed'))::integer;
+        continue when gone.was not in ('pending', 'in_flight');
+        if gone.queue is null then
+            perform /*schema*/promote(gone.subscription, gone.generation, array[gone.ordering_key]);
+        elsif gone.job_key is not null then
+            perform /*schema*/admit(gone.subscription, gone.job_key, gone.workspace_id);
+        end if;
+        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+                          case when gone.queue is null then gone.event_type else gone.subscription end);
+    end loop;
+
+    if p_from <> 'jobs' then
+        update /*schema*/event_handled as h
+        set result = null, failure_history = /*schema*/scrubbed(h.failure_history)
+        from (select n.name, coalesce(
+                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                      || o.idempotency_key, o.id::text) as key, o.id
+              from unnest(names) as n (name) cross join /*schema*/outbox as o
+              where o.seq = any (places)) as asked
+        where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
+          and (h.result is not null or h.failure_history is not null);
+        delete from /*schema*/stream_replayed as r where r.event_id = any (ids);
+        execute format('update /*schema*/%I set payload = ''{}'', trace_context = null, erased_at = now() where seq = any ($1)',
+                       case p_from when 'events' then 'outbox' else p_from end) using places;
+        get diagnostics events = row_count;
+    else
+        jobs := cardinality(places);
+    end if;
+    update /*schema*/audit as a
+    set details = a.details - 'payload' - 'before' - 'owed' - 'receipt' - 'error' || '{"erased": true}'
+    where a.event_id = any (ids) and a.details ?| array['payload', 'before', 'owed', 'receipt', 'error'];
+    update /*schema*/audit as a
+    set details = a.details || jsonb_build_object(
+        'events', (a.details ->> 'events')::bigint + events, 'jobs', (a.details ->> 'jobs')::bigint + jobs,
+        'withdrawn', coalesce((a.details ->> 'withdrawn')::bigint, 0) + owed)
+    where a.id = audit;
+end
+$$;

@@ -1,0 +1,60 @@
+-- tenant_page: the next rows of a workspace, or of a subject (an aggregate's kind and id) in it or in all: each as one JSON
+-- text. p_from: events (by seq), jobs (those that were enqueued, by id), or a detached segment of the log (by seq). The first row
+-- back says how far it has come, and has no text; null = to the end. A subject's jobs: those with its id for a key, if p_jobs.
+-- Reads:  at most p_scan rows after p_after: nothing is indexed by workspace. Locks nothing.
+create or replace function /*schema*/tenant_page(
+    p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer
+) returns table (place bigint, found uuid, erased boolean, line text)
+    language plpgsql stable security definer
+    set search_path = pg_catalog, pg_temp
+    set row_security = on
+    set enable_seqscan = off
+    set jit = off
+as $$
+#variable_conflict use_column
+declare
+    source text;
+    ends   bigint;
+begin
+    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
+        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
+    end if;
+    if p_from = 'jobs' then
+        select max(step.id) into ends
+        from (select d.id from /*schema*/delivery as d where d.id > p_after order by d.id limit p_scan) as step
+        having count(*) = p_scan;
+        place := ends;
+        return next;
+        return query
+        select step.id, step.event_id, step.erased,
+               (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text
+        from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
+                     d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
+                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = 'erased', false) as erased
+              from /*schema*/delivery as d
+              where d.id > p_after and d.id <= coalesce(ends, 9223372036854775807)
+                and d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)
+                and (p_subject is null or p_jobs and d.job_key = p_subject)
+              order by d.id) as step;
+        return;
+    end if;
+    source := case p_from when 'events' then 'outbox' else (
+        select s.name from /*schema*/segment as s where s.name = p_from and s.detached_at is not null) end;
+    if source is null then
+        raise 'there is no detached segment %', quote_nullable(p_from) using errcode = 'OR006';
+    end if;
+    return query execute format($query$
+        with step as materialized (
+            select o.* from /*schema*/%I as o where o.seq > $1 order by o.seq limit $2
+        )
+        select case when count(*) = $2 then max(step.seq) end, null::uuid, null::boolean, null::text from step
+        union all
+        (select step.seq, step.id, (to_jsonb(step) ->> 'erased_at') is not null,
+                (jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel')::text
+         from step
+         where ($3 is null or step.workspace_id = $3)
+           and ($4 is null or step.aggregate_kind = $4 and step.aggregate_id = $5)
+         order by step.seq)$query$, source)
+    using p_after, p_scan, p_workspace_id, p_kind, p_subject;
+end
+$$;

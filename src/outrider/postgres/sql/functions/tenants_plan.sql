@@ -1,0 +1,51 @@
+-- tenants_plan: the commands that let policies keep the tenants apart, in the log and in what is owed, or that undo it; for the
+-- owner of the tables, in one transaction. Changes nothing itself. To run them again is to renew the policies.
+-- own_workspace: everybody has the rows of app.workspace_id; unset and empty: none. What is owed may be read, and jobs may be
+-- enqueued; nobody makes a delivery of an event so, which another tenant's may be.
+-- every_tenant: the owner, since policies are forced on it, and p_roles see and write all.
+-- Segments are reached through the log, whose policies then hold; directly nobody but the owner sees anything.
+create or replace function /*schema*/tenants_plan(p_enable boolean, p_roles text[] default '{}')
+    returns table (command text)
+    language plpgsql stable
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    own   constant text := 'workspace_id = nullif(current_setting(''app.workspace_id'', true), '''')';
+    part  record;
+    heads text;
+begin
+    for part in
+        select c.oid::regclass as name, c.relowner::regrole as owner,
+               case c.relname when 'delivery' then ' and seq is null' else '' end as only_jobs
+        from pg_class as c where c.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass) order by c.oid
+    loop
+        command := format('drop policy if exists own_workspace on %s', part.name); return next;
+        command := format('drop policy if exists every_tenant on %s', part.name); return next;
+        if p_enable then
+            heads := concat_ws(', ', part.owner, (
+                select string_agg(r.name::regrole::text, ', ' order by r.place)
+                from unnest(p_roles) with ordinality as r (name, place) where r.name::regrole <> part.owner));
+            command := format('create policy own_workspace on %s using (%s) with check (%s%s)',
+                              part.name, own, own, part.only_jobs);
+            return next;
+            command := format('create policy every_tenant on %s to %s using (true) with check (true)', part.name, heads);
+            return next;
+            command := format('alter table %s enable row level security, force row level security', part.name);
+        else
+            command := format('alter table %s disable row level security, no force row level security', part.name);
+        end if;
+        return next;
+    end loop;
+    for part in
+        select c.oid::regclass as name from /*schema*/segment as s
+        join pg_class as c on c.oid = to_regclass(format('/*schema*/%I', s.name)) where c.relrowsecurity <> p_enable
+        order by c.oid
+    loop
+        command := format('alter table %s %s row level security', part.name, case when p_enable then 'enable' else 'disable' end);
+        return next;
+    end loop;
+    command := case when p_enable then 'alter view /*schema*/event_status set (security_invoker = true)'
+                                  else 'alter view /*schema*/event_status reset (security_invoker)' end;
+    return next;
+end
+$$;

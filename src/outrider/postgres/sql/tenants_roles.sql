@@ -1,0 +1,2 @@
+-- tenants_roles: which of these roles there are.
+select r.rolname::text from pg_roles as r where r.rolname = any (%(roles)s::text[]) order by 1

@@ -1,0 +1,206 @@
+"""Tenants as an operator sees them: policies that keep them apart, and what is to be carried out or erased of one.
+
+Nothing is indexed by workspace: export and erase walk over the whole log, a page at a time, each in its own transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from outrider.errors import OutriderError
+from outrider.postgres.fetch import fetch, in_our_words
+from outrider.postgres.log import Params
+
+SEE_ALL = ("worker", "relay", "operator", "dashboard", "cron", "upkeep")
+"""Roles that policies let see every tenant, after the schema's name and an underscore, where they exist."""
+PAGE = 2000
+"""Rows that are looked at in one transaction."""
+PATIENCE = "2s"
+TRIES = 10
+
+
+class TenantsRefused(OutriderError):
+    """Nothing was done for a tenant, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """A workspace; or a subject, which is an aggregate's kind and id, in one workspace or in all."""
+
+    workspace_id: str | None = None
+    kind: str | None = None
+    subject: str | None = None
+    jobs: bool = False
+    """Of a subject also the enqueued jobs that have its id for a key, of whatever kind."""
+
+    def __post_init__(self) -> None:
+        if (self.kind is None) != (self.subject is None) or not (self.workspace_id or self.subject):
+            raise TenantsRefused("whose? Name a workspace, or the kind and id of a subject, or both")
+
+    def __str__(self) -> str:
+        subject = f"{self.kind} {self.subject}" if self.subject is not None else ""
+        within = f"workspace {self.workspace_id}" if self.workspace_id is not None else "all workspaces"
+        return f"{subject} in {within}" if subject else within
+
+    def params(self) -> dict[str, Any]:
+        return {"workspace_id": self.workspace_id, "kind": self.kind, "subject": self.subject, "jobs": self.jobs}
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    table: str
+    enabled: bool
+    forced: bool
+    policy: bool
+    sees_all: tuple[str, ...]
+    """Roles of the policy every_tenant; the owner is one of them."""
+    open_segments: tuple[str, ...]
+    """Segments that somebody but the owner may read past the policies: enable again."""
+    above: tuple[str, ...]
+    """Roles that no policy holds: superusers, and those with BYPASSRLS."""
+
+    @property
+    def whole(self) -> bool:
+        return self.enabled and self.forced and self.policy and bool(self.sees_all) and not self.open_segments
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How many there are, or were erased."""
+
+    events: int = 0
+    jobs: int = 0
+    erased: int = 0
+    """Of them, those whose payload was gone already."""
+    audit: int | None = None
+
+
+Tell = Callable[[Rows], None]
+
+
+async def state(conn: AsyncConnection[Any], schema: str) -> list[Guarded]:
+    rows = await fetch(conn, "tenants_state", schema)
+    return [Guarded(*row[:4], *(tuple(names) for names in row[4:])) for row in rows]
+
+
+async def plan(conn: AsyncConnection[Any], schema: str, *, enable: bool, roles: Iterable[str] = ()) -> list[str]:
+    """The commands, for the owner of the schema, in one transaction. `roles`: also these see every tenant."""
+    usual = [f"{schema}_{name}" for name in SEE_ALL]
+    named = list(dict.fromkeys(roles))
+    there = {name for (name,) in await fetch(conn, "tenants_roles", schema, {"roles": [*usual, *named]})}
+    if missing := [name for name in named if name not in there]:
+        raise TenantsRefused(f"nothing was changed: there is no role {', '.join(map(repr, missing))}")
+    wanted = [_quoted(name) for name in dict.fromkeys((*usual, *named)) if name in there]
+    return [command for (command,) in await fetch(conn, "tenants_plan", schema, {"enable": enable, "roles": wanted})]
+
+
+async def carry_out(conn: AsyncConnection[Any], schema: str, commands: Sequence[str]) -> None:
+    """All or none; waits for a lock on the log a little at a time, so that nobody waits long behind it."""
+    for left in reversed(range(TRIES)):
+        try:
+            with in_our_words(schema):
+                async with conn.transaction():
+                    await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
+                    for command in commands:
+                        await conn.execute(command.encode())
+            return
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+            if not left:
+                raise TenantsRefused(
+                    "nothing was changed: the log is in use by long transactions; try again"
+                ) from error
+            await asyncio.sleep(1)
+
+
+async def parts(conn: AsyncConnection[Any], schema: str) -> list[str]:
+    return ["events", *(name for (name,) in await fetch(conn, "detached_segments", schema)), "jobs"]
+
+
+async def pages(
+    conn: AsyncConnection[Any], whose: Whose, schema: str, *, page: int = PAGE
+) -> AsyncIterator[tuple[str, list[tuple[bool, str]]]]:
+    """Where, and the JSON of each row there with whether it was erased; a page may be empty."""
+    for part in await parts(conn, schema):
+        after: int | None = 0
+        while after is not None:
+            params: Params = {**whose.params(), "part": part, "after": after, "scan": page}
+            (head, *found) = await fetch(conn, "tenant_page", schema, params)
+            yield part, [(erased, line) for _, erased, line in found]
+            after = head[0]
+
+
+async def count(conn: AsyncConnection[Any], whose: Whose, schema: str) -> Rows:
+    rows = Rows()
+    async for part, found in pages(conn, whose, schema, page=5 * PAGE):
+        rows = _with(rows, part, found)
+    return rows
+
+
+async def export(
+    conn: AsyncConnection[Any], whose: Whose, schema: str, write: Callable[[str], object], tell: Tell
+) -> Rows:
+    rows = Rows()
+    async for part, found in pages(conn, whose, schema):
+        for _, line in found:
+            write(line + "\n")
+        rows = _with(rows, part, found)
+        tell(rows)
+    return rows
+
+
+async def erase(
+    conn: AsyncConnection[Any],
+    whose: Whose,
+    schema: str,
+    *,
+    reason: str,
+    by: str | None,
+    tell: Tell,
+    stop: asyncio.Event | None = None,
+    page: int = PAGE,
+) -> Rows:
+    """What was erased stays so, wherever it stops; it may be begun anew. Counted in one entry of the audit."""
+    rows = Rows()
+    for part in (*await parts(conn, schema), "rest"):
+        after: int | None = 0
+        while after is not None:
+            if stop is not None and stop.is_set():
+                return rows
+            params = {**whose.params(), "part": part, "after": after, "scan": page, "reason": reason, "by": by}
+            after, audit, events, jobs = await _erase(conn, schema, {**params, "audit": rows.audit})
+            rows = replace(rows, events=rows.events + events, jobs=rows.jobs + jobs, audit=audit)
+            tell(rows)
+    return rows
+
+
+async def _erase(conn: AsyncConnection[Any], schema: str, params: Params) -> tuple[int | None, int, int, int]:
+    for left in reversed(range(TRIES)):
+        try:
+            [row] = await fetch(conn, "erase", schema, params)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+            if not left:
+                raise TenantsRefused(
+                    "a subscription that it concerns is being handled for too long: what was erased until now stays so; "
+                    "pause it (outrider subscription pause) and run it again"
+                ) from error
+        else:
+            return row
+    raise AssertionError
+
+
+def _with(rows: Rows, part: str, found: Sequence[tuple[bool, str]]) -> Rows:
+    erased = rows.erased + sum(gone for gone, _ in found)
+    if part == "jobs":
+        return replace(rows, jobs=rows.jobs + len(found), erased=erased)
+    return replace(rows, events=rows.events + len(found), erased=erased)
+
+
+def _quoted(role: str) -> str:
+    """As regrole reads it."""
+    return '"' + role.replace('"', '""') + '"'

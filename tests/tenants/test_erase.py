@@ -1,0 +1,232 @@
+"""Export and erase: no payload of the tenant is left in any table, its receipts hold, and nobody meets a hole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.cli import inprocess
+
+from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
+from outrider.postgres import tenants
+from outrider.postgres.tenants import TenantsRefused, Whose
+
+NEVER = RetryPolicy(retries=0)
+LATER = RetryPolicy(retries=3, base="1h", cap="1h", jitter="none")
+TABLES = """
+select relname from pg_class
+where relnamespace = 'outrider'::regnamespace and relkind in ('r', 'p') and not relispartition order by 1
+"""
+
+
+class Note(Event, type="erase.note", key="about"):
+    about: str
+    text: str
+    fate: str = "fine"
+
+
+class Errand(Job, type="erase.errand", key="about"):
+    about: str
+    text: str
+
+
+class Desk:
+    """An app whose handlers do what an event says, and remember what they were given."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.met: list[str] = []
+        self.app = Outrider(context="erase", dsn=dsn)
+
+        @self.app.handler(Note, name="erase.ledger", retry=LATER)
+        async def ledger(note: Note, ctx: HandlerContext) -> None:
+            self.met.append(note.text)
+            if note.fate == "later" and ctx.attempt == 1:
+                raise RuntimeError(f"cannot read {note.text}")
+
+        @self.app.handler(Note, name="erase.strict", retry=NEVER)
+        async def strict(note: Note, ctx: HandlerContext) -> None:
+            self.met.append(note.text)
+            if note.fate == "dead":
+                raise RuntimeError(f"cannot read {note.text}")
+
+        @self.app.job(on=Note, name="erase.routed")
+        async def routed(note: Note, ctx: JobContext) -> str:
+            self.met.append(note.text)
+            return f"did {note.text}"
+
+        @self.app.job(Errand)
+        async def errand(errand: Errand, ctx: JobContext) -> None:
+            self.met.append(errand.text)
+
+    def rows(self, query: str, params: list[Any] | None = None) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn, autocommit=True) as conn:
+            cursor = conn.execute(query.encode(), params)
+            return cursor.fetchall() if cursor.description else []
+
+    def left(self, text: str) -> dict[str, int]:
+        found = {}
+        with psycopg.connect(self.dsn) as conn:
+            for (table,) in conn.execute(TABLES).fetchall():
+                query = f"select count(*) from outrider.{table} as t where t::text like %s".encode()
+                [[number]] = conn.execute(query, [f"%{text}%"]).fetchall()
+                if number:
+                    found[table] = number
+        return found
+
+    async def publish(self, tenant: str, about: str, fate: str = "fine", key: str | None = None) -> None:
+        async with self.app.connect() as conn, conn.transaction():
+            note = Note(about=about, text=f"secret of {tenant}.{about}", fate=fate)
+            await self.app.publish(conn, note, workspace_id=tenant, idempotency_key=key, aggregate_kind="person")
+
+    async def lived_in(self) -> None:
+        """Two tenants with every kind of trace: handled, failed, edited, withdrawn, unread; jobs that wait and run."""
+        await self.app.migrate()
+        self.rows("select outrider.register('erase.reader', 'reader', 'erase', null, 1, 'beginning')")
+        for tenant in ("acme", "busy"):
+            for about, fate in (("ann", "fine"), ("bob", "later"), ("cat", "dead"), ("dan", "dead")):
+                await self.publish(tenant, about, fate, key=f"k-{about}")
+        await self.app.drain()
+        self.rows("select from outrider.take('erase.reader')")
+        for tenant in ("acme", "busy"):
+            [[cat]] = self.rows(
+                "select id from outrider.outbox where workspace_id = %s and aggregate_id = 'cat'", [tenant]
+            )
+            edited = {"about": "cat", "text": f"secret of {tenant}.cat, edited", "fate": "dead"}
+            await self.app.replay(cat, subscription="erase.strict", payload=edited)
+            await self.app.drain()
+            [[dan]] = self.rows(
+                "select id from outrider.outbox where workspace_id = %s and aggregate_id = 'dan'", [tenant]
+            )
+            await self.app.withdraw(dan, reason="test")
+        for tenant in ("acme", "busy"):
+            await self.publish(tenant, "eve")
+            async with self.app.connect() as conn, conn.transaction():
+                for about, hours in (("ann", 0), ("bob", 1)):
+                    errand = Errand(about=about, text=f"secret of {tenant}.{about}, a job")
+                    await self.app.enqueue(conn, errand, workspace_id=tenant, delay=f"{hours}h" if hours else None)
+            self.rows(
+                "insert into outrider.rollup_pending (rollup, workspace_id, carried) values ('r', %s, %s)",
+                [tenant, json.dumps({"text": f"secret of {tenant}"})],
+            )
+        self.rows("select from outrider.claim(gen_random_uuid(), '{erase.errand}', 10)")  # they run somewhere else
+
+
+async def erased(desk: Desk, whose: Whose, **options: Any) -> tenants.Rows:
+    async with await psycopg.AsyncConnection.connect(desk.dsn, autocommit=True) as conn:
+        asked: Any = {"reason": "they left", "by": "me", "tell": lambda _: None} | options
+        return await tenants.erase(conn, whose, "outrider", **asked)
+
+
+async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
+    desk = Desk(database)
+    async with desk.app:
+        await desk.lived_in()
+        receipts = "select handler_name, idempotency_key from outrider.event_handled order by 1, 2"
+        before, others = desk.rows(receipts), desk.left("secret of busy")
+        assert set(desk.left("secret of acme")) >= {"outbox", "delivery", "event_handled", "audit", "rollup_pending"}
+        delivered = "select event_id, subscription from outrider.event_status where status = 'delivered' order by 1, 2"
+        fates = desk.rows(delivered)
+        stop, calls = asyncio.Event(), []
+
+        def enough(rows: tenants.Rows) -> None:
+            calls.append(rows)
+            if len(calls) == 2:
+                stop.set()
+
+        part = await erased(desk, Whose("acme"), page=2, tell=enough, stop=stop)
+        assert 0 < part.events < 5
+        rest = await erased(desk, Whose("acme"), page=2)
+        assert (part.events + rest.events, rest.jobs) == (5, 2)
+        assert await erased(desk, Whose("acme")) == tenants.Rows(0, 0, 0, (rest.audit or 0) + 1), (
+            "again, it finds nothing"
+        )
+        assert desk.left("secret of acme") == {}
+        assert desk.left("secret of busy") == others
+        assert desk.rows(receipts) == before
+        assert desk.rows(delivered) == fates
+        audit = """select by, details ->> 'reason', details ->> 'workspace', details -> 'events', details -> 'jobs',
+                          details ? 'finished_at'
+                   from outrider.audit where action = 'erase' order by id"""
+        assert desk.rows(audit)[:2] == [
+            ("me", "they left", "acme", part.events, 0, False), ("me", "they left", "acme", rest.events, 2, True),
+        ]  # fmt: skip
+
+        desk.met.clear()
+        desk.rows("update outrider.delivery set run_at = now() where status = 'pending'")
+        for about in ("ann", "bob", "cat"):  # the same keys again: of what was handled, and of what was not
+            await desk.publish("acme", about, key=f"k-{about}")
+        await desk.app.drain()
+        assert "" not in desk.met
+        assert [text for text in desk.met if "acme.ann" in text] == [], "its receipts hold"
+        assert sum("busy" in text for text in desk.met) >= 3
+        [[ann]] = desk.rows(
+            "select id from outrider.outbox where workspace_id = 'acme' and aggregate_id = 'ann' order by seq limit 1"
+        )
+        asked: list[Any] = [{}, {"subscription": "erase.ledger", "force": True}]
+        for options in asked:
+            assert [each.outcome for each in await desk.app.replay(ann, **options)] == ["erased"]
+        dead = [row[0] for row in desk.rows("select id from outrider.delivery where last_error_code = 'erased'")]
+        told = desk.rows("select distinct outcome from outrider.replay(%s, p_force => true)", [dead])
+        assert told == [("erased",)]
+        # A reader, or a relay, that goes back to the beginning meets none of it.
+        desk.rows("update outrider.cursor set seq = 0, floor = 0 where subscription = 'erase.reader'")
+        read = desk.rows("select payload from outrider.take('erase.reader') where seq is not null")
+        assert read
+        assert "{}" not in {payload for (payload,) in read}
+        story = await desk.app.event(ann)
+        assert story is not None
+        assert story.erased_at is not None
+        assert {fate.subscription: fate.status for fate in story.fates}["erase.reader"] == "delivered"
+
+
+async def test_a_subject_and_its_jobs(database: str) -> None:
+    desk = Desk(database)
+    async with desk.app:
+        await desk.lived_in()
+        assert (await erased(desk, Whose("acme", "person", "ann"))).events == 1
+        assert set(desk.left("secret of acme.ann")) == {"delivery"}, "an enqueued job says of whom it is, not what"
+        assert (await erased(desk, Whose(None, "person", "ann", jobs=True))).jobs == 2
+        assert desk.left("secret of acme.ann") == desk.left("secret of busy.ann") == {}
+        assert desk.left("secret of acme.bob")
+        for wrong in ((None,), (None, "person"), ("", None, "ann")):
+            with pytest.raises(TenantsRefused):
+                Whose(*wrong)
+
+
+def test_the_commands(database: str, tmp_path: Path) -> None:
+    desk = Desk(database)
+
+    async def fill() -> None:
+        async with desk.app:
+            await desk.lived_in()
+
+    asyncio.run(fill())
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = inprocess.run(tmp_path, *arguments, "--dsn", database)
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = run("tenants", "export", "acme", "--out", "acme.jsonl")
+    assert (code, said) == (0, "5 events and 2 jobs of workspace acme in acme.jsonl\n")
+    lines = [json.loads(line) for line in (tmp_path / "acme.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["event"] * 5 + ["job"] * 2
+    assert {line["workspace_id"] for line in lines} == {"acme"}
+    assert lines[0]["payload"]["text"] == "secret of acme.ann"
+    assert [each.name for each in tmp_path.iterdir()] == ["acme.jsonl"]
+    assert "is there already" in run("tenants", "export", "acme", "--out", "acme.jsonl")[1]
+    code, said = run("tenants", "erase", "acme", "--dry-run")
+    assert said == "would erase 5 events and 2 jobs of workspace acme; nothing was changed (dry run)\n"
+    assert "add --yes" in run("tenants", "erase", "acme", "--reason", "r")[1]
+    assert desk.left("secret of acme")
+    code, said = run("tenants", "erase", "--subject", "person", "bob", "--reason", "r", "--yes", "--json")
+    assert json.loads(said)["events"] == 2
+    code, said = run("tenants", "erase", "acme", "--reason", "r", "--yes")
+    assert said.startswith("erased 4 events and 2 jobs of workspace acme; audit ")
+    [[ann]] = desk.rows("select id from outrider.outbox where workspace_id = 'acme' and aggregate_id = 'ann'")
+    assert "its payload is gone" in run("event", "show", str(ann))[1]
+    assert "erased: its payload is gone" in run("dlq", "replay", str(ann), "--yes")[1]
