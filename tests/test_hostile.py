@@ -267,7 +267,8 @@ def check_commands(dsn: str, folder: Path) -> None:
     everything = "".join(TEXTS.values())
     asked = [
         ["event", "show", everything], ["dlq", "list", "--workspace", everything], ["dlq", "list", "--code", "a" * 5000],
-        ["subscription", "pause", everything], ["job", "list", "--queue", everything], ["dlq", "list", "--since", everything],
+        ["subscription", "pause", everything], ["job", "list", "--queue", everything],
+        ["dlq", "list", "--since", everything],
         ["status", "--schema", everything], ["migrate", "--app", everything], ["dlq", "list", "--code", NOT_UTF8],
         ["event", "show", NOT_UTF8],
     ]  # fmt: skip

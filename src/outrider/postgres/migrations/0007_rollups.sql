@@ -1,6 +1,6 @@
 -- Rollups: many small facts become one event.
 -- breaking: no
--- functions: 692d6e50e8276d31
+-- functions: 32ec7c0a26a94a5d
 
 alter table /*schema*/setting add column entered text;
 
