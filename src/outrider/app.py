@@ -48,6 +48,7 @@ from outrider.rollup.run import Rollups
 from outrider.schedule import Schedule
 from outrider.signals import Signals
 from outrider.subscription import Subscription
+from outrider.upkeep.run import Upkeep
 
 EMBEDDED_DATABASE = "outrider"
 
@@ -240,7 +241,12 @@ class Outrider(Declarations, Operations):
             grace=parse_duration(grace).total_seconds(),
             slots=slots,
             queues=tuple(queues),
-            parts=lambda worker: [self._sending(sent, worker), self._receiving(received), self._rolling(rolled)],
+            parts=lambda worker: [
+                self._sending(sent, worker),
+                self._receiving(received),
+                self._rolling(rolled),
+                self._keeping(),
+            ],
         )
 
     def _sending(self, relays: Sequence[Relay], worker: str) -> Relays:
@@ -254,6 +260,10 @@ class Outrider(Declarations, Operations):
     def _rolling(self, rollups: Sequence[Rollup]) -> Rollups:
         assert self._dsn is not None
         return Rollups(rollups, dsn=self._dsn, schema=self.settings.schema, signals=self.signals)
+
+    def _keeping(self) -> Upkeep:
+        assert self._dsn is not None
+        return Upkeep(dsn=self._dsn, settings=self.settings, signals=self.signals)
 
     def listener(self) -> EventListener:
         """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`."""

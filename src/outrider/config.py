@@ -45,6 +45,8 @@ class Settings:
     at the log's sequence all the time; `off`, nobody. OUTRIDER_NOTIFY."""
     poll: float | None = None
     """Seconds between two looks without a poke; None = 30 while pokes are heard, 5 while they are not. OUTRIDER_POLL."""
+    upkeep: bool = True
+    """Whether workers take part in upkeep; off where `outrider upkeep` runs by itself (docs/upkeep.md). OUTRIDER_UPKEEP."""
     allow_orphans: bool = False
     """Register a new subscription although it looks like a renamed one with a backlog. OUTRIDER_ALLOW_ORPHANS."""
 
@@ -111,6 +113,7 @@ class Settings:
             listen_dsn=listen_dsn or _secret(env, "OUTRIDER_LISTEN_DSN"),
             notify=notify or cast(Notify, env.get("OUTRIDER_NOTIFY", "").strip().lower() or "commit"),
             poll=_seconds(env, "OUTRIDER_POLL") if poll is None else parse_duration(poll).total_seconds(),
+            upkeep=_flag(env, "OUTRIDER_UPKEEP", default="on"),
             allow_orphans=_flag(env, "OUTRIDER_ALLOW_ORPHANS"),
         )
 
@@ -132,8 +135,8 @@ def _secret(env: Mapping[str, str], name: str) -> str | None:
     return found
 
 
-def _flag(env: Mapping[str, str], name: str) -> bool:
-    value = env.get(name, "").strip().lower()
+def _flag(env: Mapping[str, str], name: str, default: str = "") -> bool:
+    value = env.get(name, "").strip().lower() or default
     if value not in TRUE | FALSE:
         raise ConfigError(f"{name}={env[name]!r} is neither true (1, yes, on) nor false (0, no, off)")
     return value in TRUE

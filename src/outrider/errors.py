@@ -64,6 +64,10 @@ class RollupRefused(OutriderError):
     """A rollup cannot be installed, ticked or taken off as it is; nothing was changed."""
 
 
+class UpkeepRefused(OutriderError):
+    """Upkeep cannot do this now, or not with these settings; nothing was changed."""
+
+
 class NoTransaction(OutriderError):
     """A publish outside of a transaction would stand alone: what it tells of could fail, or come later."""
 

@@ -344,6 +344,17 @@ class RolledUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Upkept:
+    """Upkeep has done something, or could not (`kept`: somebody needs it; `busy`: others use it); this is committed."""
+
+    action: str
+    """made, cut, detached, dropped, expired, reaped, ticked, kept, busy."""
+    subject: str
+    number: int
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerUp:
     """Notifications arrive, as a test has just shown."""
 
@@ -401,6 +412,7 @@ Signal = (
     | Ingested
     | EntryRefused
     | RolledUp
+    | Upkept
     | ListenerUp
     | ListenerDown
     | WorkerUp

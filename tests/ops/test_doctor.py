@@ -305,28 +305,34 @@ async def test_a_log_that_grows(fragile: str) -> None:
     assert "docs/relay.md" in only((await ask(fragile))["growth"]).advice
 
 
-async def test_events_that_nobody_removes(fragile: str) -> None:
-    """Until somebody does what the runbook says, which looks first whether it may."""
-    [remedy] = re.findall(r"^```sql\n(do \$oldest\$.*?)^```", (ROOT / "docs/runbook.md").read_text(), re.M | re.S)
+async def test_events_that_somebody_needs(fragile: str) -> None:
+    """Their segment is kept, and it is said who needs it, until nobody does."""
     async with opened(fragile) as shop:
         shop.wrong |= {"b1": later}
         await shop.publish("a1", "b1")
-        execute(fragile, "update outrider.outbox set occurred_at = now() - interval '50 days'")
-        assert only((await ask(fragile))["retention"], Severity.note).found == "the oldest event is 50 days old"
-        with pytest.raises(psycopg.errors.RaiseException, match="not every cursor has passed 1000000"):
-            execute(fragile, remedy)
-        execute(fragile, "select setval('outrider.outbox_seq', 1000000)")
-        for _ in range(3):
-            await shop.publish("c1")
-            await shop.app.drain()
-        with pytest.raises(psycopg.errors.RaiseException, match="are parked, or dead letters"):
-            execute(fragile, remedy)
+        execute(fragile, "select setval('outrider.outbox_seq', 1000000)", "select outrider.note_segments()")
+        execute(fragile, "update outrider.segment set closed_at = closed_at - interval '46 days'")
+        execute(fragile, "select outrider.upkeep_log()")
+        assert "shop.effect has not read it" in only((await ask(fragile))["retention"]).found
+        await shop.app.drain()
+        execute(fragile, "select outrider.upkeep_log()")
+        assert "shop.effect has 1 events that wait of it" in only((await ask(fragile))["retention"]).found
         shop.wrong.clear()
         await shop.make_due()
         await shop.app.drain()
-        execute(fragile, remedy)
+        execute(fragile, "select outrider.upkeep_log()")
         assert only((await ask(fragile))["retention"], Severity.ok)
-        assert execute(fragile, "select min(seq) > 1000000, count(*) from outrider.outbox") == [(True, 3)]
+        assert execute(fragile, "select count(*) from outrider.outbox") == [(0,)]
+
+
+async def test_upkeep_that_does_not_run(fragile: str) -> None:
+    assert only((await ask(fragile))["upkeep"], Severity.ok).found == "it has not run yet"
+    execute(fragile, "update outrider.migration set applied_at = applied_at - interval '2 hours'")
+    assert only((await ask(fragile))["upkeep"]).found == "it has never run, for 2 h"
+    execute(fragile, "select outrider.upkeep_begin('1 minute')")
+    assert only((await ask(fragile))["upkeep"], Severity.ok).found == "ran 0 s ago"
+    execute(fragile, "update outrider.upkeep set ran_at = ran_at - interval '3 days'")
+    assert only((await ask(fragile))["upkeep"]).found == "it has not run for 3 days"
 
 
 # What is owed

@@ -53,6 +53,13 @@ CREATE TYPE outrider.taken AS (
 	origin text
 );
 
+CREATE TYPE outrider.upkept AS (
+	action text,
+	subject text,
+	number bigint,
+	detail text
+);
+
 CREATE FUNCTION outrider.admit(p_subscription text, p_key text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -88,6 +95,56 @@ begin
         perform pg_notify(case next.generation when 0 then 'outbox_default' else 'outbox_gen_' || next.generation end,
                           p_subscription);
     end if;
+end
+$$;
+
+CREATE FUNCTION outrider.attach_part(p_name text, p_first bigint, p_last bigint) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    execute format('alter table "outrider".outbox attach partition "outrider".%I for values from (%s) to (%s)', p_name,
+                   case p_first when 0 then 'minvalue' else p_first::text end, coalesce((p_last + 1)::text, 'maxvalue'));
+    execute format('comment on table "outrider".%I is null', p_name);
+    insert into "outrider".segment as s (name, first_seq, last_seq) values (p_name, p_first, p_last)
+    on conflict (name) do update set first_seq = p_first, last_seq = p_last, detached_at = null;
+end
+$$;
+
+CREATE FUNCTION outrider.attach_segment(p_name text, p_days integer DEFAULT 7, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS SETOF outrider.upkept
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+declare
+    this    "outrider".segment;
+    foreign_events boolean;
+begin
+    if (p_days between 1 and 3650) is not true then
+        raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
+    end if;
+    perform pg_advisory_xact_lock(hashtextextended('"outrider".upkeep', 0));
+    perform "outrider".note_segments();
+    select s.* into this from "outrider".segment as s where s.name = p_name for update;
+    if this.detached_at is null then
+        raise 'there is no detached segment %', quote_nullable(p_name)
+            using errcode = 'OR009', hint = 'outrider upkeep segments shows which there are.';
+    end if;
+    -- A cursor could take them for late events of a transaction of ours with the same id.
+    execute format('select exists (select from "outrider".%I as o where o.tx >= pg_snapshot_xmin(pg_current_snapshot()))', p_name)
+    into foreign_events;
+    if foreign_events then
+        raise 'the segment % holds events of another cluster, whose transactions this one has not reached', quote_nullable(p_name)
+            using errcode = 'OR009', hint = 'It can be read as the table that it is.';
+    end if;
+    perform "outrider".attach_part(this.name, this.first_seq, this.last_seq);
+    update "outrider".segment as s set wanted_until = clock_timestamp() + make_interval(days => p_days), kept = null
+    where s.name = p_name;
+    insert into "outrider".audit (by, action, details)
+    values (coalesce(p_by, session_user), 'attach_segment', jsonb_strip_nulls(
+        to_jsonb(this) || jsonb_build_object('reason', p_reason, 'days', p_days)));
+    return next ('attached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq))::"outrider".upkept;
 end
 $$;
 
@@ -440,7 +497,8 @@ END) STORED,
     CONSTRAINT delivery_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63))),
     CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text]))),
     CONSTRAINT delivery_unique_key_check CHECK (((octet_length(unique_key) >= 1) AND (octet_length(unique_key) <= 900)))
-);
+)
+WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.05');
 
 COMMENT ON COLUMN outrider.delivery.generation IS 'the generation of the cursor that it belongs to';
 
@@ -496,6 +554,81 @@ begin
         order by d.id limit p_limit) as d
     where p_subscription is null or s.name = p_subscription
     order by d.id limit p_limit;
+end
+$$;
+
+CREATE TABLE outrider.segment (
+    name text NOT NULL,
+    first_seq bigint NOT NULL,
+    last_seq bigint,
+    made_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    begun_at timestamp with time zone,
+    closed_at timestamp with time zone,
+    detached_at timestamp with time zone,
+    wanted_until timestamp with time zone,
+    kept text,
+    CONSTRAINT segment_check CHECK ((last_seq >= first_seq))
+);
+
+COMMENT ON COLUMN outrider.segment.first_seq IS '0 = it has no lower bound: the first of the log';
+
+COMMENT ON COLUMN outrider.segment.last_seq IS 'null = it has no upper bound: the last of the log';
+
+COMMENT ON COLUMN outrider.segment.begun_at IS 'when the log was seen to have reached it';
+
+COMMENT ON COLUMN outrider.segment.closed_at IS 'when the log was seen to be past it: everything in it was published before';
+
+COMMENT ON COLUMN outrider.segment.detached_at IS 'since then it is a table of its own';
+
+COMMENT ON COLUMN outrider.segment.wanted_until IS 'it was attached again: it stays so long';
+
+COMMENT ON COLUMN outrider.segment.kept IS 'why it is still there although its time is over';
+
+CREATE FUNCTION outrider.debts(p_segment outrider.segment) RETURNS SETOF text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+begin
+    return query
+    select format('a transaction that has published into it is open (%s)',
+                  coalesce('process ' || l.pid, 'prepared'))
+    from pg_locks as l
+    where l.relation = format('"outrider".%I', p_segment.name)::regclass and l.mode = 'RowExclusiveLock' and l.granted
+      and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+      and l.pid is distinct from pg_backend_pid();
+    return query
+    select format('%s%s has not read it', c.subscription, case when c.generation <> 0 then ' (generation ' || c.generation || ')' end)
+    from "outrider".cursor as c where "outrider".owes(c, p_segment.first_seq, p_segment.last_seq)
+    group by c.subscription, c.generation order by c.subscription, c.generation;
+    return query
+    select format('the relay %s may go back to its mark of %s', m.subscription, date_trunc('second', min(m.at)))
+    from "outrider".stream_mark as m
+    where "outrider".owes(jsonb_populate_record(null::"outrider".cursor, m.cursor), p_segment.first_seq, p_segment.last_seq)
+    group by m.subscription order by m.subscription;
+    return query
+    select distinct format('the relay %s may have to send a dead letter of it again', r.subscription)
+    from "outrider".stream_replayed as r where r.seq between p_segment.first_seq and p_segment.last_seq;
+    return query
+    with recursive named as (
+        (select d.subscription from "outrider".delivery as d where d.seq is not null order by d.subscription limit 1)
+        union all
+        select (select d.subscription from "outrider".delivery as d
+                where d.seq is not null and d.subscription > named.subscription order by d.subscription limit 1)
+        from named where named.subscription is not null
+    )
+    select format('%s has %s of it', named.subscription, concat_ws(' and ',
+                  case when found.dead > 0 then found.dead || ' dead letters' end,
+                  case when found.owed > 0 then found.owed || ' events that wait' end))
+    from named cross join lateral (
+        select count(*) filter (where d.status in ('failed', 'discarded')) as dead,
+               count(*) filter (where d.status not in ('failed', 'discarded')) as owed
+        from (select d.status from "outrider".delivery as d
+              where d.subscription = named.subscription and d.seq between p_segment.first_seq and p_segment.last_seq
+              limit 10000) as d) as found
+    where found.dead + found.owed > 0;
 end
 $$;
 
@@ -899,6 +1032,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.log_holders() RETURNS text
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select 'the log is in use by ' || coalesce(string_agg(held.who, ', ' order by held.who), 'somebody who is gone now')
+    from (select distinct case when l.pid is null then 'a prepared transaction' else 'process ' || l.pid end as who
+          from pg_locks as l
+          where l.relation = '"outrider".outbox'::regclass and l.granted and l.pid is distinct from pg_backend_pid()
+            and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+          limit 5) as held
+$$;
+
 CREATE FUNCTION outrider.make_counter() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -914,6 +1059,22 @@ begin
     return null;
 end
 $_$;
+
+CREATE FUNCTION outrider.make_segment(p_first bigint) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    made text := 'outbox_from_' || p_first;
+begin
+    execute format(
+        'create table "outrider".%I (like "outrider".outbox including defaults including constraints including generated '
+        'including indexes including statistics including storage including compression) '
+        'with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_insert_threshold = 10000, '
+        'autovacuum_freeze_min_age = 0)', made);
+    return made;
+end
+$$;
 
 CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text)
     LANGUAGE plpgsql
@@ -940,6 +1101,37 @@ begin
         from (select distinct subscription from moved) as moved
     )
     select distinct moved.subscription from moved order by 1;
+end
+$$;
+
+CREATE FUNCTION outrider.note_segments() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    drawn bigint := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
+begin
+    insert into "outrider".segment as s (name, first_seq, last_seq)
+    select c.relname, coalesce(bound[1]::bigint, 0), bound[2]::bigint - 1
+    from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
+    cross join regexp_match(pg_get_expr(c.relpartbound, c.oid),
+                            'FROM \((?:''?(\d+)''?|MINVALUE)\) TO \((?:''?(\d+)''?|MAXVALUE)\)') as bound
+    where i.inhparent = '"outrider".outbox'::regclass
+    on conflict (name) do update
+    set first_seq = excluded.first_seq, last_seq = excluded.last_seq, detached_at = null
+    where (s.first_seq, s.last_seq, s.detached_at) is distinct from (excluded.first_seq, excluded.last_seq, null);
+
+    delete from "outrider".segment as s
+    where case when s.detached_at is null
+               then not exists (select from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
+                                where i.inhparent = '"outrider".outbox'::regclass and c.relname = s.name)
+               else to_regclass(format('"outrider".%I', s.name)) is null end;
+
+    update "outrider".segment as s
+    set begun_at = coalesce(s.begun_at, clock_timestamp()),
+        closed_at = case when s.last_seq <= drawn then coalesce(s.closed_at, clock_timestamp()) end
+    where greatest(s.first_seq, 1) <= drawn
+      and (s.begun_at is null or (s.closed_at is null) <> (s.last_seq > drawn or s.last_seq is null));
 end
 $$;
 
@@ -1054,6 +1246,96 @@ begin
     union all
     select p_subscription, 'not_found' where not exists (select from found) and not exists (select from handled)
     order by 1;
+end
+$$;
+
+CREATE FUNCTION outrider.overdue_rollups() RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select r.name from "outrider".rollup as r
+    where r.uninstalled_at is null
+      and (r.scheduler = 'worker' or not exists (select from pg_extension where extname = 'pg_cron'))
+      and coalesce(r.ticked_at, r.installed_at) not between clock_timestamp() - 2 * r.every and clock_timestamp()
+    order by r.name
+$$;
+
+CREATE TABLE outrider.cursor (
+    subscription text NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    partition integer NOT NULL,
+    seq bigint NOT NULL,
+    floor bigint NOT NULL,
+    inflight pg_snapshot NOT NULL,
+    horizon xid8 NOT NULL,
+    owing xid8[],
+    owed_after bigint,
+    mark_seq bigint NOT NULL,
+    mark_xid xid8 NOT NULL,
+    cluster bigint NOT NULL,
+    id bigint NOT NULL,
+    takes bigint DEFAULT 0 NOT NULL,
+    excused bigint DEFAULT 0 NOT NULL,
+    served_by bigint,
+    failures integer DEFAULT 0 NOT NULL,
+    open_until timestamp with time zone,
+    CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
+    CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
+    CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON COLUMN outrider.cursor.generation IS '0 = whatever has no cursor of its own generation: without generations, everything';
+
+COMMENT ON COLUMN outrider.cursor.seq IS 'every committed event up to here is read, except those of inflight and owing';
+
+COMMENT ON COLUMN outrider.cursor.floor IS 'no event at or below this can belong to a transaction in inflight';
+
+COMMENT ON COLUMN outrider.cursor.inflight IS 'with horizon: the transactions below horizon that had not finished in this snapshot';
+
+COMMENT ON COLUMN outrider.cursor.owing IS 'finished transactions whose late events are being read in pages';
+
+COMMENT ON COLUMN outrider.cursor.owed_after IS 'how far owing has been read';
+
+COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id of mark_xid or above drew only numbers above mark_seq';
+
+COMMENT ON COLUMN outrider.cursor.cluster IS 'the system identifier of the cluster whose transaction ids these are';
+
+COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
+
+COMMENT ON COLUMN outrider.cursor.excused IS 'the sequence excused_<id> at the last commit: rollbacks in good order';
+
+COMMENT ON COLUMN outrider.cursor.served_by IS 'the generation whose workers serve it; null = its own';
+
+COMMENT ON COLUMN outrider.cursor.failures IS 'in a row, where the handler has a breaker';
+
+COMMENT ON COLUMN outrider.cursor.open_until IS 'the breaker is open: nothing is taken before; after it one event at a time, until one succeeds';
+
+CREATE FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last bigint) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+    finished pg_snapshot := case
+        -- Restored from another cluster, whose transactions are all over.
+        when p_cursor.cluster <> (select system_identifier from pg_control_system())
+             or p_cursor.horizon >= pg_snapshot_xmax(pg_current_snapshot())
+        then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end;
+begin
+    return exists (select from "outrider".outbox as o
+                   where o.seq > greatest(p_cursor.seq, p_first - 1) and o.seq <= p_last)
+        or exists (select from unnest(p_cursor.owing) as owing (tx),
+                   lateral (select from "outrider".outbox as o
+                            where (o.tx, o.seq) > (owing.tx, greatest(p_cursor.owed_after, p_first - 1))
+                              and (o.tx, o.seq) <= (owing.tx, least(p_cursor.seq, p_last))
+                              and o.seq between p_first and p_last
+                            order by o.tx, o.seq limit 1) as one)
+        or exists (select from "outrider".late_transactions(
+                       p_cursor.inflight, p_cursor.horizon, finished, greatest(p_cursor.floor, p_first - 1),
+                       least(p_cursor.seq, p_last)));
 end
 $$;
 
@@ -1406,6 +1688,30 @@ begin
         reaped := reaped + 1;
     end loop;
     return reaped;
+end
+$$;
+
+CREATE FUNCTION outrider.refuse_retention() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    log      bigint := (select s.value from "outrider".setting as s where s.name = 'retention.log_days');
+    grace    bigint := (select s.value from "outrider".setting as s where s.name = 'retention.log_grace_days');
+    letters  bigint := (select s.value from "outrider".setting as s where s.name = 'retention.dead_letter_days');
+    receipts bigint := (select s.value from "outrider".setting as s where s.name = 'retention.receipt_days');
+begin
+    if (log + grace < receipts) is not true then
+        raise 'receipts must outlive the log: retention.log_days + retention.log_grace_days = %, retention.receipt_days = %',
+            coalesce((log + grace)::text, 'unset'), coalesce(receipts::text, 'unset')
+            using errcode = 'OR009', hint = 'Raise retention.receipt_days first, or in the same transaction.';
+    end if;
+    if (letters < receipts) is not true then
+        raise 'receipts must outlive dead letters: retention.dead_letter_days = %, retention.receipt_days = %',
+            coalesce(letters::text, 'unset'), coalesce(receipts::text, 'unset')
+            using errcode = 'OR009', hint = 'Raise retention.receipt_days first, or in the same transaction.';
+    end if;
+    return null;
 end
 $$;
 
@@ -3423,6 +3729,13 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.setting_value(p_name text) RETURNS bigint
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select s.value from "outrider".setting as s where s.name = p_name
+$$;
+
 CREATE FUNCTION outrider.settle(p_batch bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3948,57 +4261,6 @@ begin
 end
 $$;
 
-CREATE TABLE outrider.cursor (
-    subscription text NOT NULL,
-    generation bigint DEFAULT 0 NOT NULL,
-    partition integer NOT NULL,
-    seq bigint NOT NULL,
-    floor bigint NOT NULL,
-    inflight pg_snapshot NOT NULL,
-    horizon xid8 NOT NULL,
-    owing xid8[],
-    owed_after bigint,
-    mark_seq bigint NOT NULL,
-    mark_xid xid8 NOT NULL,
-    cluster bigint NOT NULL,
-    id bigint NOT NULL,
-    takes bigint DEFAULT 0 NOT NULL,
-    excused bigint DEFAULT 0 NOT NULL,
-    served_by bigint,
-    failures integer DEFAULT 0 NOT NULL,
-    open_until timestamp with time zone,
-    CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
-    CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
-    CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
-)
-WITH (fillfactor='50');
-
-COMMENT ON COLUMN outrider.cursor.generation IS '0 = whatever has no cursor of its own generation: without generations, everything';
-
-COMMENT ON COLUMN outrider.cursor.seq IS 'every committed event up to here is read, except those of inflight and owing';
-
-COMMENT ON COLUMN outrider.cursor.floor IS 'no event at or below this can belong to a transaction in inflight';
-
-COMMENT ON COLUMN outrider.cursor.inflight IS 'with horizon: the transactions below horizon that had not finished in this snapshot';
-
-COMMENT ON COLUMN outrider.cursor.owing IS 'finished transactions whose late events are being read in pages';
-
-COMMENT ON COLUMN outrider.cursor.owed_after IS 'how far owing has been read';
-
-COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id of mark_xid or above drew only numbers above mark_seq';
-
-COMMENT ON COLUMN outrider.cursor.cluster IS 'the system identifier of the cluster whose transaction ids these are';
-
-COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
-
-COMMENT ON COLUMN outrider.cursor.excused IS 'the sequence excused_<id> at the last commit: rollbacks in good order';
-
-COMMENT ON COLUMN outrider.cursor.served_by IS 'the generation whose workers serve it; null = its own';
-
-COMMENT ON COLUMN outrider.cursor.failures IS 'in a row, where the handler has a breaker';
-
-COMMENT ON COLUMN outrider.cursor.open_until IS 'the breaker is open: nothing is taken before; after it one event at a time, until one succeeds';
-
 CREATE FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4130,6 +4392,387 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.upkeep_begin(p_every interval) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+begin
+    insert into "outrider".upkeep as u (task) values ('run')
+    on conflict (task) do update set ran_at = clock_timestamp()
+    where u.ran_at not between clock_timestamp() - p_every and clock_timestamp();  -- or by a clock that was set back since
+    return found;
+exception when lock_not_available then
+    return false;
+end
+$$;
+
+CREATE FUNCTION outrider.upkeep_dead_letters(p_dry boolean DEFAULT false, p_limit integer DEFAULT 1000) RETURNS SETOF outrider.upkept
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+    before timestamptz := clock_timestamp()
+                          - make_interval(days => "outrider".setting_value('retention.dead_letter_days')::integer);
+    gone   bigint[];
+begin
+    if not "outrider".upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
+        return;
+    end if;
+    gone := array(select d.id from "outrider".delivery as d
+                  where d.status in ('failed', 'discarded') and coalesce(d.buried_at, d.created_at) < before
+                    and (d.seq is null or d.reached)
+                  order by coalesce(d.buried_at, d.created_at) limit p_limit for update skip locked);
+    if gone = '{}' then
+        return;
+    end if;
+    return query
+    select 'expired', 'dead letters of ' || d.subscription, count(*), format('buried before %s', date_trunc('second', before))
+    from "outrider".delivery as d where d.id = any (gone) group by d.subscription order by d.subscription;
+    if p_dry then
+        return;
+    end if;
+    insert into "outrider".audit (by, action, subscription, details)
+    select 'upkeep', 'expire_dead_letters', d.subscription, jsonb_build_object(
+        'dead_letters', count(*), 'buried_before', before, 'codes', jsonb_agg(distinct d.last_error_code))
+    from "outrider".delivery as d where d.id = any (gone) group by d.subscription;
+    delete from "outrider".delivery as d where d.id = any (gone);
+    if cardinality(gone) = p_limit then
+        return next ('more', 'dead letters', 0, null)::"outrider".upkept;
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.upkeep_lock() RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'upkeep needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
+            using errcode = 'OR009';
+    end if;
+    perform set_config('lock_timeout', coalesce("outrider".setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
+    return pg_try_advisory_xact_lock(hashtextextended('"outrider".upkeep', 0));
+end
+$$;
+
+CREATE FUNCTION outrider.upkeep_log(p_dry boolean DEFAULT false) RETURNS SETOF outrider.upkept
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '200ms'
+    AS $$
+declare
+    days    integer := "outrider".setting_value('retention.log_days');
+    grace   integer := "outrider".setting_value('retention.log_grace_days');
+    this    "outrider".segment;
+    reasons text;
+    told    "outrider".upkept;
+begin
+    if not "outrider".upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
+        return;
+    end if;
+    perform "outrider".note_segments();
+
+    for this in select s.* from "outrider".segment as s
+                where s.detached_at < clock_timestamp() - make_interval(days => grace) order by s.first_seq loop
+        told := ('dropped', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq));
+        if not p_dry then
+            begin
+                execute format('drop table "outrider".%I', this.name);
+                delete from "outrider".segment as s where s.name = this.name;
+                insert into "outrider".audit (by, action, details)
+                values ('upkeep', 'drop_segment', to_jsonb(this));
+            exception
+                when lock_not_available or deadlock_detected then
+                    told := ('busy', this.name, 0, 'somebody reads it');
+                when dependent_objects_still_exist then
+                    told := ('kept', this.name, 0, sqlerrm);
+                    update "outrider".segment as s set kept = sqlerrm where s.name = this.name;
+            end;
+        end if;
+        return next told;
+    end loop;
+
+    for this in select s.* from "outrider".segment as s
+                where s.detached_at is null and s.closed_at < clock_timestamp() - make_interval(days => days)
+                  and coalesce(s.wanted_until, '-infinity') < clock_timestamp()
+                order by s.first_seq loop
+        reasons := (select string_agg(why, '; ') from (select why from "outrider".debts(this) as why limit 20) as first);
+        if reasons is null then
+            told := ('detached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq));
+            if not p_dry then
+                begin
+                    lock table only "outrider".outbox in access exclusive mode;
+                    execute format('lock table only "outrider".%I in access exclusive mode', this.name);
+                    reasons := (select string_agg(why, '; ') from (select why from "outrider".debts(this) as why limit 20) as first);
+                    if reasons is null then
+                        execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
+                        execute format('comment on table "outrider".%I is ''a detached segment of the log''', this.name);
+                        update "outrider".segment as s set detached_at = clock_timestamp(), wanted_until = null, kept = null
+                        where s.name = this.name;
+                        insert into "outrider".audit (by, action, details)
+                        values ('upkeep', 'detach_segment', to_jsonb(this));
+                        return next told;
+                        return;
+                    end if;
+                exception when lock_not_available or deadlock_detected then
+                    return next ('busy', this.name, 0, "outrider".log_holders())::"outrider".upkept;
+                    return;
+                end;
+            end if;
+        end if;
+        if reasons is not null then
+            told := ('kept', this.name, 0, reasons);
+            update "outrider".segment as s set kept = reasons where s.name = this.name and s.kept is distinct from reasons;
+        end if;
+        return next told;
+    end loop;
+    update "outrider".segment as s set kept = null
+    where s.kept is not null and s.detached_at is null
+      and s.closed_at >= clock_timestamp() - make_interval(days => days);
+end
+$$;
+
+CREATE FUNCTION outrider.upkeep_reap(p_dry boolean DEFAULT false, p_limit integer DEFAULT 500) RETURNS SETOF outrider.upkept
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '200ms'
+    AS $$
+declare
+    before timestamptz := clock_timestamp() - interval '1 minute';
+    names  text[];
+    jobs   bigint;
+begin
+    if not "outrider".upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
+        return;
+    end if;
+    select array_agg(distinct d.subscription order by d.subscription), count(*) into names, jobs
+    from "outrider".delivery as d where d.status = 'in_flight' and d.lease_expires_at < before;
+    if names is null then
+        return;
+    end if;
+    if not p_dry then
+        begin
+            jobs := "outrider".reap(names, null, p_limit);
+        exception when lock_not_available or deadlock_detected then
+            return next ('busy', 'jobs', 0, 'the limits of ' || array_to_string(names, ', ') || ' are held')::"outrider".upkept;
+            return;
+        end;
+    end if;
+    if jobs > 0 then
+        return next ('reaped', array_to_string(names, ', '), jobs, null)::"outrider".upkept;
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.upkeep_receipts(p_dry boolean DEFAULT false, p_pages integer DEFAULT 100) RETURNS SETOF outrider.upkept
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '200ms'
+    SET jit TO 'off'
+    AS $$
+declare
+    kept   interval := make_interval(days => ("outrider".setting_value('retention.receipt_days')
+                                              + "outrider".setting_value('retention.receipt_grace_days'))::integer);
+    before timestamptz := clock_timestamp() - kept;
+    below  bigint;
+    place  "outrider".upkeep;
+    pages  bigint := pg_relation_size('"outrider".event_handled') / current_setting('block_size')::bigint;
+    gone   bigint;
+    left_at timestamptz;
+begin
+    if not "outrider".upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
+        return;
+    end if;
+    insert into "outrider".upkeep (task) values ('receipts') on conflict do nothing;
+    select u.* into place from "outrider".upkeep as u where u.task = 'receipts' for update;
+    below := (select min(s.first_seq) from "outrider".segment as s);
+    -- Numbers begin with 1: while the first segment is there, no receipt is below it.
+    if coalesce(below, 0) <= 1 or place.next_at > clock_timestamp() then
+        return;
+    end if;
+    if p_dry then
+        gone := (select count(*) from "outrider".event_handled as h
+                 where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
+                   and h.handled_at < before and h.seq < below);
+    else
+        delete from "outrider".event_handled as h
+        where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
+          and h.handled_at < before and h.seq < below;
+        get diagnostics gone = row_count;
+        left_at := (select min(h.handled_at) from "outrider".event_handled as h
+                   where h.ctid >= format('(%s,0)', place.page)::tid
+                     and h.ctid < format('(%s,0)', place.page + p_pages)::tid);
+        if place.page + p_pages < pages then
+            update "outrider".upkeep as u
+            set page = place.page + p_pages, oldest = least(place.oldest, left_at), next_at = null,
+                ran_at = clock_timestamp()
+            where u.task = 'receipts';
+            return next ('more', 'receipts', gone, format('page %s of %s', place.page + p_pages, pages))::"outrider".upkept;
+            return;
+        end if;
+        update "outrider".upkeep as u
+        set page = 0, oldest = null, ran_at = clock_timestamp(),
+            next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
+        where u.task = 'receipts';
+    end if;
+    if gone > 0 then
+        return next ('expired', 'receipts', gone, null)::"outrider".upkept;
+    end if;
+end
+$$;
+
+CREATE FUNCTION outrider.upkeep_segments(p_dry boolean DEFAULT false) RETURNS SETOF outrider.upkept
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '200ms'
+    AS $$
+declare
+    most     constant bigint := 64 * 1024 * 1024;
+    size     bigint := "outrider".setting_value('segments.size');
+    wanted   bigint := "outrider".setting_value('segments.ahead');
+    drawn    bigint;
+    ahead    bigint;
+    tail     "outrider".segment;
+    this     "outrider".segment;
+    starts   bigint;
+    made     text[];
+    told     "outrider".upkept;
+begin
+    if not "outrider".upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
+        return;
+    end if;
+    perform "outrider".note_segments();
+    drawn := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
+    select * into tail from "outrider".segment as s where s.detached_at is null and s.last_seq is null;
+    ahead := (select count(*) from "outrider".segment as s
+              where s.detached_at is null and s.last_seq is not null and s.first_seq > drawn);
+
+    if ahead * 2 < wanted or tail.name is null then
+        if tail.name is not null and drawn >= tail.first_seq
+           and pg_relation_size(format('"outrider".%I', tail.name)) > most then
+            told := ('kept', tail.name, 0, 'the last segment is written to and too large to be ended without holding up publishers');
+        elsif p_dry then
+            told := ('make', tail.name, wanted - ahead, null);
+        else
+            begin
+                if tail.name is null then
+                    starts := coalesce((select max(s.last_seq) + 1 from "outrider".segment as s), 0);
+                elsif drawn < tail.first_seq then
+                    starts := tail.first_seq;
+                    made := array(select "outrider".make_segment(starts + n * size) from generate_series(0, wanted - ahead - 1) as n);
+                end if;
+                lock table only "outrider".outbox in access exclusive mode;
+                if made is not null and coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0) >= starts then
+                    raise lock_not_available using message = 'the log has just reached its last segment';
+                end if;
+                if tail.name is not null then
+                    execute format('alter table "outrider".outbox detach partition "outrider".%I', tail.name);
+                end if;
+                if made is null and tail.name is not null then
+                    starts := pg_sequence_last_value('"outrider".outbox_seq'::regclass) + 1;
+                    execute format('alter table "outrider".%I rename to %I', tail.name, 'outbox_from_' || tail.first_seq);
+                    update "outrider".segment as s set name = 'outbox_from_' || tail.first_seq, closed_at = clock_timestamp()
+                    where s.name = tail.name;
+                    perform "outrider".attach_part('outbox_from_' || tail.first_seq, tail.first_seq, starts - 1);
+                end if;
+                if made is null then
+                    made := array(select "outrider".make_segment(starts + n * size) from generate_series(0, wanted - 1) as n);
+                    execute format('alter table "outrider".%I rename to outbox_tail',
+                                   "outrider".make_segment(starts + wanted * size));
+                    tail.name := 'outbox_tail';
+                end if;
+                perform "outrider".attach_part(made[n + 1], starts + n * size, starts + (n + 1) * size - 1)
+                from generate_series(0, cardinality(made) - 1) as n;
+                perform "outrider".attach_part(tail.name, starts + cardinality(made) * size, null);
+                told := ('made', tail.name, cardinality(made), format('%s to %s', starts, starts + cardinality(made) * size - 1));
+            exception when lock_not_available or deadlock_detected then
+                told := ('busy', tail.name, 0, "outrider".log_holders());
+            end;
+        end if;
+        return next told;
+    end if;
+
+    select * into this from "outrider".segment as s
+    where s.detached_at is null and greatest(s.first_seq, 1) <= drawn and s.last_seq > drawn
+      and s.begun_at < clock_timestamp() - make_interval(days => "outrider".setting_value('segments.days')::integer)
+      and pg_relation_size(format('"outrider".%I', s.name)) <= most;
+    if not found then
+        return;
+    end if;
+    if p_dry then
+        return next ('cut', this.name, drawn, format('begun %s', this.begun_at))::"outrider".upkept;
+        return;
+    end if;
+    begin
+        lock table only "outrider".outbox in access exclusive mode;
+        drawn := pg_sequence_last_value('"outrider".outbox_seq'::regclass);
+        if drawn >= this.last_seq then
+            return;
+        end if;
+        execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
+        perform "outrider".attach_part(this.name, this.first_seq, drawn);
+        perform "outrider".attach_part("outrider".make_segment(drawn + 1), drawn + 1, this.last_seq);
+        update "outrider".segment as s set closed_at = clock_timestamp() where s.name = this.name;
+        told := ('cut', this.name, drawn, format('begun %s', this.begun_at));
+    exception when lock_not_available or deadlock_detected then
+        told := ('busy', this.name, 0, "outrider".log_holders());
+    end;
+    return next told;
+end
+$$;
+
+CREATE FUNCTION outrider.upkeep_traces(p_dry boolean DEFAULT false, p_limit integer DEFAULT 5000) RETURNS SETOF outrider.upkept
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'off'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+    before  timestamptz := clock_timestamp() - make_interval(days => "outrider".setting_value('retention.audit_days')::integer);
+    below   bigint := (select min(s.first_seq) from "outrider".segment as s);
+    audits  bigint[];
+    seqs    bigint[];
+begin
+    if not "outrider".upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
+        return;
+    end if;
+    audits := array(select oldest.id from (select a.id, a.at from "outrider".audit as a order by a.id limit p_limit) as oldest
+                    where oldest.at < before);
+    seqs := array(select w.seq from "outrider".withdrawal as w where w.seq < below order by w.seq limit p_limit);
+    if not p_dry then
+        delete from "outrider".audit as a where a.id = any (audits);
+        delete from "outrider".withdrawal as w where w.seq = any (seqs);
+    end if;
+    if audits <> '{}' then
+        return next ('expired', 'audit', cardinality(audits), format('before %s', date_trunc('second', before)))::"outrider".upkept;
+    end if;
+    if seqs <> '{}' then
+        return next ('expired', 'withdrawals', cardinality(seqs), format('below %s', below))::"outrider".upkept;
+    end if;
+    if greatest(cardinality(audits), cardinality(seqs)) = p_limit and not p_dry then
+        return next ('more', 'traces', 0, null)::"outrider".upkept;
+    end if;
+end
+$$;
+
 CREATE FUNCTION outrider.uuid7() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4240,7 +4883,8 @@ CREATE TABLE outrider.event_handled (
     content_class text NOT NULL,
     result jsonb,
     failure_history jsonb
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.02', autovacuum_vacuum_scale_factor='0.02', autovacuum_freeze_min_age='0');
 
 COMMENT ON COLUMN outrider.event_handled.handler_name IS 'the subscription';
 
@@ -4499,7 +5143,8 @@ CREATE TABLE outrider.outbox_s0 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s1 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4534,7 +5179,8 @@ CREATE TABLE outrider.outbox_s1 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s10 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4569,7 +5215,8 @@ CREATE TABLE outrider.outbox_s10 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s11 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4604,7 +5251,8 @@ CREATE TABLE outrider.outbox_s11 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s12 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4639,7 +5287,8 @@ CREATE TABLE outrider.outbox_s12 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s13 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4674,7 +5323,8 @@ CREATE TABLE outrider.outbox_s13 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s14 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4709,7 +5359,8 @@ CREATE TABLE outrider.outbox_s14 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s15 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4744,7 +5395,8 @@ CREATE TABLE outrider.outbox_s15 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s2 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4779,7 +5431,8 @@ CREATE TABLE outrider.outbox_s2 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s3 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4814,7 +5467,8 @@ CREATE TABLE outrider.outbox_s3 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s4 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4849,7 +5503,8 @@ CREATE TABLE outrider.outbox_s4 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s5 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4884,7 +5539,8 @@ CREATE TABLE outrider.outbox_s5 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s6 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4919,7 +5575,8 @@ CREATE TABLE outrider.outbox_s6 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s7 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4954,7 +5611,8 @@ CREATE TABLE outrider.outbox_s7 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s8 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -4989,7 +5647,8 @@ CREATE TABLE outrider.outbox_s8 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.outbox_s9 (
     tx xid8 DEFAULT pg_current_xact_id() CONSTRAINT outbox_tx_not_null NOT NULL,
@@ -5024,7 +5683,8 @@ CREATE TABLE outrider.outbox_s9 (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 ALTER TABLE outrider.outbox ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME outrider.outbox_seq
@@ -5068,7 +5728,8 @@ CREATE TABLE outrider.outbox_tail (
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
+)
+WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
 CREATE TABLE outrider.rollup_log (
     id bigint NOT NULL,
@@ -5167,7 +5828,7 @@ CREATE TABLE outrider.stream (
     CONSTRAINT stream_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255))),
     CONSTRAINT stream_position_check CHECK (((octet_length("position") >= 1) AND (octet_length("position") <= 255)))
 )
-WITH (fillfactor='50');
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
 
 COMMENT ON COLUMN outrider.stream."position" IS 'as the broker counts: everything up to here is written, or read, and committed here';
 
@@ -5217,6 +5878,21 @@ CREATE TABLE outrider.stream_replayed (
     failure_history jsonb NOT NULL
 );
 
+CREATE TABLE outrider.upkeep (
+    task text NOT NULL,
+    ran_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    page bigint DEFAULT 0 NOT NULL,
+    oldest timestamp with time zone,
+    next_at timestamp with time zone
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='200');
+
+COMMENT ON COLUMN outrider.upkeep.page IS 'of a task that walks over a table: where it goes on';
+
+COMMENT ON COLUMN outrider.upkeep.oldest IS 'the oldest row that it has met and left, in this round';
+
+COMMENT ON COLUMN outrider.upkeep.next_at IS 'there is nothing to do for it before';
+
 CREATE TABLE outrider.worker (
     id uuid NOT NULL,
     host text NOT NULL,
@@ -5231,7 +5907,8 @@ CREATE TABLE outrider.worker (
     unable text[] DEFAULT '{}'::text[] NOT NULL,
     schema_version integer,
     queues text[]
-);
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 
 COMMENT ON COLUMN outrider.worker.unable IS 'subscriptions that want event types which its code does not know';
 
@@ -5357,6 +6034,9 @@ ALTER TABLE ONLY outrider.rollup
 ALTER TABLE ONLY outrider.schedule
     ADD CONSTRAINT schedule_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY outrider.segment
+    ADD CONSTRAINT segment_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY outrider.setting
     ADD CONSTRAINT setting_pkey PRIMARY KEY (name);
 
@@ -5378,6 +6058,9 @@ ALTER TABLE ONLY outrider.stream_replayed
 ALTER TABLE ONLY outrider.subscription
     ADD CONSTRAINT subscription_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY outrider.upkeep
+    ADD CONSTRAINT upkeep_pkey PRIMARY KEY (task);
+
 ALTER TABLE ONLY outrider.withdrawal
     ADD CONSTRAINT withdrawal_pkey PRIMARY KEY (seq);
 
@@ -5387,6 +6070,8 @@ ALTER TABLE ONLY outrider.worker
 CREATE INDEX audit_of_event ON outrider.audit USING btree (event_id) WHERE (event_id IS NOT NULL);
 
 CREATE UNIQUE INDEX cursor_id ON outrider.cursor USING btree (id);
+
+CREATE INDEX delivery_dead_since ON outrider.delivery USING btree (COALESCE(buried_at, created_at)) WHERE (status = ANY (ARRAY['failed'::text, 'discarded'::text]));
 
 CREATE INDEX delivery_due ON outrider.delivery USING btree (subscription, generation, partition, run_at) WHERE ((status = 'pending'::text) AND head AND reached);
 
@@ -5602,6 +6287,8 @@ CREATE TRIGGER make_counter AFTER INSERT OR DELETE ON outrider.cursor FOR EACH R
 
 CREATE TRIGGER poke AFTER INSERT ON outrider.outbox REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT EXECUTE FUNCTION outrider.poke();
 
+CREATE CONSTRAINT TRIGGER refuse_retention AFTER INSERT OR DELETE OR UPDATE ON outrider.setting DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION outrider.refuse_retention();
+
 CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cursor DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((old.takes IS DISTINCT FROM new.takes)) EXECUTE FUNCTION outrider.refuse_unsettled();
 
 ALTER TABLE ONLY outrider.cursor
@@ -5627,6 +6314,10 @@ ALTER TABLE ONLY outrider.stream
 
 REVOKE ALL ON FUNCTION outrider.admit(p_subscription text, p_key text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.attach_part(p_name text, p_first bigint, p_last bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.attach_segment(p_name text, p_days integer, p_by text, p_reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.cancel(p_job_id uuid, p_by text, p_reason text, p_subscription text) FROM PUBLIC;
@@ -5638,6 +6329,8 @@ REVOKE ALL ON FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p
 REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.dead_letters(p_subscription text, p_event_type text, p_error_code text, p_fingerprint text, p_since timestamp with time zone, p_until timestamp with time zone, p_workspace_id text, p_generation bigint, p_after bigint, p_limit bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.debts(p_segment outrider.segment) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.discard(p_deliveries bigint[], p_by text, p_reason text) FROM PUBLIC;
 
@@ -5663,13 +6356,23 @@ REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_hori
 
 REVOKE ALL ON FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.log_holders() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.make_segment(p_first bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text, p_subscription text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.note_segments() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text, p_force boolean, p_payload jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.overdue_rollups() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint, p_worker text) FROM PUBLIC;
 
@@ -5682,6 +6385,8 @@ REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_generation bigint
 REVOKE ALL ON FUNCTION outrider.publish(event_type text, payload jsonb, key text, idempotency_key text, event_version integer, source text, target text, content_class text, channel_class text, workspace_id text, aggregate_kind text, entity_version bigint, occurred_at timestamp with time zone, trace_context jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.reap(p_names text[], p_worker uuid, p_limit integer, p_begun bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.refuse_retention() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
@@ -5749,6 +6454,8 @@ REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_sc
 
 REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.setting_value(p_name text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) FROM PUBLIC;
@@ -5756,6 +6463,22 @@ REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_t
 REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_armed bigint, p_excused integer, p_worker text, p_careful boolean, p_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.upkeep_begin(p_every interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.upkeep_dead_letters(p_dry boolean, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.upkeep_lock() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.upkeep_log(p_dry boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.upkeep_reap(p_dry boolean, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.upkeep_receipts(p_dry boolean, p_pages integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.upkeep_segments(p_dry boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.upkeep_traces(p_dry boolean, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
 

@@ -24,6 +24,11 @@ from outrider.testing.cases import Placed
 KNOWN = migrate.known()
 NEWEST = KNOWN[-1].version
 
+DEFINERS = {
+    "open_generation", "fold_generation", "rollup_tick", "rollup_retry", "overdue_rollups", "attach_segment", "upkeep_begin",
+    "upkeep_segments", "upkeep_log", "upkeep_receipts", "upkeep_dead_letters", "upkeep_traces", "upkeep_reap",
+}  # fmt: skip
+
 
 @asynccontextmanager
 async def connected(dsn: str, **options: Any) -> AsyncIterator[AsyncConnection[Any]]:
@@ -163,9 +168,7 @@ async def test_functions_belong_to_nobody_else_and_look_nowhere_else(database: s
     for name, config, public, definer in functions:
         assert "search_path=pg_catalog, pg_temp" in (config or []), f"{name} has no pinned search_path"
         assert not public, f"{name} may be called by anyone"
-        assert definer == (name in {"open_generation", "fold_generation", "rollup_tick", "rollup_retry"}), (
-            f"{name} runs with its owner's rights"
-        )
+        assert definer == (name in DEFINERS), f"{name} runs with its owner's rights"
 
 
 async def test_tables_are_not_for_everyone(database: str) -> None:

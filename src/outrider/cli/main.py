@@ -25,6 +25,7 @@ from outrider.cli import (
     status,
     subscription,
     uninstall,
+    upkeep,
     worker,
 )
 from outrider.cli.words import one_line, safe
@@ -90,6 +91,7 @@ cli.add_typer(rollup.commands, name="rollup")
 cli.add_typer(generations.commands, name="generations")
 cli.add_typer(contracts.commands, name="contracts")
 cli.add_typer(dlq.commands, name="dlq")
+cli.add_typer(upkeep.commands, name="upkeep")
 
 
 def show_version(wanted: bool) -> None:
@@ -122,6 +124,7 @@ def outrider(
     See and move generations:        [bold]outrider generations[/]
     See and replay dead letters:     [bold]outrider dlq[/]
     Keep events readable:            [bold]outrider contracts[/]
+    Keep the log from growing:       [bold]outrider upkeep[/]
     Take it out of a database:       [bold]outrider uninstall[/]
 
     The database: --dsn, else the app's, else OUTRIDER_DSN, else the file that

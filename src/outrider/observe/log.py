@@ -48,6 +48,7 @@ from outrider.signals import (
     Taken,
     Trimmed,
     Troubled,
+    Upkept,
     Woken,
     WorkerDown,
     WorkerUp,
@@ -174,6 +175,9 @@ def write_line(signal: Signal) -> None:
                 error=message,
                 severity="page" if failed or set_aside else None,
             )
+        case Upkept(action, subject, number, detail):
+            say = _lines.warning if action == "kept" else _lines.debug if action == "busy" else _lines.info
+            say("upkept", action=action, subject=subject, number=number, detail=detail)
         case ListenerUp():
             _lines.info("listener_up")
         case ListenerDown(reason):

@@ -37,6 +37,7 @@ from outrider.signals import (
     Signal,
     Signals,
     Troubled,
+    Upkept,
     Woken,
 )
 
@@ -122,6 +123,8 @@ class Measuring:
                 to.add(of.rolled_up, pieces, rollup, "single")
                 if failed or set_aside:
                     to.add(of.rollup_errors, 1, rollup)
+            case Upkept(action, _, _, _):
+                to.add(of.upkept, 1, action)
             case Relayed() | Rejection() | Ingested() | EntryRefused() | BrokerDown() | BrokerUp():
                 self._hear_streams(signal)
             case _:

@@ -103,6 +103,12 @@ rolled_up = Metric(
 rollup_errors = Metric(
     "outrider_rollup_errors", "counter", ("rollup",), "Ticks that failed or set rows aside. Severity: page."
 )
+upkept = Metric(
+    "outrider_upkept",
+    "counter",
+    ("action",),
+    "What upkeep did here: made, cut, detached, dropped, expired, reaped, ticked; or could not: kept, busy.",
+)
 # What the database says, looked at every few seconds
 database_up = Metric(
     "outrider_database_up", "gauge", (), "1 when the database answered this process last, 0 when it did not."

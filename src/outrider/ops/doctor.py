@@ -45,6 +45,7 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
         ("latency", lambda: _judged(examine.settled(conn, schema), judge.judge_settled)),
         ("dead_tuples", lambda: _judged(examine.tuples(conn, schema), judge.judge_tuples)),
         ("segments", lambda: _segments(conn, schema)),
+        ("upkeep", lambda: _upkeep(conn, schema)),
         ("rollups", lambda: _rollups(conn, schema)),
         ("pg_cron", lambda: _judged(examine.cron(conn, schema), judge.judge_cron)),
         ("privileges", lambda: _judged(examine.rights(conn, schema), judge.judge_rights)),
@@ -141,8 +142,12 @@ async def _holders(conn: AsyncSession, schema: str) -> list[Finding]:
 
 
 async def _segments(conn: AsyncSession, schema: str) -> list[Finding]:
-    segments, server = await examine.segments(conn, schema), await examine.server(conn, schema)
-    return list(judge.judge_segments(segments, server.now))
+    return list(judge.judge_segments(await examine.segments(conn, schema)))
+
+
+async def _upkeep(conn: AsyncSession, schema: str) -> list[Finding]:
+    keeping, server = await examine.upkeep(conn, schema), await examine.server(conn, schema)
+    return list(judge.judge_upkeep(keeping, server.now))
 
 
 async def _rollups(conn: AsyncSession, schema: str) -> list[Finding]:

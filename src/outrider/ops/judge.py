@@ -12,6 +12,7 @@ from outrider.postgres.examine import (
     Cron,
     Failing,
     Holder,
+    Keeping,
     Overdue,
     Right,
     Segments,
@@ -29,7 +30,8 @@ DEAD, DEAD_SHARE = 10_000, 0.2
 AHEAD = 2
 QUEUE, QUEUE_FULL = 0.25, 0.5
 CLOCK = 1.0
-KEPT = timedelta(days=45)
+UNKEPT = timedelta(hours=1)
+"""Without upkeep."""
 MANY, TOO_MANY = 5_000_000, 20_000_000
 ENDLESS = 1_000_000
 """Numbers in the last segment, after which it is late to end it: what is in it is read once."""
@@ -159,7 +161,7 @@ def judge_tuples(tables: Sequence[Tuples]) -> Iterator[Finding]:
         yield ok("dead_tuples", f"at most {max((each.dead for each in tables), default=0):,} in a table")
 
 
-def judge_segments(segments: Segments, now: datetime) -> Iterator[Finding]:
+def judge_segments(segments: Segments) -> Iterator[Finding]:
     if not segments.segments:
         yield critical(
             "segments",
@@ -172,32 +174,52 @@ def judge_segments(segments: Segments, now: datetime) -> Iterator[Finding]:
             "segments",
             f"events go into the last segment, which has no end: {counted(segments.in_last, 'event', MOST)} "
             f"{'is' if segments.in_last == 1 else 'are'} in it, from {segments.last_begins:,} on",
-            "end it and make segments after it (docs/runbook.md): until then old events cannot be removed from it",
+            "outrider upkeep ends it and makes segments after it, unless it is large: then see docs/runbook.md",
         )
     elif segments.ahead < AHEAD:
         yield warning(
             "segments",
             f"{counted(segments.ahead, 'segment')} ahead",
-            "make more before they are needed (docs/runbook.md)",
+            "outrider upkeep makes more; if it cannot, it says why (docs/runbook.md)",
         )
     else:
         yield ok("segments", f"{segments.ahead} segments ahead")
     numbers = segments.numbers or 0
     told = f"about {counted(numbers, 'event')} in the log"
     if numbers > TOO_MANY:
-        yield warning("growth", told, "relay to a broker (docs/relay.md), and remove old segments")
+        yield warning(
+            "growth", told, "relay to a broker (docs/relay.md), or keep the log for less time (docs/upkeep.md)"
+        )
     elif numbers > MANY:
-        yield note("growth", told, "see that segments are ahead, and remove old ones")
+        yield note("growth", told, "nothing, if it is meant; else keep the log for less time (docs/upkeep.md)")
     else:
         yield ok("growth", told)
-    if segments.oldest_at is not None and now - segments.oldest_at > KEPT:
-        yield note(
-            "retention",
-            f"the oldest event is {(now - segments.oldest_at).days} days old",
-            "nothing removes old events by itself: drop segments that every cursor has passed, or keep them on purpose",
+
+
+def judge_upkeep(keeping: Keeping, now: datetime) -> Iterator[Finding]:
+    since = keeping.ran_at or keeping.there_since
+    if now - since > UNKEPT:
+        told = "has not run for" if keeping.ran_at else "has never run, for"
+        yield warning(
+            "upkeep",
+            f"it {told} {_span(now - since)}",
+            "start a worker without OUTRIDER_UPKEEP=off, or run outrider upkeep from cron; a worker that may not says so in "
+            "its log (troubled)",
         )
+    elif keeping.ran_at is None:
+        yield ok("upkeep", "it has not run yet")
     else:
-        yield ok("retention", f"no event is older than {KEPT.days} days")
+        yield ok("upkeep", f"ran {_span(now - keeping.ran_at)} ago")
+    for name, reason in list(zip(keeping.segments, keeping.reasons, strict=True))[:SHOWN]:
+        yield warning(
+            "retention",
+            f"the segment {name} is kept longer than {keeping.days} days: {reason}",
+            "let its subscriptions read on, see to its dead letters, retire what nobody serves: then it goes by itself",
+        )
+    if len(keeping.segments) > SHOWN:
+        yield warning("retention", f"and {len(keeping.segments) - SHOWN} more like these", "the same")
+    if not keeping.segments:
+        yield ok("retention", f"nothing is kept longer than {keeping.days} days because somebody needs it")
 
 
 def judge_rights(rights: Sequence[Right]) -> Iterator[Finding]:

@@ -71,7 +71,20 @@ class Segments:
     """Events in the last segment, up to MOST."""
     numbers: int | None
     """Of the log, from the oldest event that is there to the newest; None when it is empty."""
-    oldest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Of upkeep."""
+
+    ran_at: datetime | None
+    there_since: datetime
+    """The schema knows of upkeep since then."""
+    days: int
+    """So long the log is kept."""
+    segments: list[str]
+    """Those that are kept longer, and why: in the same order."""
+    reasons: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +166,11 @@ async def tuples(conn: AsyncSession, schema: str) -> list[Tuples]:
 async def segments(conn: AsyncSession, schema: str) -> Segments:
     [row] = await look(conn, "segments", schema, LIMITS)
     return Segments(*row)
+
+
+async def upkeep(conn: AsyncSession, schema: str) -> Keeping:
+    [row] = await look(conn, "upkeep", schema)
+    return Keeping(*row)
 
 
 async def overdue(conn: AsyncSession, schema: str) -> list[Overdue]:

@@ -19,6 +19,10 @@ begin
                               '/*schema*/stream_ahead, /*schema*/stream_replayed, /*schema*/stream_refused'),
                      ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_settings'),
                      ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
+                     ('take', 'execute on function /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, '
+                              '/*schema*/upkeep_receipts, /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, '
+                              '/*schema*/upkeep_reap, /*schema*/overdue_rollups'),
+                     ('take', 'select on /*schema*/segment, /*schema*/upkeep'),
                      ('take', 'insert (origin) on /*schema*/outbox'),
                      ('take', 'select on /*schema*/withdrawal'),
                      ('take', 'select, insert, update on /*schema*/schedule'),

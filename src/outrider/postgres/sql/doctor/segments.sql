@@ -1,5 +1,5 @@
 -- segments: how many segments of the log there are, and how many are empty and made ahead; where the last, unbounded one begins
--- and how many events are in it, up to %(most)s; about how many events there are, and when the oldest occurred. The newest number
+-- and how many events are in it, up to %(most)s; about how many events there are. The newest number
 -- is read from the sequence itself, which is refused to whoever may not.
 with segment as (
     select (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''?(\d+)'))[1]::bigint as first,
@@ -18,6 +18,5 @@ made as materialized (
 )
 select made.seq, made.segments, made.ahead, made.last_begins,
        (select count(*) from (select from /*schema*/outbox as o where o.seq >= made.last_begins limit %(most)s) as o) as in_last,
-       (select made.seq - o.seq + 1 from /*schema*/outbox as o order by o.seq limit 1) as numbers,
-       (select o.occurred_at from /*schema*/outbox as o order by o.seq limit 1) as oldest_at
+       (select made.seq - o.seq + 1 from /*schema*/outbox as o order by o.seq limit 1) as numbers
 from made

@@ -9,6 +9,7 @@ relation as (
     from pg_class as c, place
     where c.relnamespace = place.oid and not c.relispartition
       and (c.relkind <> 'S' and c.relname = any (%(tables)s)
+           or c.relkind = 'r' and c.relname ~ '^outbox_' and obj_description(c.oid, 'pg_class') = 'a detached segment of the log'
            or c.relkind = 'S' and c.relname ~ %(sequences)s)
 ),
 routine as (

@@ -2,8 +2,8 @@
 -- trigger, a default, a publication). stranger: lies in our schema. mention: a function whose text names our schema; Postgres
 -- knows nothing of that, so it is said and does not count. Reads the catalogue, and which rollups there are: their functions
 -- are spoken of elsewhere.
--- Ours is what the migrations name, and its parts: partitions, indexes, constraints, defaults, policies, statistics, row
--- types, identity sequences; they have no life of their own.
+-- Ours is what the migrations name, segments that upkeep has detached, and their parts: partitions, indexes, constraints,
+-- defaults, policies, statistics, row types, identity sequences; they have no life of their own.
 with recursive place as (
     select n.oid from pg_namespace as n where n.nspname = %(schema)s
 ),
@@ -11,7 +11,9 @@ ours (classid, objid) as (
     select named.classid, named.objid from (
         select 'pg_class'::regclass::oid as classid, c.oid as objid from pg_class as c, place
         where c.relnamespace = place.oid
-          and (c.relkind <> 'S' and c.relname = any (%(tables)s) or c.relkind = 'S' and c.relname ~ %(sequences)s)
+          and (c.relkind <> 'S' and c.relname = any (%(tables)s)
+               or c.relkind = 'r' and c.relname ~ '^outbox_' and obj_description(c.oid, 'pg_class') = 'a detached segment of the log'
+               or c.relkind = 'S' and c.relname ~ %(sequences)s)
         union all
         select 'pg_proc'::regclass, p.oid from pg_proc as p, place
         where p.pronamespace = place.oid and p.proname = any (%(functions)s)

@@ -7,7 +7,9 @@ owned as (
     select 'schema' as kind, %(schema)s as name, place.nspowner as owner from place where %(whole)s
     union all
     select 'table', c.relname, c.relowner from pg_class as c, place
-    where c.relnamespace = place.oid and c.relname = any (%(tables)s)
+    where c.relnamespace = place.oid 
+      and (c.relname = any (%(tables)s)
+           or c.relkind = 'r' and c.relname ~ '^outbox_' and obj_description(c.oid, 'pg_class') = 'a detached segment of the log')
     union all
     select 'function', p.proname, p.proowner from pg_proc as p, place
     where p.pronamespace = place.oid and p.proname = any (%(functions)s)

@@ -1,0 +1,41 @@
+-- attach_segment: a segment that was detached is part of the log again, for p_days at least: to look something up, or to replay.
+-- Nobody reads it anew: every cursor is past it, and the receipts of its events are still there. Audited.
+-- Locks:  the log, SHARE UPDATE EXCLUSIVE: nobody waits for it. Reads the segment once.
+create or replace function /*schema*/attach_segment(
+    p_name text, p_days integer default 7, p_by text default null, p_reason text default null
+) returns setof /*schema*/upkept
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set lock_timeout = '5s'
+as $$
+declare
+    this    /*schema*/segment;
+    foreign_events boolean;
+begin
+    if (p_days between 1 and 3650) is not true then
+        raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
+    end if;
+    perform pg_advisory_xact_lock(hashtextextended('/*schema*/upkeep', 0));
+    perform /*schema*/note_segments();
+    select s.* into this from /*schema*/segment as s where s.name = p_name for update;
+    if this.detached_at is null then
+        raise 'there is no detached segment %', quote_nullable(p_name)
+            using errcode = 'OR009', hint = 'outrider upkeep segments shows which there are.';
+    end if;
+    -- A cursor could take them for late events of a transaction of ours with the same id.
+    execute format('select exists (select from /*schema*/%I as o where o.tx >= pg_snapshot_xmin(pg_current_snapshot()))', p_name)
+    into foreign_events;
+    if foreign_events then
+        raise 'the segment % holds events of another cluster, whose transactions this one has not reached', quote_nullable(p_name)
+            using errcode = 'OR009', hint = 'It can be read as the table that it is.';
+    end if;
+    perform /*schema*/attach_part(this.name, this.first_seq, this.last_seq);
+    update /*schema*/segment as s set wanted_until = clock_timestamp() + make_interval(days => p_days), kept = null
+    where s.name = p_name;
+    insert into /*schema*/audit (by, action, details)
+    values (coalesce(p_by, session_user), 'attach_segment', jsonb_strip_nulls(
+        to_jsonb(this) || jsonb_build_object('reason', p_reason, 'days', p_days)));
+    return next ('attached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq))::/*schema*/upkept;
+end
+$$;

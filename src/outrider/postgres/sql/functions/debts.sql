@@ -1,0 +1,51 @@
+-- debts: why a segment cannot go yet, one reason per row; none when nobody needs it.
+-- Exact while the log is locked; before that, a good guess that disturbs nobody.
+-- Reads:  cursors and the marks of relays, each with a few probes of the log; delivery by (subscription, seq); the table of
+--         locks.
+create or replace function /*schema*/debts(p_segment /*schema*/segment) returns setof text
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set enable_seqscan = off
+    set jit = off
+as $$
+begin
+    return query
+    select format('a transaction that has published into it is open (%s)',
+                  coalesce('process ' || l.pid, 'prepared'))
+    from pg_locks as l
+    where l.relation = format('/*schema*/%I', p_segment.name)::regclass and l.mode = 'RowExclusiveLock' and l.granted
+      and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+      and l.pid is distinct from pg_backend_pid();
+    return query
+    select format('%s%s has not read it', c.subscription, case when c.generation <> 0 then ' (generation ' || c.generation || ')' end)
+    from /*schema*/cursor as c where /*schema*/owes(c, p_segment.first_seq, p_segment.last_seq)
+    group by c.subscription, c.generation order by c.subscription, c.generation;
+    return query
+    select format('the relay %s may go back to its mark of %s', m.subscription, date_trunc('second', min(m.at)))
+    from /*schema*/stream_mark as m
+    where /*schema*/owes(jsonb_populate_record(null::/*schema*/cursor, m.cursor), p_segment.first_seq, p_segment.last_seq)
+    group by m.subscription order by m.subscription;
+    return query
+    select distinct format('the relay %s may have to send a dead letter of it again', r.subscription)
+    from /*schema*/stream_replayed as r where r.seq between p_segment.first_seq and p_segment.last_seq;
+    return query
+    with recursive named as (
+        (select d.subscription from /*schema*/delivery as d where d.seq is not null order by d.subscription limit 1)
+        union all
+        select (select d.subscription from /*schema*/delivery as d
+                where d.seq is not null and d.subscription > named.subscription order by d.subscription limit 1)
+        from named where named.subscription is not null
+    )
+    select format('%s has %s of it', named.subscription, concat_ws(' and ',
+                  case when found.dead > 0 then found.dead || ' dead letters' end,
+                  case when found.owed > 0 then found.owed || ' events that wait' end))
+    from named cross join lateral (
+        select count(*) filter (where d.status in ('failed', 'discarded')) as dead,
+               count(*) filter (where d.status not in ('failed', 'discarded')) as owed
+        from (select d.status from /*schema*/delivery as d
+              where d.subscription = named.subscription and d.seq between p_segment.first_seq and p_segment.last_seq
+              limit 10000) as d) as found
+    where found.dead + found.owed > 0;
+end
+$$;

@@ -1,0 +1,17 @@
+-- make_segment: an empty segment, not yet attached; its name is back. Written once, then only read: its rows are frozen soon.
+-- Without `including identity`: numbers are drawn by the log as a whole.
+create or replace function /*schema*/make_segment(p_first bigint) returns text
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    made text := 'outbox_from_' || p_first;
+begin
+    execute format(
+        'create table /*schema*/%I (like /*schema*/outbox including defaults including constraints including generated '
+        'including indexes including statistics including storage including compression) '
+        'with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_insert_threshold = 10000, '
+        'autovacuum_freeze_min_age = 0)', made);
+    return made;
+end
+$$;

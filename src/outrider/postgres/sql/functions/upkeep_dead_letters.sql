@@ -1,0 +1,45 @@
+-- upkeep_dead_letters: dead letters, discarded ones too, that were buried more than retention.dead_letter_days ago go. At most
+-- p_limit; `more` means, call again. Audited as numbers, one row per subscription.
+-- One that its cursor has not come past stays: without it the event would be taken for a new one.
+-- Locks:  the rows that it deletes, SKIP LOCKED. Reads: delivery by (coalesce(buried_at, created_at)), only dead letters.
+create or replace function /*schema*/upkeep_dead_letters(p_dry boolean default false, p_limit integer default 1000)
+    returns setof /*schema*/upkept
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set lock_timeout = '200ms'
+    set enable_seqscan = off
+    set jit = off
+as $$
+declare
+    before timestamptz := clock_timestamp()
+                          - make_interval(days => /*schema*/setting_value('retention.dead_letter_days')::integer);
+    gone   bigint[];
+begin
+    if not /*schema*/upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
+        return;
+    end if;
+    gone := array(select d.id from /*schema*/delivery as d
+                  where d.status in ('failed', 'discarded') and coalesce(d.buried_at, d.created_at) < before
+                    and (d.seq is null or d.reached)
+                  order by coalesce(d.buried_at, d.created_at) limit p_limit for update skip locked);
+    if gone = '{}' then
+        return;
+    end if;
+    return query
+    select 'expired', 'dead letters of ' || d.subscription, count(*), format('buried before %s', date_trunc('second', before))
+    from /*schema*/delivery as d where d.id = any (gone) group by d.subscription order by d.subscription;
+    if p_dry then
+        return;
+    end if;
+    insert into /*schema*/audit (by, action, subscription, details)
+    select 'upkeep', 'expire_dead_letters', d.subscription, jsonb_build_object(
+        'dead_letters', count(*), 'buried_before', before, 'codes', jsonb_agg(distinct d.last_error_code))
+    from /*schema*/delivery as d where d.id = any (gone) group by d.subscription;
+    delete from /*schema*/delivery as d where d.id = any (gone);
+    if cardinality(gone) = p_limit then
+        return next ('more', 'dead letters', 0, null)::/*schema*/upkept;
+    end if;
+end
+$$;

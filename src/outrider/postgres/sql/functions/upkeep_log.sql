@@ -1,0 +1,86 @@
+-- upkeep_log: segments whose events are all older than retention.log_days leave the log, if nobody needs them; those that
+-- left it retention.log_grace_days ago are dropped. One segment leaves per call: `detached` means, call again.
+--
+-- The age is that of the newest event by the database's own account: a segment is closed when all its numbers are drawn.
+-- What events say of themselves (occurred_at) does not count: imports lie.
+-- Locks:  first the log and the segment, ACCESS EXCLUSIVE, then it looks, then it detaches: nobody has an open transaction then
+--         that has published, a prepared one neither, so what could still be committed is committed, and seen. Whoever
+--         publishes or takes waits no longer than upkeep.lock_timeout_ms behind it.
+create or replace function /*schema*/upkeep_log(p_dry boolean default false) returns setof /*schema*/upkept
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set lock_timeout = '200ms'
+as $$
+declare
+    days    integer := /*schema*/setting_value('retention.log_days');
+    grace   integer := /*schema*/setting_value('retention.log_grace_days');
+    this    /*schema*/segment;
+    reasons text;
+    told    /*schema*/upkept;
+begin
+    if not /*schema*/upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
+        return;
+    end if;
+    perform /*schema*/note_segments();
+
+    for this in select s.* from /*schema*/segment as s
+                where s.detached_at < clock_timestamp() - make_interval(days => grace) order by s.first_seq loop
+        told := ('dropped', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq));
+        if not p_dry then
+            begin
+                execute format('drop table /*schema*/%I', this.name);
+                delete from /*schema*/segment as s where s.name = this.name;
+                insert into /*schema*/audit (by, action, details)
+                values ('upkeep', 'drop_segment', to_jsonb(this));
+            exception
+                when lock_not_available or deadlock_detected then
+                    told := ('busy', this.name, 0, 'somebody reads it');
+                when dependent_objects_still_exist then
+                    told := ('kept', this.name, 0, sqlerrm);
+                    update /*schema*/segment as s set kept = sqlerrm where s.name = this.name;
+            end;
+        end if;
+        return next told;
+    end loop;
+
+    for this in select s.* from /*schema*/segment as s
+                where s.detached_at is null and s.closed_at < clock_timestamp() - make_interval(days => days)
+                  and coalesce(s.wanted_until, '-infinity') < clock_timestamp()
+                order by s.first_seq loop
+        reasons := (select string_agg(why, '; ') from (select why from /*schema*/debts(this) as why limit 20) as first);
+        if reasons is null then
+            told := ('detached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq));
+            if not p_dry then
+                begin
+                    lock table only /*schema*/outbox in access exclusive mode;
+                    execute format('lock table only /*schema*/%I in access exclusive mode', this.name);
+                    reasons := (select string_agg(why, '; ') from (select why from /*schema*/debts(this) as why limit 20) as first);
+                    if reasons is null then
+                        execute format('alter table /*schema*/outbox detach partition /*schema*/%I', this.name);
+                        execute format('comment on table /*schema*/%I is ''a detached segment of the log''', this.name);
+                        update /*schema*/segment as s set detached_at = clock_timestamp(), wanted_until = null, kept = null
+                        where s.name = this.name;
+                        insert into /*schema*/audit (by, action, details)
+                        values ('upkeep', 'detach_segment', to_jsonb(this));
+                        return next told;
+                        return;
+                    end if;
+                exception when lock_not_available or deadlock_detected then
+                    return next ('busy', this.name, 0, /*schema*/log_holders())::/*schema*/upkept;
+                    return;
+                end;
+            end if;
+        end if;
+        if reasons is not null then
+            told := ('kept', this.name, 0, reasons);
+            update /*schema*/segment as s set kept = reasons where s.name = this.name and s.kept is distinct from reasons;
+        end if;
+        return next told;
+    end loop;
+    update /*schema*/segment as s set kept = null
+    where s.kept is not null and s.detached_at is null
+      and s.closed_at >= clock_timestamp() - make_interval(days => days);
+end
+$$;

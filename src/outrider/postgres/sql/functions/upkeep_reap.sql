@@ -1,0 +1,36 @@
+-- upkeep_reap: jobs whose lease ran out a minute ago, and whom nobody has given to others: no worker claims their type any more.
+-- At most p_limit. See reap.
+create or replace function /*schema*/upkeep_reap(p_dry boolean default false, p_limit integer default 500)
+    returns setof /*schema*/upkept
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set lock_timeout = '200ms'
+as $$
+declare
+    before timestamptz := clock_timestamp() - interval '1 minute';
+    names  text[];
+    jobs   bigint;
+begin
+    if not /*schema*/upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
+        return;
+    end if;
+    select array_agg(distinct d.subscription order by d.subscription), count(*) into names, jobs
+    from /*schema*/delivery as d where d.status = 'in_flight' and d.lease_expires_at < before;
+    if names is null then
+        return;
+    end if;
+    if not p_dry then
+        begin
+            jobs := /*schema*/reap(names, null, p_limit);
+        exception when lock_not_available or deadlock_detected then
+            return next ('busy', 'jobs', 0, 'the limits of ' || array_to_string(names, ', ') || ' are held')::/*schema*/upkept;
+            return;
+        end;
+    end if;
+    if jobs > 0 then
+        return next ('reaped', array_to_string(names, ', '), jobs, null)::/*schema*/upkept;
+    end if;
+end
+$$;

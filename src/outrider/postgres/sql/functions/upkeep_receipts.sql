@@ -1,0 +1,65 @@
+-- upkeep_receipts: receipts that are older than retention.receipt_days + retention.receipt_grace_days, and whose events are in
+-- no segment that is left, attached or detached, go. One step: some pages of the table; `more` means, call again.
+--
+-- No index serves this, which every receipt would have to pay for: it walks over the table by its pages, and when it has been
+-- round it rests until the oldest receipt that it met is due, an hour at least.
+-- Locks:  the receipts that it deletes. Whoever writes the same receipt anew waits for the end of the transaction.
+create or replace function /*schema*/upkeep_receipts(p_dry boolean default false, p_pages integer default 100)
+    returns setof /*schema*/upkept
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+    set row_security = off
+    set lock_timeout = '200ms'
+    set jit = off
+as $$
+declare
+    kept   interval := make_interval(days => (/*schema*/setting_value('retention.receipt_days')
+                                              + /*schema*/setting_value('retention.receipt_grace_days'))::integer);
+    before timestamptz := clock_timestamp() - kept;
+    below  bigint;
+    place  /*schema*/upkeep;
+    pages  bigint := pg_relation_size('/*schema*/event_handled') / current_setting('block_size')::bigint;
+    gone   bigint;
+    left_at timestamptz;
+begin
+    if not /*schema*/upkeep_lock() then
+        return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
+        return;
+    end if;
+    insert into /*schema*/upkeep (task) values ('receipts') on conflict do nothing;
+    select u.* into place from /*schema*/upkeep as u where u.task = 'receipts' for update;
+    below := (select min(s.first_seq) from /*schema*/segment as s);
+    -- Numbers begin with 1: while the first segment is there, no receipt is below it.
+    if coalesce(below, 0) <= 1 or place.next_at > clock_timestamp() then
+        return;
+    end if;
+    if p_dry then
+        gone := (select count(*) from /*schema*/event_handled as h
+                 where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
+                   and h.handled_at < before and h.seq < below);
+    else
+        delete from /*schema*/event_handled as h
+        where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
+          and h.handled_at < before and h.seq < below;
+        get diagnostics gone = row_count;
+        left_at := (select min(h.handled_at) from /*schema*/event_handled as h
+                   where h.ctid >= format('(%s,0)', place.page)::tid
+                     and h.ctid < format('(%s,0)', place.page + p_pages)::tid);
+        if place.page + p_pages < pages then
+            update /*schema*/upkeep as u
+            set page = place.page + p_pages, oldest = least(place.oldest, left_at), next_at = null,
+                ran_at = clock_timestamp()
+            where u.task = 'receipts';
+            return next ('more', 'receipts', gone, format('page %s of %s', place.page + p_pages, pages))::/*schema*/upkept;
+            return;
+        end if;
+        update /*schema*/upkeep as u
+        set page = 0, oldest = null, ran_at = clock_timestamp(),
+            next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
+        where u.task = 'receipts';
+    end if;
+    if gone > 0 then
+        return next ('expired', 'receipts', gone, null)::/*schema*/upkept;
+    end if;
+end
+$$;

@@ -1,0 +1,92 @@
+"""The statements of upkeep. What they do is done by SQL functions of the same names, with the rights of their owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from outrider.errors import UpkeepRefused
+from outrider.postgres.fetch import fetch, in_our_words
+from outrider.postgres.log import Params
+from outrider.postgres.session import AsyncSession
+from outrider.postgres.statement import statement
+
+Step = Literal["segments", "dead_letters", "log", "receipts", "traces", "reap"]
+STEPS: tuple[Step, ...] = ("segments", "dead_letters", "log", "receipts", "traces", "reap")
+
+
+@dataclass(frozen=True, slots=True)
+class Did:
+    """What one step did, or in a dry run would do."""
+
+    action: str
+    """make, made, cut, detached, dropped, attached, expired, reaped, ticked; kept and busy: it did not; more: call again."""
+    subject: str
+    number: int
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    name: str
+    first_seq: int
+    last_seq: int | None
+    """None = it has no end."""
+    state: Literal["ahead", "written", "closed", "last", "detached"]
+    events: int
+    """About how many, by the statistics."""
+    bytes: int
+    begun_at: datetime | None
+    closed_at: datetime | None
+    detached_at: datetime | None
+    kept: str | None
+    """Why it is still there although its time is over."""
+    due_at: datetime | None
+    """When it may leave the log; of a detached one, when it is dropped."""
+
+
+async def begin(conn: AsyncSession, every: timedelta, schema: str) -> bool:
+    """False: there was a run not long ago, or somebody has begun one."""
+    [(turn,)] = await _call(conn, "upkeep_begin", schema, {"every": every})
+    return bool(turn)
+
+
+async def step(conn: AsyncSession, name: Step, schema: str, *, dry: bool = False) -> list[Did]:
+    return [Did(*row) for row in await _call(conn, f"upkeep_{name}", schema, {"dry": dry})]
+
+
+async def overdue_rollups(conn: AsyncSession, schema: str) -> list[str]:
+    return [name for (name,) in await _call(conn, "overdue_rollups", schema, {})]
+
+
+async def segments(conn: AsyncSession, schema: str) -> list[Segment]:
+    return [Segment(*row) for row in await fetch(conn, "segments", schema)]
+
+
+async def attach(
+    conn: AsyncSession, name: str, schema: str, *, days: int, by: str | None = None, reason: str | None = None
+) -> Did:
+    """A detached segment is part of the log again, for so many days."""
+    [row] = await _call(conn, "attach_segment", schema, {"name": name, "days": days, "by": by, "reason": reason})
+    return Did(*row)
+
+
+async def _call(conn: AsyncSession, name: str, schema: str, params: Params) -> list[tuple[Any, ...]]:
+    """In a transaction of its own, whatever the session's default is."""
+    try:
+        async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute("set transaction isolation level read committed")
+            with in_our_words(schema):
+                await cursor.execute(statement(name, schema), params)
+                return await cursor.fetchall()
+    except psycopg.errors.LockNotAvailable as error:
+        raise UpkeepRefused("nothing was changed: others hold what it needs: try again") from error
+    except Exception as error:
+        cause = error.__cause__
+        if isinstance(cause, psycopg.Error) and cause.sqlstate == "OR009":
+            raise UpkeepRefused(str(error)) from cause
+        raise

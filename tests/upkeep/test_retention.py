@@ -1,0 +1,234 @@
+"""Retention (fault 20): what is old leaves the log, then goes; what anybody needs stays, and it is said who needs it."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from tests.upkeep.house import House
+
+
+def reasons(house: House, name: str) -> str:
+    return str(house.value("select coalesce(kept, '') from outrider.segment where name = %s", name))
+
+
+def test_the_life_of_a_segment(house: House) -> None:
+    """Old and read by all: detached. Wanted: attached for a while. After the grace: dropped, then its receipts."""
+    house.register("a.handler", "handler")
+    house.publish(10)
+    assert house.read_all("a.handler") == 10
+    old = house.cut()
+    event = house.value("select id from outrider.outbox limit 1")
+    house.ask("select outrider.withdraw(%s, 'ann')", event)
+    house.publish(3)
+    assert house.read_all("a.handler") == 3
+    house.age(44)
+    assert house.tidy() == [], "not old enough"
+    house.age(2)
+    assert [row.action for row in house.ask("select * from outrider.upkeep_log(true)")] == ["detached"]
+    assert house.segments(f"name = '{old}'")[0].detached_at is None, "a dry run detaches nothing"
+    assert house.tidy() == [("detached", old)]
+    assert house.value("select count(*) from outrider.outbox") == 3
+    assert house.ask("select * from outrider.outbox_replay(%s)", event)[0].outcome == "not_found"
+    assert house.ask("select * from outrider.upkeep_receipts()") == [], "it can be attached again, so its receipts stay"
+
+    with pytest.raises(psycopg.Error, match="no detached segment 'outbox_s4'"):
+        house.ask("select outrider.attach_segment('outbox_s4')")
+    [back] = house.ask("select * from outrider.attach_segment(%s, 3, 'ann', 'a question')", old)
+    assert (back.action, back.detail) == ("attached", "0 to 10")
+    assert (
+        house.value("select details ->> 'reason' from outrider.audit where action = 'attach_segment'") == "a question"
+    )
+    assert house.value("select count(*) from outrider.outbox") == 13
+    assert house.read_all("a.handler") == 0, "nobody reads it again"
+    assert house.ask("select * from outrider.outbox_replay(%s)", event)[0].outcome == "skipped_handled"
+    assert house.tidy() == [], "it is wanted for three days"
+    house.age(4)
+    assert house.tidy() == [("detached", old)]
+    house.age(6)
+    assert house.tidy() == []
+    house.age(2)
+    assert house.tidy() == [("dropped", old)]
+    assert house.value("select to_regclass('outrider.' || %s) is null", old)
+    assert [row.action for row in house.ask("select action from outrider.audit where by = 'upkeep' order by id")] == [
+        "detach_segment", "detach_segment", "drop_segment"
+    ]  # fmt: skip
+    assert [(row.subject, row.number) for row in house.ask("select * from outrider.upkeep_traces()")] == [
+        ("withdrawals", 1)
+    ]
+    assert house.ask("select * from outrider.upkeep_receipts()") == [], "58 days old, and kept for 67"
+    house.age(10)
+    assert house.ask("select action, number from outrider.upkeep_receipts()") == [("expired", 10)]
+    assert house.value("select count(*) from outrider.event_handled") == 3, "those of the segment that is there stay"
+    house.age(400)
+    assert {row.subject for row in house.ask("select * from outrider.upkeep_traces()")} == {"audit"}
+    assert house.value("select count(*) from outrider.audit") == 0
+
+
+def test_what_a_cursor_has_not_read_stays(house: House) -> None:
+    house.register("a.slow")
+    house.register("a.quick")
+    house.publish(10)
+    house.read_all("a.quick")
+    old = house.cut()
+    house.age(100)
+    assert house.tidy() == [("kept", old)]
+    assert reasons(house, old) == "a.slow has not read it"
+    assert house.read_all("a.slow") == 10
+    assert house.tidy() == [("detached", old)]
+
+
+def test_what_was_committed_late_stays_until_it_is_read(house: House, database: str) -> None:
+    """The cursor is past the segment; a transaction that had not finished then leaves an event in it."""
+    house.register("a.reader")
+    with psycopg.connect(database) as slow:
+        slow.execute("insert into outrider.outbox (event_type, source, payload) values ('a.late', 'a', '{}')")
+        house.publish(10)
+        assert house.read_all("a.reader") == 10
+        # An open publisher keeps the segment from being cut and from leaving.
+        house.ask("select outrider.note_segments()")
+        house.age(60)
+        [busy] = house.ask("select * from outrider.upkeep_segments()")
+        assert (busy.action, busy.subject) == ("busy", "outbox_s0")
+        assert f"process {slow.info.backend_pid}" in busy.detail
+    old = house.cut()
+    house.age(60)
+    assert house.tidy() == [("kept", old)], "it has committed, and nobody has read it"
+    assert reasons(house, old) == "a.reader has not read it"
+    assert house.read_all("a.reader") == 1
+    assert house.tidy() == [("detached", old)]
+
+
+def test_a_prepared_publisher_is_not_lost(house: House, database: str) -> None:
+    """It commits into a segment that is long past, after upkeep has come by."""
+    house.register("a.reader")
+    with psycopg.connect(database, autocommit=True) as slow:
+        slow.execute("begin")
+        slow.execute("set local outrider.notify = off")
+        slow.execute("insert into outrider.outbox (event_type, source, payload) values ('a.late', 'a', '{}')")
+        slow.execute("prepare transaction 'upkeep_late'")
+    # The segment is past by its numbers, without having been cut.
+    house.ask("select setval('outrider.outbox_seq', 1000000)")
+    house.publish(2)
+    house.read_all("a.reader")
+    house.ask("select outrider.note_segments()")
+    house.age(100)
+    assert house.tidy() == [("kept", "outbox_s0")]
+    assert "is open (prepared)" in reasons(house, "outbox_s0")
+    # Even if it were not seen at first, the lock is not to be had.
+    house.ask(
+        """create or replace function outrider.debts(p_segment outrider.segment) returns setof text
+           language sql as 'select null where false'"""
+    )
+    assert house.tidy() == [("busy", "outbox_s0")]
+    house.ask("commit prepared 'upkeep_late'")
+    assert house.read_all("a.reader") == 1
+
+
+@pytest.mark.parametrize("status", ["pending", "failed", "discarded"])
+def test_what_is_owed_out_of_line_stays(house: House, status: str) -> None:
+    house.register("a.handler", "handler")
+    house.publish(10)
+    house.read_all("a.handler")
+    old = house.cut()
+    house.ask(
+        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+           select 'a.handler', 0, seq, id, event_type, %s, true, true, now() from outrider.outbox where seq = 7""",
+        status,
+    )
+    house.age(44)
+    assert house.ask("select * from outrider.upkeep_dead_letters()") == []
+    house.age(4)
+    house.ask("update outrider.delivery set created_at = now()")
+    assert house.tidy() == [("kept", old)]
+    told = "1 events that wait" if status == "pending" else "1 dead letters"
+    assert reasons(house, old) == f"a.handler has {told} of it"
+    house.age(46)
+    expired = house.ask("select * from outrider.upkeep_dead_letters()")
+    if status == "pending":
+        assert expired == []
+        assert house.tidy() == [("kept", old)]
+        return
+    assert [(row.action, row.subject, row.number) for row in expired] == [("expired", "dead letters of a.handler", 1)]
+    assert (
+        house.value("select details ->> 'dead_letters' from outrider.audit where action = 'expire_dead_letters'") == "1"
+    )
+    assert house.tidy() == [("detached", old)]
+
+
+def test_a_dead_letter_that_the_log_was_not_read_up_to_stays(house: House) -> None:
+    house.register("a.handler", "handler")
+    house.publish(1)
+    house.ask(
+        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+           select 'a.handler', 0, seq, id, event_type, 'failed', true, false, now() from outrider.outbox"""
+    )
+    house.age(100)
+    assert house.ask("select * from outrider.upkeep_dead_letters()") == []
+
+
+def test_what_a_relay_may_go_back_to_stays(house: House) -> None:
+    house.register("a.relay")
+    house.ask("insert into outrider.stream_mark (subscription, positions, cursor)"
+              " select subscription, '{}', to_jsonb(c) from outrider.cursor as c")  # fmt: skip
+    house.publish(10)
+    house.read_all("a.relay")
+    old = house.cut()
+    house.age(100)
+    assert house.tidy() == [("kept", old)]
+    assert reasons(house, old).startswith("the relay a.relay may go back to its mark of")
+    house.ask("update outrider.stream_mark set cursor = (select to_jsonb(c) from outrider.cursor as c)")
+    house.ask("""insert into outrider.stream_replayed (subscription, seq, event_id, event_type, cycle, failure_history)
+                 values ('a.relay', 3, gen_random_uuid(), 'a.happened', 1, '[]')""")
+    assert house.tidy() == [("kept", old)]
+    assert "send a dead letter of it again" in reasons(house, old)
+    house.ask("delete from outrider.stream_replayed")
+    assert house.tidy() == [("detached", old)]
+
+
+def test_others_need_a_detached_segment(house: House) -> None:
+    house.publish(1)
+    old = house.cut()
+    house.age(50)
+    assert house.tidy() == [("detached", old)]
+    house.ask(f"create view public.mine as select * from outrider.{old}")
+    house.age(8)
+    assert house.tidy() == [("kept", old)]
+    assert "depend" in reasons(house, old)
+    house.ask("drop view public.mine")
+    assert house.tidy() == [("dropped", old)]
+
+
+def test_receipts_go_page_by_page(house: House) -> None:
+    house.register("a.handler", "handler")
+    house.publish(5000)
+    house.read_all("a.handler")
+    house.cut()
+    house.age(50)
+    house.tidy()
+    house.age(10)
+    house.tidy()
+    house.age(10)
+    steps = []
+    while rows := house.ask("select * from outrider.upkeep_receipts(false, 10)"):
+        steps += [(row.action, row.number) for row in rows]
+        if rows[-1].action != "more":
+            break
+    assert len(steps) > 3
+    assert sum(number for _, number in steps) == 5000
+    assert max(number for _, number in steps) < 2000
+    assert house.value("select count(*) from outrider.event_handled") == 0
+    assert house.ask("select * from outrider.upkeep_receipts()") == [], "it rests"
+    assert house.value("select next_at > now() + interval '50 minutes' from outrider.upkeep where task = 'receipts'")
+
+
+def test_jobs_that_nobody_claims_any_more_are_reaped(house: House) -> None:
+    house.ask(
+        """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at,
+               queue, payload, locked_by, locked_at, lease_token, lease_expires_at, attempts)
+           select 'a.job', 0, gen_random_uuid(), 'a.job', 'in_flight', true, true, now(), 'default', '{}',
+                  gen_random_uuid(), now(), 1, now() - interval '2 min', 1"""
+    )
+    assert [row.number for row in house.ask("select * from outrider.upkeep_reap(true)")] == [1]
+    assert [row.number for row in house.ask("select * from outrider.upkeep_reap()")] == [1]
+    assert house.value("select status from outrider.delivery") == "pending"
+    assert house.ask("select * from outrider.upkeep_reap()") == []
