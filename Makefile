@@ -22,7 +22,7 @@ help:
 	@echo "make test-15   what depends on the server's version, on Debian's Postgres 15 (package postgresql-15)"
 	@echo "make test-16   the same on the embedded Postgres 16"
 	@echo "make test-cron rollups run by pg_cron, on Debian's Postgres 15 (packages postgresql-15, postgresql-15-cron)"
-	@echo "make check     lint, types, layers"
+	@echo "make check     lint, types, layers, known vulnerabilities"
 	@echo "make bench     measure the cursor and publish (ratios and counters)"
 	@echo "make faults    the long torture runs"
 	@echo "make format    rewrite the code in the project's format"
@@ -66,6 +66,8 @@ check: $(READY)
 	@$(BIN)/mypy
 	@echo "==> layers"
 	@$(BIN)/lint-imports
+	@echo "==> advisories"
+	@$(BIN)/python requirements/audit.py
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(ARGS)
