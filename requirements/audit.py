@@ -1,4 +1,4 @@
-"""Known vulnerabilities of what is pinned: ends with 1 when there are any. When nobody can be asked, it says so and ends with 0.
+"""Known vulnerabilities of what is pinned: ends with 1 when there are any. When nobody can be asked, it says so.
 
 The pins hold everything that `pip install outrider[...]` pulls, with every extra, and what development needs.
 """
