@@ -37,8 +37,8 @@ HELD = (0.4, 0.6)
 WORKERS = 2
 PUBLISHERS = 2
 FAILING = (*[KEYED] * 9, TOTAL)
-"""In total order all others wait for the retry; and where a whole batch fails each of its events is tried alone: both slow by
-design, so the one fails seldom and the other never."""
+"""In total order all others wait for the retry; where a whole batch fails, each of its events is tried alone. Both are slow
+by design: the one fails seldom, the other never."""
 MOST_OWED = 1000
 """On a machine that is busy with other things publishers wait here: the soak looks for growth, not for a rate."""
 

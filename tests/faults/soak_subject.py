@@ -39,6 +39,8 @@ def worker_of(app: Outrider) -> Worker:
         handlers=handlers,
         jobs=jobs,
         signals=app.signals,
-        register=lambda: app._register([each.subscription for each in (*handlers, *jobs)]),
+        register=lambda: app._register(
+            [*(each.subscription for each in handlers), *(each.subscription for each in jobs)]
+        ),
         grace=10,
     )
