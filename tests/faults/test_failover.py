@@ -3,6 +3,7 @@ what is left is handled exactly once, what is lost leaves no trace, and nothing 
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.clusters import SETTINGS, migrated
 from tests.faults import subject
 from tests.faults.subject import Fact, Producer
@@ -71,6 +72,7 @@ class Standby:
 
 
 async def test_a_standby_is_promoted_and_the_last_commits_are_lost(tmp_path: Path) -> None:
+    """The worker knows both addresses, and goes on by itself."""
     oracle = Oracle(tmp_path)
     with Embedded.temporary(settings=SETTINGS) as primary:
         await migrated(primary, "failover")
@@ -78,9 +80,9 @@ async def test_a_standby_is_promoted_and_the_last_commits_are_lost(tmp_path: Pat
         await subject.setup(dsn)
         producer, plain = Producer(dsn, oracle), Outrider(context="fault", dsn=dsn)
         with standby.following():
-            async with await AsyncConnection.connect(dsn) as unfinished:
-                await plain.publish(unfinished, Fact(key="unfinished", n=1))
-                async with subject.make(dsn) as app, subject.worker_of(app):
+            async with subject.make(either(dsn, standby.dsn)) as app, subject.worker_of(app):
+                async with await AsyncConnection.connect(dsn) as unfinished:
+                    await plain.publish(unfinished, Fact(key="unfinished", n=1))
                     await producer.burst(20, failing=0.1)
                     await subject.all_handled(dsn, oracle)
                     await standby.caught_up()
@@ -89,15 +91,22 @@ async def test_a_standby_is_promoted_and_the_last_commits_are_lost(tmp_path: Pat
                     await producer.burst(20, failing=0.1)
                     await subject.all_handled(dsn, oracle)
                     await unfinished.rollback()
-            standby.promote()
-            with psycopg.connect(standby.dsn) as conn:
-                left = set(conn.execute(PUBLISHED).fetchall())
-            lost = [fact for fact, outcome in oracle.attempts().items() if outcome == "ok" and fact not in left]
-            assert lost
-            oracle.write(lost, "failed")
+                await asyncio.to_thread(primary.stop)
+                standby.promote()
+                with psycopg.connect(standby.dsn) as conn:
+                    left = set(conn.execute(PUBLISHED).fetchall())
+                lost = [fact for fact, outcome in oracle.attempts().items() if outcome == "ok" and fact not in left]
+                assert lost
+                oracle.write(lost, "failed")
+                await Producer(standby.dsn, oracle, 1).burst(20, failing=0.1)
+                await subject.all_handled(standby.dsn, oracle, seconds=60)
             async with subject.make(standby.dsn) as app:
-                async with subject.worker_of(app):
-                    await Producer(standby.dsn, oracle, 1).burst(20, failing=0.1)
-                    await subject.all_handled(standby.dsn, oracle)
                 await subject.heal(app, standby.dsn)
             check(standby.dsn, oracle)
+
+
+def either(*dsns: str) -> str:
+    """Whichever of them can be written to."""
+    parts = [conninfo_to_dict(dsn) for dsn in dsns]
+    hosts, ports = (",".join(str(part[name]) for part in parts) for name in ("host", "port"))
+    return make_conninfo(dsns[0], host=hosts, port=ports, target_session_attrs="read-write")
