@@ -56,7 +56,7 @@ def draw(record: Record, path: Path) -> None:
     steps = [(one.at, (two.wal - one.wal) / (two.at - one.at) / 1024) for one, two in pairwise(record.samples)]
     axes[-1].plot([at / 60 for at, _ in steps], [rate for _, rate in steps], color=COLOURS[0], linewidth=1.2)
     for axis in axes:
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(bottom=0, top=axis.get_ylim()[1] * (1.2 if axis.get_legend() else 1))
     for axis in axes[-3:]:
         axis.set_xlabel("minutes", fontsize=9, color=INK)
     figure.suptitle(

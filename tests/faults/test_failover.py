@@ -1,5 +1,5 @@
-"""An asynchronous standby is promoted, and the last commits of the primary are lost. Log, cursors and receipts are lost together:
-what is left is handled exactly once, what is lost leaves no trace, and nothing waits for transactions that are gone."""
+"""An asynchronous standby is promoted, and the last commits of the primary are lost: log, cursors, receipts, effects together.
+What is left is handled exactly once, what is lost leaves no trace, and nothing waits for transactions that are gone."""
 
 from __future__ import annotations
 
@@ -86,6 +86,8 @@ async def test_a_standby_is_promoted_and_the_last_commits_are_lost(tmp_path: Pat
                     await producer.burst(20, failing=0.1)
                     await subject.all_handled(dsn, oracle)
                     await standby.caught_up()
+                    async with Outrider(context="fault", dsn=standby.dsn) as looking:
+                        assert len((await looking.status()).subscriptions) == 3
                     await producer.burst(5)
                     await standby.cut_off()
                     await producer.burst(20, failing=0.1)
