@@ -1,4 +1,4 @@
-"""An asynchronous standby is promoted, and the last commits of the primary are lost: log, cursors, receipts, effects together.
+"""An asynchronous standby is promoted, and the last commits are lost: of log, cursors, receipts and effects together.
 What is left is handled exactly once, what is lost leaves no trace, and nothing waits for transactions that are gone."""
 
 from __future__ import annotations
