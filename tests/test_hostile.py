@@ -19,6 +19,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg import AsyncConnection
 from pydantic import Field
+from redis.asyncio import Redis
+from tests.brokers import RedisServer
 from tests.cli import inprocess
 from tests.faults.subject import Ear
 
@@ -54,6 +56,13 @@ TEXTS = {
 }
 """Unusual, and Unicode: Postgres can store all of it."""
 UNSTORABLE = {"nul": "a\x00b", "lone surrogate": "a\ud800b"}
+RUBBISH = (
+    b"", b"\x00", b"\xff\xfe", b"null", b"[]", b"{}", b"7", b'"text"', b'{"event_id": 7}', b"{" * 5000, b"[" * 5000,
+    b'{"id": "\x1b[2J", "event_type": "a\'; drop table canary; --", "payload": {}}',
+    b'{"id": "01900000-0000-7000-8000-000000000000", "event_type": "hostile.told", "payload": {"text": "\\u0000"}}',
+    b'{"id": "01900000-0000-7000-8000-000000000000", "event_type": "hostile.told", "payload": {"text": "\\ud800"}}',
+    b'{"id": "01900000-0000-7000-8000-000000000000", "event_type": "hostile.told", "payload": ' + b"9" * 5000 + b"}",
+)  # fmt: skip
 NOT_UTF8 = "a\udcff"
 """How Python reads such a byte on the command line."""
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
@@ -310,3 +319,30 @@ async def test_forged_pokes_wake_nobody_and_break_nothing(database: str) -> None
             async with conn.transaction():
                 await app.publish(conn, Told(text="real"))
             await ear.until(lambda: "real" in heard.events)
+
+
+async def test_text_travels_through_a_broker(database: str, other_database: str) -> None:
+    """Sent by a relay, brought in by an inbox, handled elsewhere; between the events somebody has written rubbish."""
+    ours, theirs = Outrider(context="hostile", dsn=database), Outrider(context="other", dsn=other_database)
+    heard = Heard(theirs)
+    with RedisServer() as broker:
+        async with Redis.from_url(broker.url) as redis:
+            ours.relay("hostile.out", RedisStreams(broker.url, stream="s"), events=[Told])
+            theirs.inbox("other.in", RedisStreams(broker.url, stream="s"))
+            async with ours, theirs:
+                await ours.migrate()
+                await theirs.migrate()
+                await publish_all(ours)
+                await ours.drain()
+                for rubbish in RUBBISH:
+                    await redis.xadd("s", {"event": rubbish})
+                await redis.xadd("s", {b"\xff\x00": b"\xff", "event'; drop table canary; --": "x"})
+                await theirs.drain()
+    assert set(heard.events) == set(TEXTS.values())
+    for text, (event, envelope) in heard.events.items():
+        assert event.deep == {text: [text]}
+        assert (envelope.key, envelope.workspace_id, envelope.idempotency_key) == (text, text, text)
+    with psycopg.connect(other_database) as conn:
+        refused = conn.execute("select message from outrider.stream_refused").fetchall()
+    assert len(refused) == len(RUBBISH) + 1
+    assert not [said for (said,) in refused if CONTROLS.search(said)]
