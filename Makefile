@@ -14,7 +14,7 @@ VERSIONED := tests/postgres --ignore tests/postgres/embedded --ignore tests/post
 	tests/jobs --ignore tests/jobs/test_jobs_page.py --ignore tests/jobs/test_worker.py --ignore tests/jobs/test_machine.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-15 test-16 test-cron check bench faults format lock snapshot clean brokers
+.PHONY: help demo test test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers
 
 help:
 	@echo "make demo      a small shop on an embedded Postgres, live"
@@ -22,9 +22,10 @@ help:
 	@echo "make test-15   what depends on the server's version, on Debian's Postgres 15 (package postgresql-15)"
 	@echo "make test-16   the same on the embedded Postgres 16"
 	@echo "make test-cron rollups run by pg_cron, on Debian's Postgres 15 (packages postgresql-15, postgresql-15-cron)"
-	@echo "make check     lint, types, layers"
+	@echo "make check     lint, types, layers, known vulnerabilities"
 	@echo "make bench     measure the cursor and publish (ratios and counters)"
-	@echo "make faults    the long torture runs"
+	@echo "make faults    the long torture runs; with SOAK=10m a soak of ten minutes among them"
+	@echo "make soak      the soak alone, drawn to docs/soak.png (SOAK=10m)"
 	@echo "make format    rewrite the code in the project's format"
 	@echo "make snapshot  rewrite the schema snapshot after a deliberate change"
 	@echo "make lock      refresh the pinned requirements (needs uv)"
@@ -66,13 +67,20 @@ check: $(READY)
 	@$(BIN)/mypy
 	@echo "==> layers"
 	@$(BIN)/lint-imports
+	@echo "==> advisories"
+	@$(BIN)/python requirements/audit.py
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 faults: brokers
 	@echo "==> faults: long torture runs"
-	@$(BIN)/python -m pytest -p no:xdist tests/faults tests/jobs --long $(ARGS)
+	@OUTRIDER_SOAK=$(SOAK) $(BIN)/python -m pytest -p no:xdist tests/faults tests/jobs --long $(ARGS)
+
+soak: $(READY)
+	@echo "==> soak: publishers, workers and retention for $(or $(SOAK),10m), drawn to docs/soak.png"
+	@OUTRIDER_SOAK=$(or $(SOAK),10m) OUTRIDER_SOAK_PLOT=docs/soak.png OUTRIDER_EMBEDDED_VERSION=18 \
+		$(BIN)/python -m pytest -p no:xdist tests/faults/test_soak.py --long -s $(ARGS)
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .

@@ -32,15 +32,24 @@ from outrider.cli import (
     upkeep,
     worker,
 )
-from outrider.cli.words import safe
+from outrider.cli.words import one_line, safe
 from outrider.errors import OutriderError
+from outrider.names import unstorable
 from outrider.outcome import mask
 from outrider.postgres.session import DatabaseError
 
 INTERRUPTED = 130
+USAGE: Any = typer.BadParameter.__mro__[1]
+"""What every wrong command line is; some versions of typer carry a click of their own."""
 
 
 class Commands(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for each in args:
+            if unstorable(each):
+                raise typer.BadParameter(f"{each!r:.60} is not UTF-8 text")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -49,6 +58,9 @@ class Commands(TyperGroup):
         except DatabaseError as error:
             said = str(error).strip() or type(error).__name__
             raise fail(f"the database reported: {said.splitlines()[0]}") from error
+        except USAGE as error:
+            error.message = one_line(error.message)
+            raise
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 

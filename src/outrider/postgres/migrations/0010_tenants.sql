@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: dab0ffa25d97ea6a
+-- functions: c8a5ee65c691b73e
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

@@ -182,10 +182,12 @@ begin
     end if;
 
     if settles then
-        this_take := nextval(format('/*schema*/takes_%s', cur.id)::regclass);
+        -- Counted at the end, when nothing of ours can fail any more: a full disk is not a worker's death. Nobody else
+        -- draws from the sequence while we hold the cursor.
+        this_take := coalesce(pg_sequence_last_value(format('/*schema*/takes_%s', cur.id)::regclass), 0) + 1;
         perform set_config('outrider.batch', this_take::text, true);
-        perform nextval(format('/*schema*/excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
-        new_excused := coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', cur.id)::regclass), 0);
+        new_excused := coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', cur.id)::regclass), 0)
+                       + greatest(p_excused, 0);
         head.batch := this_take;
         head.partition := cur.partition;
         head.cursor := cur.id;
@@ -194,6 +196,8 @@ begin
         deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
         if deaths > 5 then
             update /*schema*/cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
+            perform nextval(format('/*schema*/takes_%s', cur.id)::regclass);
+            perform nextval(format('/*schema*/excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
             head.outcome := 'more';
             return next head;
             return;
@@ -210,6 +214,8 @@ begin
             return query select * from /*schema*/take_parked(
                 p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker, p_alone);
             if found then
+                perform nextval(format('/*schema*/takes_%s', cur.id)::regclass);
+                perform nextval(format('/*schema*/excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
                 return;
             end if;
         end if;
@@ -447,6 +453,10 @@ begin
         perform /*schema*/promote(p_subscription, p_generation, array(
             select distinct d.ordering_key from /*schema*/delivery as d
             where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.suspect and d.ordering_key is not null));
+    end if;
+    if settles then
+        perform nextval(format('/*schema*/takes_%s', cur.id)::regclass);
+        perform nextval(format('/*schema*/excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
     end if;
 end
 $$;

@@ -1,0 +1,72 @@
+"""A soak, short here and as long as SOAK says in make faults: nothing is lost or doubled, and nothing keeps growing."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.clusters import migrated
+from tests.faults.soak import SETTINGS, Record, Sample, Soak, wanted
+from tests.oracle import check
+
+from outrider.postgres.embedded import Embedded
+
+MIB = 2.0**20
+BOUNDED: dict[str, tuple[Callable[[Sample], float], float]] = {
+    "depth": (lambda each: each.depth, 500),
+    "lag, s": (lambda each: each.lag, 2),
+    "publish p95, ms": (lambda each: each.publish_ms, 100),
+    "log, MiB": (lambda each: each.bytes["log"] / MIB, 4),
+    "receipts, MiB": (lambda each: each.bytes["receipts"] / MIB, 6),
+    "delivery, MiB": (lambda each: each.bytes["delivery"] / MIB, 2),
+    "cursor, MiB": (lambda each: each.bytes["cursor"] / MIB, 1),
+    "dead rows": (lambda each: sum(each.dead.values()), 5_000),
+    "segments": (lambda each: each.segments + each.detached, 4),
+    "worker, MiB": (lambda each: each.workers / MIB, 20),
+    "sessions, MiB": (lambda each: each.backends / MIB, 20),
+}
+"""And what each may be above its first value, whatever that was."""
+
+
+def wal_rates(record: Record, begin: float, end: float) -> float:
+    """Bytes a second."""
+    found = [each for each in record.samples if begin * record.seconds <= each.at <= end * record.seconds]
+    return (found[-1].wal - found[0].wal) / (found[-1].at - found[0].at)
+
+
+@pytest.mark.timeout(1200)
+async def test_nothing_keeps_growing(tmp_path: Path, long: bool) -> None:
+    """The time after the old snapshot is gone against the time before it came."""
+    seconds = wanted("2m") if long else 20
+    with Embedded.temporary(settings=SETTINGS) as server:
+        await migrated(server, "soak")
+        soak = Soak(server, tmp_path, seconds, rate=60)
+        record = await soak.run()
+        check(soak.dsn, soak.oracle, crashes=0)
+    told = [f"{record.published:,} events, held back for {record.held_back:.0f} s; upkeep: {record.upkept}"]
+    grown = []
+    for name, (of, margin) in BOUNDED.items():
+        before, after = (statistics.median(record.series(of, *part)) for part in ((0.15, 0.4), (0.75, 1)))
+        highest = max(record.series(of, 0, 1))
+        told.append(f"{name:16} {before:10.1f} {after:10.1f}   highest {highest:10.1f}")
+        if after > 1.5 * before + margin:
+            grown.append(name)
+    before, after = wal_rates(record, 0.15, 0.4), wal_rates(record, 0.75, 1)
+    told.append(f"{'WAL, KiB/s':16} {before / 1024:10.1f} {after / 1024:10.1f}")
+    print("\n".join(told))
+    if plot := os.environ.get("OUTRIDER_SOAK_PLOT"):
+        from tests.faults.soak_plot import draw
+
+        record.save(tmp_path / "samples.json")
+        draw(record, Path(plot))
+    assert not grown, "\n".join(told)
+    assert after <= 2 * before, "\n".join(told)
+    assert record.upkept.get("dropped", 0) >= 1, "no segment was dropped"
+    assert record.upkept.get("expired", 0) >= 1, "no receipt expired"
+    doubled = [each for each, times in soak.oracle.outside().items() if times > 1]
+    assert not doubled, "a job ran twice, and no worker died"
+    done = len(soak.oracle.outside())
+    assert done == sum(outcome == "ok" for outcome in soak.oracle.attempts().values()), "a job was lost"
