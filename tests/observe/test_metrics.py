@@ -88,7 +88,10 @@ async def until(app: Outrider, condition: Callable[[], object]) -> None:
         stop()
 
 
-async def test_each_of_them_moves(database: str, redis_server: RedisServer, name: str) -> None:
+async def test_each_of_them_moves(
+    database: str, redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.upkeep.run.FIRST", 0.01)
     app, codec, end, broken = Outrider(context="shop", dsn=database, poll=0.3), Refusing(), asyncio.Event(), [True]
     codec.refused = {7}
     app.relay(
@@ -135,6 +138,7 @@ async def test_each_of_them_moves(database: str, redis_server: RedisServer, name
         place.ask("update outrider.rollup_pending set group_key = '' where group_key = 'c'")
         place.age()
         place.add("d")
+        place.ask("insert into outrider.audit (at, by, action) values (now() - interval '2 years', 'ada', 'pause')")
         async with app, Redis.from_url(redis_server.url) as redis:
             await app.migrate()
             async with app.worker() as worker:
@@ -194,6 +198,7 @@ async def test_each_of_them_moves(database: str, redis_server: RedisServer, name
         "outrider_rolled_up['archive.imports', 'rollup']": 1,
         "outrider_rolled_up['archive.imports', 'single']": 1,
         "outrider_rollup_errors['archive.imports']": 1,
+        "outrider_upkept['expired']": 1,
         "outrider_dead_letters['shop.pay']": 1,
         "outrider_dead_letters['seen.mail']": 1,
         "outrider_workers[]": 1,

@@ -4506,32 +4506,33 @@ begin
                   and coalesce(s.wanted_until, '-infinity') < clock_timestamp()
                 order by s.first_seq loop
         reasons := (select string_agg(why, '; ') from (select why from "outrider".debts(this) as why limit 20) as first);
-        if reasons is null then
-            told := ('detached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq));
-            if not p_dry then
-                begin
-                    lock table only "outrider".outbox in access exclusive mode;
-                    execute format('lock table only "outrider".%I in access exclusive mode', this.name);
-                    reasons := (select string_agg(why, '; ') from (select why from "outrider".debts(this) as why limit 20) as first);
-                    if reasons is null then
-                        execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
-                        execute format('comment on table "outrider".%I is ''a detached segment of the log''', this.name);
-                        update "outrider".segment as s set detached_at = clock_timestamp(), wanted_until = null, kept = null
-                        where s.name = this.name;
-                        insert into "outrider".audit (by, action, details)
-                        values ('upkeep', 'detach_segment', to_jsonb(this));
-                        return next told;
-                        return;
-                    end if;
-                exception when lock_not_available or deadlock_detected then
-                    return next ('busy', this.name, 0, "outrider".log_holders())::"outrider".upkept;
-                    return;
-                end;
-            end if;
-        end if;
         if reasons is not null then
-            told := ('kept', this.name, 0, reasons);
             update "outrider".segment as s set kept = reasons where s.name = this.name and s.kept is distinct from reasons;
+            return next ('kept', this.name, 0, reasons)::"outrider".upkept;
+            continue;
+        end if;
+        told := ('detached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq));
+        if not p_dry then
+            begin
+                lock table only "outrider".outbox in access exclusive mode;
+                execute format('lock table only "outrider".%I in access exclusive mode', this.name);
+                reasons := (select string_agg(why, '; ') from (select why from "outrider".debts(this) as why limit 20) as first);
+                if reasons is null then
+                    execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
+                    execute format('comment on table "outrider".%I is ''a detached segment of the log''', this.name);
+                    insert into "outrider".audit (by, action, details) values ('upkeep', 'detach_segment', to_jsonb(this));
+                else
+                    told := ('kept', this.name, 0, reasons);
+                end if;
+                update "outrider".segment as s
+                set kept = reasons, detached_at = case when reasons is null then clock_timestamp() end, wanted_until = null
+                where s.name = this.name;
+            exception when lock_not_available or deadlock_detected then
+                told := ('busy', this.name, 0, "outrider".log_holders());
+            end;
+            -- The log is locked until the end of the transaction: at once.
+            return next told;
+            return;
         end if;
         return next told;
     end loop;

@@ -421,3 +421,19 @@ async def test_what_is_staged_while_we_wait_for_the_locks_is_not_lost(
     with pytest.raises(UninstallRefused, match=r"rows of rollups would be lost: a\.b \(1 rows wait\)"):
         await removing
     assert await installed(conn)
+
+
+async def test_detached_segments_go_too(conn: AsyncConnection[Any]) -> None:
+    """Those that upkeep has detached. One that somebody has detached by hand is a stranger."""
+    await conn.execute("select setval('outrider.outbox_seq', 2000000); select outrider.note_segments()")
+    await conn.execute(
+        "update outrider.segment set closed_at = closed_at - interval '50 days' where name = 'outbox_s0'"
+    )
+    await conn.execute("select outrider.upkeep_log()")
+    await conn.execute("alter table outrider.outbox detach partition outrider.outbox_s7")
+    with pytest.raises(UninstallRefused, match=r"table outrider\.outbox_s7: move it"):
+        await uninstall.uninstall(conn, SCHEMA)
+    await conn.execute("drop table outrider.outbox_s7")
+    assert (await look(conn)).strangers == []
+    await uninstall.uninstall(conn, SCHEMA)
+    assert await tables(conn) == []

@@ -124,6 +124,24 @@ def test_a_prepared_publisher_is_not_lost(house: House, database: str) -> None:
     assert house.read_all("a.reader") == 1
 
 
+def test_it_looks_again_under_the_lock(house: House) -> None:
+    """What changes between the first look and the lock is seen: here the first look is blind."""
+    house.register("a.reader")
+    house.publish(3)
+    old = house.cut()
+    house.age(50)
+    house.ask("alter function outrider.debts rename to all_debts")
+    house.ask(
+        """create function outrider.debts(p_segment outrider.segment) returns setof text language sql as $$
+               select * from outrider.all_debts(p_segment) where exists (
+                   select from pg_locks where pid = pg_backend_pid() and relation = 'outrider.outbox'::regclass
+                                          and mode = 'AccessExclusiveLock') $$"""
+    )
+    assert house.tidy() == [("kept", old)]
+    house.read_all("a.reader")
+    assert house.tidy() == [("detached", old)]
+
+
 @pytest.mark.parametrize("status", ["pending", "failed", "discarded"])
 def test_what_is_owed_out_of_line_stays(house: House, status: str) -> None:
     house.register("a.handler", "handler")

@@ -1,6 +1,8 @@
--- tuples: dead rows of our tables, and when they were last vacuumed. Reads the statistics only.
-select s.relname, s.n_live_tup, s.n_dead_tup, greatest(s.last_vacuum, s.last_autovacuum) as vacuumed_at
-from pg_stat_user_tables as s
-where s.relid in (select c.oid from pg_class as c
-                  where c.relnamespace = (select o.relnamespace from pg_class as o where o.oid = '/*schema*/outbox'::regclass))
-order by s.n_dead_tup desc
+-- tuples: dead rows of our tables, and when they were last vacuumed; segments of the log together, since they come and go.
+-- Reads the statistics only.
+select case when c.relname ~ '^outbox_' then 'outbox' else s.relname end as relation, sum(s.n_live_tup)::bigint,
+       sum(s.n_dead_tup)::bigint, max(greatest(s.last_vacuum, s.last_autovacuum)) as vacuumed_at
+from pg_stat_user_tables as s join pg_class as c on c.oid = s.relid
+where c.relnamespace = (select o.relnamespace from pg_class as o where o.oid = '/*schema*/outbox'::regclass)
+group by relation
+order by 3 desc
