@@ -1,6 +1,6 @@
 -- Roles: operators act through functions that are audited, and need no right to any table.
 -- breaking: no
--- functions: feb46d445cf899d1
+-- functions: 287b73bda6b9ca75
 
 -- Functions that take a reason since: whoever could call the old ones can call the new ones, which come below.
 do $reasons$
