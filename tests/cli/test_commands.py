@@ -81,7 +81,7 @@ def test_nothing_in_the_database_is_obeyed(database: str, tmp_path: Path, monkey
         conn.execute(
             """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at,
                    queue, last_error_code, last_error, buried_at)
-               select 'handler' || %(h)s, 0, gen_random_uuid(), %(h)s, status, true, true, now() - interval '1 h',
+               select 'handler' || %(h)s, 0, gen_random_uuid(), %(h)s, status, false, true, now() - interval '1 h',
                    %(h)s, %(h)s, %(h)s, now() from unnest('{pending,failed}'::text[]) as status""",
             {"h": HOSTILE},
         )

@@ -81,7 +81,7 @@ def test_a_take_reads_past_what_an_old_snapshot_keeps(
 ) -> None:
     """One by one, each take leaves a dead version of the cursor row, a page for every dozen: the bound holds for hundreds of
     takes, not for ever. When the reader is gone, so is the cost."""
-    events = (50_000 if long else 6_000) if batch > 1 else 600
+    events = (50_000 if long else 4_000) if batch > 1 else (600 if long else 150)
     work(conn, 10 * batch, batch, 10)
     before = work(conn, 20 * batch, batch, 20)
     with psycopg.connect(database) as holder:

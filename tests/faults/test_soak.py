@@ -29,18 +29,20 @@ BOUNDED: dict[str, tuple[Callable[[Sample], float], float]] = {
     "sessions, MiB": (lambda each: each.backends / MIB, 20),
 }
 """And what each may be above its first value, whatever that was."""
+OF_THE_MACHINE = {"depth", "lag, s", "publish p95, ms"}
+"""Judged in the long run only: a busy machine is no fault of ours."""
 
 
-def wal_rates(record: Record, begin: float, end: float) -> float:
-    """Bytes a second."""
+def wal_of_an_event(record: Record, begin: float, end: float) -> float:
+    """Bytes: of its publish, four receipts, a job, retries, and upkeep."""
     found = [each for each in record.samples if begin * record.seconds <= each.at <= end * record.seconds]
-    return (found[-1].wal - found[0].wal) / (found[-1].at - found[0].at)
+    return (found[-1].wal - found[0].wal) / max(1, found[-1].events - found[0].events)
 
 
 @pytest.mark.timeout(1200)
 async def test_nothing_keeps_growing(tmp_path: Path, long: bool) -> None:
     """The time after the old snapshot is gone against the time before it came."""
-    seconds = wanted("2m") if long else 20
+    seconds = wanted("2m") if long else 15
     with Embedded.temporary(settings=SETTINGS) as server:
         await migrated(server, "soak")
         soak = Soak(server, tmp_path, seconds, rate=60)
@@ -52,10 +54,10 @@ async def test_nothing_keeps_growing(tmp_path: Path, long: bool) -> None:
         before, after = (statistics.median(record.series(of, *part)) for part in ((0.15, 0.4), (0.75, 1)))
         highest = max(record.series(of, 0, 1))
         told.append(f"{name:16} {before:10.1f} {after:10.1f}   highest {highest:10.1f}")
-        if after > 1.5 * before + margin:
+        if after > 1.5 * before + margin and (long or name not in OF_THE_MACHINE):
             grown.append(name)
-    before, after = wal_rates(record, 0.15, 0.4), wal_rates(record, 0.75, 1)
-    told.append(f"{'WAL, KiB/s':16} {before / 1024:10.1f} {after / 1024:10.1f}")
+    before, after = wal_of_an_event(record, 0.15, 0.4), wal_of_an_event(record, 0.75, 1)
+    told.append(f"{'WAL, B/event':16} {before:10.0f} {after:10.0f}")
     print("\n".join(told))
     if plot := os.environ.get("OUTRIDER_SOAK_PLOT"):
         from tests.faults.soak_plot import draw
@@ -63,7 +65,7 @@ async def test_nothing_keeps_growing(tmp_path: Path, long: bool) -> None:
         record.save(tmp_path / "samples.json")
         draw(record, Path(plot))
     assert not grown, "\n".join(told)
-    assert after <= 2 * before, "\n".join(told)
+    assert after <= 2 * before + 4096, "\n".join(told)
     assert record.upkept.get("dropped", 0) >= 1, "no segment was dropped"
     assert record.upkept.get("expired", 0) >= 1, "no receipt expired"
     doubled = [each for each, times in soak.oracle.outside().items() if times > 1]

@@ -69,13 +69,13 @@ def grown(server: str, name: str, events: int) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def small(server: str) -> Iterator[str]:
-    yield from grown(server, "test_growth_small", SMALL)
+def small(quiet_server: str) -> Iterator[str]:
+    yield from grown(quiet_server, "test_growth_small", SMALL)
 
 
 @pytest.fixture(scope="module")
-def large(server: str) -> Iterator[str]:
-    yield from grown(server, "test_growth_large", LARGE)
+def large(quiet_server: str) -> Iterator[str]:
+    yield from grown(quiet_server, "test_growth_large", LARGE)
 
 
 def blocks(conn: Conn, query: str, *params: object) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import psycopg
 import pytest
 from tests.upkeep.house import SIZE, House
@@ -102,7 +105,7 @@ def test_a_quiet_log_is_cut_by_time(house: House) -> None:
     assert house.value("select count(*) from outrider.outbox_from_11") == 1
 
 
-def test_a_large_one_is_not_cut(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_one_is_not_cut(house: House) -> None:
     function = dict(statement.functions())["upkeep_segments"].replace("64 * 1024 * 1024", "8192")
     house.ask(statement.render(function, "outrider"))
     house.publish(500)
@@ -146,3 +149,15 @@ def test_receipts_outlive_all_that_can_be_replayed(house: House, change: str, na
     with house.conn.transaction():
         house.ask(f"update outrider.setting set {change}")
         house.ask("update outrider.setting set value = 100 where name = 'retention.receipt_days'")
+
+
+def test_the_settings_on_the_page(house: House) -> None:
+    page = (Path(__file__).parents[2] / "docs/upkeep.md").read_text()
+    named = {
+        name: int(value.replace(",", "")) for name, value in re.findall(r"^\| `([\w.]+)` \| ([\d,]+) \|", page, re.M)
+    }
+    there = "select name, value from outrider.setting where name ~ '^(retention|segments|upkeep)[.]'"
+    assert named == dict(house.ask(there))
+    [example] = re.findall(r"^```sql\n(.*?)^```", page, re.M | re.S)
+    house.ask(example)
+    assert dict(house.ask(there))["retention.log_days"] == 90

@@ -97,7 +97,6 @@ async def test_one_that_may_not(house: House, database: str) -> None:
         [told] = heard
         assert isinstance(told, Troubled)
         assert (told.subscription, "may not use" in told.message) == (run.KEEPING, True)
-        await keeping._lanes.close()
     finally:
         house.ask(f"drop role {role}")
 

@@ -124,16 +124,16 @@ class Upkeep:
 
     async def _run(self) -> None:
         wait = FIRST
-        try:
-            while not await within(wait * random.uniform(0.8, 1.2), self._stopped.wait()):  # noqa: S311
-                wait = await self._look()
-        finally:
-            await self._lanes.close()
+        while not await within(wait * random.uniform(0.8, 1.2), self._stopped.wait()):  # noqa: S311
+            wait = await self._look()
 
     async def _look(self) -> float:
         try:
-            async with self._lanes.lane(KEEPING) as conn:
-                await self.round(conn)
+            try:
+                async with self._lanes.lane(KEEPING) as conn:
+                    await self.round(conn)
+            finally:
+                await self._lanes.close()  # five minutes are too long to hold a session for nothing
         except (SchemaMismatch, UpkeepRefused) as error:
             # Its role may not, or the schema is too old: that does not change by asking again soon.
             if self._said.get(KEEPING) != str(error):

@@ -1,6 +1,6 @@
 -- Upkeep: the segments of the log and how long each is kept, what else goes when it is old, settings of autovacuum.
 -- breaking: no
--- functions: c06a189dc9fbf273
+-- functions: e66e011f335863a5
 
 -- One row per segment: those of the log, and those that were detached and can be attached again until they are dropped.
 create table /*schema*/segment (
