@@ -125,7 +125,7 @@ declare
     this    "outrider".segment;
     foreign_events boolean;
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     if (p_days between 1 and 3650) is not true then
         raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;
@@ -183,7 +183,7 @@ declare
     why  text := left(p_reason, 2000);
     seen boolean := false;
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     perform "outrider".hold_limits(array(
         select d.subscription from "outrider".delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
@@ -459,6 +459,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused integer) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform nextval(to_regclass(format('"outrider".takes_%s', p_cursor))) from generate_series(1, p_takes);
+    perform nextval(to_regclass(format('"outrider".excused_%s', p_cursor))) from generate_series(1, p_excused);
+end
+$$;
+
 CREATE FUNCTION outrider.error_fingerprint(p_code text, p_message text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -669,7 +679,7 @@ declare
     why       text := left(p_reason, 2000);
     discarded integer;
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     with gone as (
         update "outrider".delivery as d
         set status = 'discarded',
@@ -835,6 +845,7 @@ declare
     gone      record;
     owed      bigint := 0;
 begin
+    perform "outrider".sees_all(session_user);
     if coalesce(p_reason, '') = '' then
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;
@@ -989,7 +1000,7 @@ declare
     unread    boolean;
     lines     text[];
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     if current_setting('transaction_isolation') <> 'read committed'
        or pg_current_xact_id_if_assigned() is not null then
         raise 'fold_generation must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';
@@ -1102,6 +1113,7 @@ CREATE FUNCTION outrider.hold_subscription(p_name text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform "outrider".sees_all(session_user);  -- whoever does not would leave behind what it does not see
     perform from "outrider".subscription as s where s.name = p_name for no key update;
     if not found then
         raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
@@ -1261,7 +1273,7 @@ begin
     if tg_op = 'INSERT' then
         execute format('create sequence if not exists "outrider".takes_%s', new.id);
         execute format('create sequence if not exists "outrider".excused_%s', new.id);
-        execute format('grant usage on sequence "outrider".takes_%1$s, "outrider".excused_%1$s to public', new.id);
+        execute format('grant select on sequence "outrider".takes_%1$s, "outrider".excused_%1$s to public', new.id);
     else
         execute format('drop sequence if exists "outrider".takes_%1$s, "outrider".excused_%1$s', old.id);
     end if;
@@ -1296,7 +1308,7 @@ CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text D
     AS $$
 #variable_conflict use_column
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     if p_to < 0 then
         raise 'there is no generation %', p_to using errcode = 'OR006';
     end if;
@@ -1427,7 +1439,7 @@ CREATE FUNCTION outrider.open_generation(p_subscription text, p_generation bigin
 declare
     lines text[];
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'open_generation needs a READ COMMITTED transaction' using errcode = 'OR001';
     end if;
@@ -1484,7 +1496,7 @@ declare
     names    text[];
     outcomes text[];
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     if p_force and p_subscription is null then
         raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
     end if;
@@ -1666,7 +1678,7 @@ begin
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
     end if;
     if p_failed is null then
-        perform nextval(to_regclass(format('"outrider".excused_%s', p_cursor)));
+        perform "outrider".count_take(p_cursor, 0, 1);
         return '{}';
     end if;
     -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
@@ -1685,7 +1697,7 @@ begin
         where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
         for update;
     end loop;
-    perform nextval(to_regclass(format('"outrider".excused_%s', p_cursor)));
+    perform "outrider".count_take(p_cursor, 0, 1);
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (
@@ -2280,7 +2292,6 @@ CREATE FUNCTION outrider.relay_ahead(p_subscription text, p_events uuid[], OUT s
     AS $$
 begin
     perform "outrider".relay_only(p_subscription);
-    perform "outrider".sees_all();
     with told as materialized (
         select distinct e.id, exists (select from "outrider".outbox as o where o.id = e.id) as ours
         from unnest(p_events) as e (id)
@@ -2333,6 +2344,7 @@ CREATE FUNCTION outrider.relay_only(p_subscription text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform "outrider".sees_all(session_user);
     if not exists (select from "outrider".subscription as s where s.name = p_subscription and s.kind = 'relay') then
         raise 'there is no relay %', quote_nullable(left(p_subscription, 100))
             using errcode = 'OR002', hint = 'Register it first: app.migrate() or outrider migrate --app.';
@@ -2348,7 +2360,6 @@ CREATE FUNCTION outrider.relay_open(p_subscription text, p_streams text[], p_pos
     AS $$
 begin
     perform "outrider".relay_only(p_subscription);
-    perform "outrider".sees_all();
     perform from "outrider".cursor as c where c.subscription = p_subscription for update;
     insert into "outrider".stream as s (subscription, name, position)
     select p_subscription, opened.name, opened.position from unnest(p_streams, p_positions) as opened (name, position)
@@ -2370,7 +2381,6 @@ declare
     cur "outrider".cursor;
 begin
     perform "outrider".relay_only(p_subscription);
-    perform "outrider".sees_all();
     buried := false;
     select c.* into strict cur from "outrider".cursor as c
     where c.subscription = p_subscription and c.generation = 0 and c.partition = 0 for update;
@@ -2418,7 +2428,6 @@ declare
     back "outrider".cursor;
 begin
     perform "outrider".relay_only(p_subscription);
-    perform "outrider".sees_all();
     select (jsonb_populate_record(null::"outrider".cursor, m.cursor)).* into strict back
     from "outrider".stream_mark as m where m.subscription = p_subscription and m.at = p_at;
     update "outrider".cursor as c
@@ -2673,7 +2682,7 @@ declare
     violated  text;
     reasoned  jsonb := case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end;
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     if (p_force or p_payload is not null) and not "outrider".operates() then
         raise 'only an operator may replay with force or with another payload'
             using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
@@ -4318,7 +4327,7 @@ declare
     job  "outrider".delivery;
     seen boolean := false;
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     for job in
         select d.* from "outrider".delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
@@ -4365,27 +4374,21 @@ CREATE FUNCTION outrider.scrubbed(p_history jsonb) RETURNS jsonb
          from jsonb_array_elements(p_history) with ordinality as entry (value, place)), '[]') end
 $$;
 
-CREATE FUNCTION outrider.sees_all() RETURNS void
+CREATE FUNCTION outrider.sees_all(p_also name DEFAULT NULL::name) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    held text;
+    asked name := coalesce(p_also, current_user);
 begin
-    if not (row_security_active('"outrider".outbox'::regclass) or row_security_active('"outrider".delivery'::regclass)) then
+    if p_also is null
+       and not (row_security_active('"outrider".outbox'::regclass) or row_security_active('"outrider".delivery'::regclass)) then
         return;
     end if;
-    select t.name into held from unnest(array['outbox', 'delivery']) as t (name)
-    where row_security_active(('"outrider".' || t.name)::regclass) and not exists (
-        select from pg_policy as p cross join unnest(p.polroles) as r (role)
-        where p.polrelid = ('"outrider".' || t.name)::regclass and p.polname = 'every_tenant'
-          and case r.role when 0 then true else pg_has_role(current_user, r.role, 'usage') end
-          and not exists (select from pg_policy as n where n.polrelid = p.polrelid and not n.polpermissive));
-    if found then
-        raise 'row-level security hides rows of % from role "%", and this needs all of them', held, current_user
+    if not "outrider".sees_every_tenant(asked) then
+        raise 'row-level security hides rows of % from role "%", and this needs all of them', '"outrider".outbox', asked
             using errcode = 'insufficient_privilege',
-                  hint = format('The owner of the schema lets it see all: outrider tenants enable --role %s',
-                                quote_ident(current_user));
+                  hint = format('The owner of the schema lets it see all: outrider tenants enable --role %s', quote_ident(asked));
     end if;
 end
 $$;
@@ -4394,11 +4397,13 @@ CREATE FUNCTION outrider.sees_every_tenant(p_role name) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select not c.relrowsecurity or r.rolsuper or r.rolbypassrls or exists (
-        select from pg_policy as p cross join unnest(p.polroles) as held (role)
-        where p.polrelid = c.oid and p.polname = 'every_tenant'
-          and case held.role when 0 then true else pg_has_role(p_role, held.role, 'usage') end)
-    from pg_class as c join pg_roles as r on r.rolname = p_role where c.oid = '"outrider".delivery'::regclass
+    select bool_and(not c.relrowsecurity or r.rolsuper or r.rolbypassrls or (
+        exists (select from pg_policy as p cross join unnest(p.polroles) as held (role)
+                where p.polrelid = c.oid and p.polname = 'every_tenant'
+                  and case held.role when 0 then true else pg_has_role(p_role, held.role, 'member') end)
+        and not exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive)))
+    from pg_class as c cross join pg_roles as r
+    where r.rolname = p_role and c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass)
 $$;
 
 CREATE FUNCTION outrider.set_setting(p_name text, p_value text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS void
@@ -4719,8 +4724,7 @@ begin
         deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
         if deaths > 5 then
             update "outrider".cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
-            perform nextval(format('"outrider".takes_%s', cur.id)::regclass);
-            perform nextval(format('"outrider".excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
+            perform "outrider".count_take(cur.id, 1, p_excused);
             head.outcome := 'more';
             return next head;
             return;
@@ -4737,8 +4741,7 @@ begin
             return query select * from "outrider".take_parked(
                 p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker, p_alone);
             if found then
-                perform nextval(format('"outrider".takes_%s', cur.id)::regclass);
-                perform nextval(format('"outrider".excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
+                perform "outrider".count_take(cur.id, 1, p_excused);
                 return;
             end if;
         end if;
@@ -4978,8 +4981,7 @@ begin
             where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.suspect and d.ordering_key is not null));
     end if;
     if settles then
-        perform nextval(format('"outrider".takes_%s', cur.id)::regclass);
-        perform nextval(format('"outrider".excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
+        perform "outrider".count_take(cur.id, 1, p_excused);
     end if;
 end
 $$;
@@ -5235,6 +5237,7 @@ declare
     source text;
     ends   bigint;
 begin
+    perform "outrider".sees_all(session_user);
     if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
         raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
     end if;
@@ -5495,7 +5498,7 @@ begin
         raise 'upkeep needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR009';
     end if;
-    perform "outrider".sees_all();  -- what it does not see it would take for not owed
+    perform "outrider".sees_all(session_user);  -- what it does not see it would take for not owed
     perform set_config('lock_timeout', coalesce("outrider".setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
     return pg_try_advisory_xact_lock(hashtextextended('"outrider".upkeep', 0));
 end
@@ -5835,7 +5838,7 @@ declare
     who       text := "outrider".signed(p_by);
     why       text := left(p_reason, 2000);
 begin
-    perform "outrider".sees_all();
+    perform "outrider".sees_all(session_user);
     if seqs = '{}' then
         outcome := 'not_found';
         return next;
@@ -7516,6 +7519,8 @@ REVOKE ALL ON FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit int
 
 REVOKE ALL ON FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamp with time zone, p_limit integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.dead_letters(p_subscription text, p_event_type text, p_error_code text, p_fingerprint text, p_since timestamp with time zone, p_until timestamp with time zone, p_workspace_id text, p_generation bigint, p_after bigint, p_limit bigint) FROM PUBLIC;
@@ -7682,7 +7687,7 @@ REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text, p_by
 
 REVOKE ALL ON FUNCTION outrider.scrubbed(p_history jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.sees_all() FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.sees_all(p_also name) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.sees_every_tenant(p_role name) FROM PUBLIC;
 

@@ -29,8 +29,8 @@ NOT_TRIED = {
     "settle": "commits: its function is tried",
     "uninstall/script": "is made of other files, which are tried",
 }
-COUNTERS = {"sequence excused_N usage", "sequence takes_N usage"}
-"""Of each cursor: whoever takes must move them, and who moves them for nothing makes a batch look suspect, no more."""
+COUNTERS = {"sequence excused_N select", "sequence takes_N select"}
+"""How often each cursor was taken: whoever takes reads it, and nobody else learns anything from it."""
 
 # Runs each text with the caller's rights and undoes it; back comes what the server said.
 TRY = """

@@ -243,7 +243,7 @@ def test_jobs_that_nobody_claims_any_more_are_reaped(house: House) -> None:
     house.ask(
         """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at,
                queue, payload, locked_by, locked_at, lease_token, lease_expires_at, attempts)
-           select 'a.job', 0, gen_random_uuid(), 'a.job', 'in_flight', true, true, now(), 'default', '{}',
+           select 'a.job', 0, gen_random_uuid(), 'a.job', 'in_flight', false, false, now(), 'default', '{}',
                   gen_random_uuid(), now(), 1, now() - interval '2 min', 1"""
     )
     assert [row.number for row in house.ask("select * from outrider.upkeep_reap(true)")] == [1]

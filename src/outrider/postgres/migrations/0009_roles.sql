@@ -44,3 +44,30 @@ create index audit_of_subscription on /*schema*/audit (subscription, id) where s
 -- Whoever enqueues may write rows here, and must not be able to pass one off as a failed event that a handler waits for. Not
 -- validated: what is there was written by functions, which know it.
 alter table /*schema*/delivery add constraint delivery_job_is_no_head check (queue is null or not head) not valid;
+
+-- Takes are counted by count_take: everybody who may use the schema could draw from these sequences, and so make deaths.
+create or replace function /*schema*/make_counter() returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if tg_op = 'INSERT' then
+        execute format('create sequence if not exists /*schema*/takes_%s', new.id);
+        execute format('create sequence if not exists /*schema*/excused_%s', new.id);
+        execute format('grant select on sequence /*schema*/takes_%1$s, /*schema*/excused_%1$s to public', new.id);
+    else
+        execute format('drop sequence if exists /*schema*/takes_%1$s, /*schema*/excused_%1$s', old.id);
+    end if;
+    return null;
+end
+$$;
+do $counted$
+declare
+    n bigint;
+begin
+    for n in select c.id from /*schema*/cursor as c loop
+        execute format('revoke all on sequence /*schema*/takes_%1$s, /*schema*/excused_%1$s from public', n);
+        execute format('grant select on sequence /*schema*/takes_%1$s, /*schema*/excused_%1$s to public', n);
+    end loop;
+end
+$counted$;

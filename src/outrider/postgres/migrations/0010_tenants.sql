@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: c8a5ee65c691b73e
+-- functions: 219f8b953c3779ba
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

@@ -7,7 +7,7 @@ begin
     for granted in
         select distinct a.grantee::regrole as role, needs.objects
         from (values ('take', 'execute on function /*schema*/promote, /*schema*/failure, /*schema*/error_fingerprint, '
-                              '/*schema*/open_generation, /*schema*/fold_generation'),
+                              '/*schema*/open_generation, /*schema*/fold_generation, /*schema*/count_take'),
                      ('take', 'execute on function /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, '
                               '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
                               '/*schema*/admit, /*schema*/settle_jobs, /*schema*/renew, /*schema*/route, /*schema*/fire, '
@@ -39,7 +39,7 @@ begin
                                   '/*schema*/unread, /*schema*/late_transactions'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
                      ('outbox_replay', 'select on /*schema*/setting'),
-                     (null, 'execute on function /*schema*/sees_all')) as needs (function, objects)
+                     (null, 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant')) as needs (function, objects)
         join pg_proc as p on p.proname = coalesce(needs.function, p.proname)
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)

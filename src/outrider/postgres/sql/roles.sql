@@ -57,10 +57,10 @@ grant select, insert, update, delete on /*schema*/delivery, /*schema*/worker, /*
 grant usage on sequence /*schema*/lease_token to /*prefix*/worker;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
-    /*schema*/take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/foreign_floor, /*schema*/park,
+    /*schema*/take, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/foreign_floor, /*schema*/park,
     /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,
     /*schema*/open_generation, /*schema*/fold_generation,
-    /*schema*/sees_all, /*schema*/claim, /*schema*/claim_lane, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,
+    /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/claim, /*schema*/claim_lane, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,
     /*schema*/pick_limited, /*schema*/has_workers, /*schema*/room,
     /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, /*schema*/admit, /*schema*/settle_jobs,
     /*schema*/renew, /*schema*/route, /*schema*/fire,
@@ -96,7 +96,7 @@ end
 $reading$;
 grant select on /*schema*/outbox_seq to /*prefix*/dashboard, /*prefix*/operator;
 grant execute on function
-    /*schema*/sees_all, /*schema*/late_transactions, /*schema*/unread, /*schema*/dead_letters, /*schema*/error_fingerprint, /*schema*/rollup_settings,
+    /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/late_transactions, /*schema*/unread, /*schema*/dead_letters, /*schema*/error_fingerprint, /*schema*/rollup_settings,
     /*schema*/rollup_verify, /*schema*/rollup_preflight, /*schema*/rollup_parts, /*schema*/rollup_commands,
     /*schema*/rollup_others
     to /*prefix*/dashboard, /*prefix*/operator;

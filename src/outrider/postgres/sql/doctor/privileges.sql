@@ -85,7 +85,7 @@ held (who, may, thing, why) as (
     union
     select role.name, 'usage', part.relation, 'whoever draws numbers for nothing uses them up'
     from role, part
-    where case when part.relkind = 'S' then part.relation !~ '^(lease_token|(takes|excused)_\d+)$'
+    where case when part.relkind = 'S' then part.relation <> 'lease_token'
                                             and has_sequence_privilege(role.oid, part.oid, 'usage') end
     union
     -- By the list of grants: before 17, asking for it is an error.
@@ -117,8 +117,8 @@ select 'PUBLIC', string_agg(distinct lower(a.privilege_type), ', ' order by lowe
        'granted to everybody who can connect'
 from part join pg_class as c on c.oid = part.oid, lateral aclexplode(c.relacl) as a
 where a.grantee = 0
-  -- Counters of each cursor, which whoever takes must move.
-  and not (a.privilege_type = 'USAGE' and part.relation ~ '^(takes|excused)_\d+$')
+  -- Counters of each cursor, which whoever takes must read.
+  and not (a.privilege_type = 'SELECT' and part.relation ~ '^(takes|excused)_\d+$')
 group by part.relation
 union all
 select 'PUBLIC', format('%s on %s.%s', lower(a.privilege_type), part.relation, t.attname), 'granted to everybody who can connect'

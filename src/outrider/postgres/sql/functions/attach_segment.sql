@@ -13,7 +13,7 @@ declare
     this    /*schema*/segment;
     foreign_events boolean;
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     if (p_days between 1 and 3650) is not true then
         raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;

@@ -17,7 +17,7 @@ declare
     why  text := left(p_reason, 2000);
     seen boolean := false;
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     perform /*schema*/hold_limits(array(
         select d.subscription from /*schema*/delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in

@@ -32,6 +32,7 @@ declare
     gone      record;
     owed      bigint := 0;
 begin
+    perform /*schema*/sees_all(true);
     if coalesce(p_reason, '') = '' then
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;

@@ -25,7 +25,7 @@ declare
     unread    boolean;
     lines     text[];
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     if current_setting('transaction_isolation') <> 'read committed'
        or pg_current_xact_id_if_assigned() is not null then
         raise 'fold_generation must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';

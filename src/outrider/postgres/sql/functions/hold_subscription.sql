@@ -6,6 +6,7 @@ create or replace function /*schema*/hold_subscription(p_name text) returns void
     set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform /*schema*/sees_all(true);  -- whoever does not would leave behind what it does not see
     perform from /*schema*/subscription as s where s.name = p_name for no key update;
     if not found then
         raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';

@@ -11,7 +11,7 @@ create or replace function /*schema*/move_generation(
 as $$
 #variable_conflict use_column
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     if p_to < 0 then
         raise 'there is no generation %', p_to using errcode = 'OR006';
     end if;

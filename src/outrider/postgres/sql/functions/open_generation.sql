@@ -17,7 +17,7 @@ as $$
 declare
     lines text[];
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'open_generation needs a READ COMMITTED transaction' using errcode = 'OR001';
     end if;

@@ -19,7 +19,7 @@ declare
     names    text[];
     outcomes text[];
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     if p_force and p_subscription is null then
         raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
     end if;

@@ -31,7 +31,7 @@ begin
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
     end if;
     if p_failed is null then
-        perform nextval(to_regclass(format('/*schema*/excused_%s', p_cursor)));
+        perform /*schema*/count_take(p_cursor, 0, 1);
         return '{}';
     end if;
     -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
@@ -50,7 +50,7 @@ begin
         where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
         for update;
     end loop;
-    perform nextval(to_regclass(format('/*schema*/excused_%s', p_cursor)));
+    perform /*schema*/count_take(p_cursor, 0, 1);
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (

@@ -9,7 +9,6 @@ create or replace function /*schema*/relay_ahead(
 as $$
 begin
     perform /*schema*/relay_only(p_subscription);
-    perform /*schema*/sees_all();
     with told as materialized (
         select distinct e.id, exists (select from /*schema*/outbox as o where o.id = e.id) as ours
         from unnest(p_events) as e (id)

@@ -5,6 +5,7 @@ create or replace function /*schema*/relay_only(p_subscription text) returns voi
     set search_path = pg_catalog, pg_temp
 as $$
 begin
+    perform /*schema*/sees_all(true);
     if not exists (select from /*schema*/subscription as s where s.name = p_subscription and s.kind = 'relay') then
         raise 'there is no relay %', quote_nullable(left(p_subscription, 100))
             using errcode = 'OR002', hint = 'Register it first: app.migrate() or outrider migrate --app.';

@@ -12,7 +12,6 @@ create or replace function /*schema*/relay_open(
 as $$
 begin
     perform /*schema*/relay_only(p_subscription);
-    perform /*schema*/sees_all();
     perform from /*schema*/cursor as c where c.subscription = p_subscription for update;
     insert into /*schema*/stream as s (subscription, name, position)
     select p_subscription, opened.name, opened.position from unnest(p_streams, p_positions) as opened (name, position)

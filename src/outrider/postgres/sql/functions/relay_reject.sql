@@ -17,7 +17,6 @@ declare
     cur /*schema*/cursor;
 begin
     perform /*schema*/relay_only(p_subscription);
-    perform /*schema*/sees_all();
     buried := false;
     select c.* into strict cur from /*schema*/cursor as c
     where c.subscription = p_subscription and c.generation = 0 and c.partition = 0 for update;

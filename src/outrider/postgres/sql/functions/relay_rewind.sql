@@ -10,7 +10,6 @@ declare
     back /*schema*/cursor;
 begin
     perform /*schema*/relay_only(p_subscription);
-    perform /*schema*/sees_all();
     select (jsonb_populate_record(null::/*schema*/cursor, m.cursor)).* into strict back
     from /*schema*/stream_mark as m where m.subscription = p_subscription and m.at = p_at;
     update /*schema*/cursor as c

@@ -33,7 +33,7 @@ declare
     violated  text;
     reasoned  jsonb := case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end;
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     if (p_force or p_payload is not null) and not /*schema*/operates() then
         raise 'only an operator may replay with force or with another payload'
             using errcode = '42501', hint = 'Whoever may execute withdraw is one.';

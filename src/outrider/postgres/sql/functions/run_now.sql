@@ -13,7 +13,7 @@ declare
     job  /*schema*/delivery;
     seen boolean := false;
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     for job in
         select d.* from /*schema*/delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)

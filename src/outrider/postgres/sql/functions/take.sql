@@ -196,8 +196,7 @@ begin
         deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
         if deaths > 5 then
             update /*schema*/cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
-            perform nextval(format('/*schema*/takes_%s', cur.id)::regclass);
-            perform nextval(format('/*schema*/excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
+            perform /*schema*/count_take(cur.id, 1, p_excused);
             head.outcome := 'more';
             return next head;
             return;
@@ -214,8 +213,7 @@ begin
             return query select * from /*schema*/take_parked(
                 p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker, p_alone);
             if found then
-                perform nextval(format('/*schema*/takes_%s', cur.id)::regclass);
-                perform nextval(format('/*schema*/excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
+                perform /*schema*/count_take(cur.id, 1, p_excused);
                 return;
             end if;
         end if;
@@ -455,8 +453,7 @@ begin
             where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.suspect and d.ordering_key is not null));
     end if;
     if settles then
-        perform nextval(format('/*schema*/takes_%s', cur.id)::regclass);
-        perform nextval(format('/*schema*/excused_%s', cur.id)::regclass) from generate_series(1, p_excused);
+        perform /*schema*/count_take(cur.id, 1, p_excused);
     end if;
 end
 $$;

@@ -16,6 +16,7 @@ declare
     source text;
     ends   bigint;
 begin
+    perform /*schema*/sees_all(true);
     if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
         raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
     end if;

@@ -9,7 +9,7 @@ begin
         raise 'upkeep needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR009';
     end if;
-    perform /*schema*/sees_all();  -- what it does not see it would take for not owed
+    perform /*schema*/sees_all(true);  -- what it does not see it would take for not owed
     perform set_config('lock_timeout', coalesce(/*schema*/setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
     return pg_try_advisory_xact_lock(hashtextextended('/*schema*/upkeep', 0));
 end

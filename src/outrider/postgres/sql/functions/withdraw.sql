@@ -22,7 +22,7 @@ declare
     who       text := /*schema*/signed(p_by);
     why       text := left(p_reason, 2000);
 begin
-    perform /*schema*/sees_all();
+    perform /*schema*/sees_all(true);
     if seqs = '{}' then
         outcome := 'not_found';
         return next;

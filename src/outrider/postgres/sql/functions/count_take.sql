@@ -1,0 +1,11 @@
+-- count_take: takes of a cursor, and rollbacks in good order, counted outside of the transaction: what it counted stays when
+-- the transaction rolls back. With the rights of the owner: whoever could draw from these sequences at will could make deaths.
+create or replace function /*schema*/count_take(p_cursor bigint, p_takes integer, p_excused integer) returns void
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform nextval(to_regclass(format('/*schema*/takes_%s', p_cursor))) from generate_series(1, p_takes);
+    perform nextval(to_regclass(format('/*schema*/excused_%s', p_cursor))) from generate_series(1, p_excused);
+end
+$$;
