@@ -345,7 +345,8 @@ begin
     elsif due_in is null then
         due_in := extract(epoch from least(
             (select min(next.run_at)
-             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted) as l (subscription, generation, queue, priority, tenanted)
+             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                 as l (subscription, generation, queue, priority, tenanted)
              cross join lateral (
                  select d.run_at from "outrider".delivery as d
                  where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
@@ -363,7 +364,8 @@ begin
             due_in := 0;
         end if;
     end if;
-    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
+    last.head := jsonb_build_object(
+        'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
     return next last;
 end
 $$;

@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: 4b16d29cae1e3ca5
+-- functions: 875d88ef818cd544
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);
