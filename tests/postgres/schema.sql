@@ -403,7 +403,8 @@ begin
     elsif due_in is null then
         due_in := extract(epoch from least(
             (select min(next.run_at)
-             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted) as l (subscription, generation, queue, priority, tenanted)
+             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                 as l (subscription, generation, queue, priority, tenanted)
              cross join lateral (
                  select d.run_at from "outrider".delivery as d
                  where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
@@ -421,7 +422,8 @@ begin
             due_in := 0;
         end if;
     end if;
-    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
+    last.head := jsonb_build_object(
+        'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
     return next last;
 end
 $$;
@@ -837,6 +839,7 @@ CREATE FUNCTION outrider.erase(p_workspace_id text, p_kind text, p_subject text,
 #variable_conflict use_column
 declare
     who       constant text := coalesce(p_by, session_user);
+    source    constant text := case p_from when 'events' then 'outbox' else p_from end;
     ids       uuid[];
     places    bigint[];
     names     text[];
@@ -931,18 +934,19 @@ begin
     end loop;
 
     if p_from <> 'jobs' then
-        update "outrider".event_handled as h
-        set result = null, failure_history = "outrider".scrubbed(h.failure_history)
-        from (select n.name, coalesce(
-                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                      || o.idempotency_key, o.id::text) as key, o.id
-              from unnest(names) as n (name) cross join "outrider".outbox as o
-              where o.seq = any (places)) as asked
-        where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
-          and (h.result is not null or h.failure_history is not null);
+        execute format($receipts$
+            update "outrider".event_handled as h
+            set result = null, failure_history = "outrider".scrubbed(h.failure_history)
+            from (select n.name, coalesce(
+                      coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                          || o.idempotency_key, o.id::text) as key, o.id
+                  from unnest($1) as n (name) cross join "outrider".%I as o
+                  where o.seq = any ($2)) as asked
+            where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
+              and (h.result is not null or h.failure_history is not null)$receipts$, source) using names, places;
         delete from "outrider".stream_replayed as r where r.event_id = any (ids);
         execute format('update "outrider".%I set payload = ''{}'', trace_context = null, erased_at = now() where seq = any ($1)',
-                       case p_from when 'events' then 'outbox' else p_from end) using places;
+                       source) using places;
         get diagnostics events = row_count;
     else
         jobs := cardinality(places);

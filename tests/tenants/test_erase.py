@@ -193,6 +193,11 @@ async def test_a_subject_and_its_jobs(database: str) -> None:
         assert (await erased(desk, Whose(None, "person", "ann", jobs=True))).jobs == 2
         assert desk.left("secret of acme.ann") == desk.left("secret of busy.ann") == {}
         assert desk.left("secret of acme.bob")
+        # Segments that retention has detached are looked through as well.
+        desk.rows("alter table outrider.outbox detach partition outrider.outbox_s0")
+        assert (await erased(desk, Whose("acme"))).events == 4
+        assert desk.left("secret of acme") == {}
+        assert desk.left("secret of busy.bob")["outbox_s0"]
         for wrong in ((None,), (None, "person"), ("", None, "ann")):
             with pytest.raises(TenantsRefused):
                 Whose(*wrong)

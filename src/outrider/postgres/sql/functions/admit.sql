@@ -1,4 +1,5 @@
--- admit: the next job that waits for its key, of its workspace, may be claimed. The caller holds the lock of its type (hold_limits).
+-- admit: the next job that waits for its key, of its workspace, may be claimed. The caller holds the lock of its type
+-- (hold_limits).
 -- Locks:  that job; one that somebody is about to change is passed over.
 -- Reads:  delivery by job_waiting: the first of each priority, however many wait.
 create or replace function /*schema*/admit(p_subscription text, p_key text, p_workspace_id text) returns void

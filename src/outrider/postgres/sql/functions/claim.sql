@@ -3,12 +3,13 @@
 -- Order:  run_at, but a step of priority weighs as much as a minute of waiting; then the older one. p_queues: only of these
 --         queues. Jobs of another generation than p_generation are left to its own workers while there are any.
 -- Tenants: where more is due than is wanted, they take turns (take_turns): the order above is that within one of them.
--- Limits: a type's concurrency over all workers, and that of a key of a workspace: what must wait for its key is set aside (waiting) and
---         comes back when one of them has ended (admit).
+-- Limits: a type's concurrency over all workers, and that of a key of a workspace: what must wait for its key is set aside
+--         (waiting) and comes back when one of them has ended (admit).
 -- p_suspect: one of the jobs whose worker has died may be among them; a worker runs one of those at a time, so that at
 --         most one healthy job can be taken for the killer, and once.
 -- Locks:  the limits of the types that have any; then the jobs, FOR UPDATE SKIP LOCKED.
--- Reads:  delivery by job_due: a look-up for each lane (generation, queue, priority, with or without a workspace) of each type, then the jobs.
+-- Reads:  delivery by job_due: a look-up for each lane (generation, queue, priority, with or without a workspace) of each
+--         type, then the jobs.
 -- The CTE is MATERIALIZED: inlined, a join may run it more than once, and each run would lock and claim another p_limit.
 --
 -- First what ran out is reaped. Back: the jobs in their order, and after them a row without one: the seconds until there
@@ -183,7 +184,8 @@ begin
     elsif due_in is null then
         due_in := extract(epoch from least(
             (select min(next.run_at)
-             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted) as l (subscription, generation, queue, priority, tenanted)
+             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                 as l (subscription, generation, queue, priority, tenanted)
              cross join lateral (
                  select d.run_at from /*schema*/delivery as d
                  where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
@@ -201,7 +203,8 @@ begin
             due_in := 0;
         end if;
     end if;
-    last.head := jsonb_build_object('stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
+    last.head := jsonb_build_object(
+        'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
     return next last;
 end
 $$;

@@ -24,6 +24,7 @@ as $$
 #variable_conflict use_column
 declare
     who       constant text := coalesce(p_by, session_user);
+    source    constant text := case p_from when 'events' then 'outbox' else p_from end;
     ids       uuid[];
     places    bigint[];
     names     text[];
@@ -118,18 +119,19 @@ begin
     end loop;
 
     if p_from <> 'jobs' then
-        update /*schema*/event_handled as h
-        set result = null, failure_history = /*schema*/scrubbed(h.failure_history)
-        from (select n.name, coalesce(
-                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                      || o.idempotency_key, o.id::text) as key, o.id
-              from unnest(names) as n (name) cross join /*schema*/outbox as o
-              where o.seq = any (places)) as asked
-        where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
-          and (h.result is not null or h.failure_history is not null);
+        execute format($receipts$
+            update /*schema*/event_handled as h
+            set result = null, failure_history = /*schema*/scrubbed(h.failure_history)
+            from (select n.name, coalesce(
+                      coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
+                          || o.idempotency_key, o.id::text) as key, o.id
+                  from unnest($1) as n (name) cross join /*schema*/%I as o
+                  where o.seq = any ($2)) as asked
+            where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
+              and (h.result is not null or h.failure_history is not null)$receipts$, source) using names, places;
         delete from /*schema*/stream_replayed as r where r.event_id = any (ids);
         execute format('update /*schema*/%I set payload = ''{}'', trace_context = null, erased_at = now() where seq = any ($1)',
-                       case p_from when 'events' then 'outbox' else p_from end) using places;
+                       source) using places;
         get diagnostics events = row_count;
     else
         jobs := cardinality(places);
