@@ -281,7 +281,7 @@ def check_commands(dsn: str, folder: Path) -> None:
         ["status", "--schema", everything], ["migrate", "--app", everything], ["dlq", "list", "--code", NOT_UTF8],
         ["event", "show", NOT_UTF8],
     ]  # fmt: skip
-    for command in [*shown, *([*each, "--json"] for each in shown), *asked]:
+    for command in [*shown, *([*each, "--json"] for each in shown[4:8]), *asked]:
         done = inprocess.run(folder, *command, "--dsn", dsn)
         said = done.stdout + done.stderr
         assert not CONTROLS.search(said), (command, CONTROLS.findall(said)[:3], said[:2000])

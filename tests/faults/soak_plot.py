@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib import use
+from PIL import Image
 from tests.faults.soak import HELD, Record, Sample
 
 use("Agg")
@@ -65,7 +66,8 @@ def draw(record: Record, path: Path) -> None:
         fontsize=11,
         color=INK,
     )
-    figure.savefig(path, pil_kwargs={"optimize": True})
+    figure.savefig(path)
+    Image.open(path).quantize(96).save(path, optimize=True)
 
 
 def _panel(axis: Any, record: Record, title: str) -> None:
