@@ -125,7 +125,7 @@ declare
     this    "outrider".segment;
     foreign_events boolean;
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if (p_days between 1 and 3650) is not true then
         raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;
@@ -183,7 +183,7 @@ declare
     why  text := left(p_reason, 2000);
     seen boolean := false;
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     perform "outrider".hold_limits(array(
         select d.subscription from "outrider".delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
@@ -681,7 +681,7 @@ declare
     why       text := left(p_reason, 2000);
     discarded integer;
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     with gone as (
         update "outrider".delivery as d
         set status = 'discarded',
@@ -787,9 +787,9 @@ CREATE FUNCTION outrider.enqueue_onto(p_job_type text, p_payload jsonb, p_run_at
 declare
     before "outrider".delivery;
 begin
-    -- It runs as the owner, who sees every tenant: whoever is logged in must, too, or stay with its own.
+    -- It runs as the owner, who sees every tenant: whoever has called it must, too, or stay with its own.
     if p_workspace_id is distinct from nullif(current_setting('app.workspace_id', true), '')
-       and not "outrider".sees_every_tenant(session_user) then
+       and not "outrider".sees_every_tenant(coalesce(nullif(current_setting('role'), 'none'), session_user)) then
         raise 'row-level security: % is of another workspace than app.workspace_id', quote_nullable(left(p_job_type, 100))
             using errcode = 'insufficient_privilege';
     end if;
@@ -848,7 +848,7 @@ declare
     gone      record;
     owed      bigint := 0;
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if coalesce(p_reason, '') = '' then
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;
@@ -1004,7 +1004,7 @@ declare
     unread    boolean;
     lines     text[];
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if current_setting('transaction_isolation') <> 'read committed'
        or pg_current_xact_id_if_assigned() is not null then
         raise 'fold_generation must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';
@@ -1117,7 +1117,7 @@ CREATE FUNCTION outrider.hold_subscription(p_name text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform "outrider".sees_all(session_user);  -- whoever does not would leave behind what it does not see
+    perform "outrider".sees_all(true);  -- whoever does not would leave behind what it does not see
     perform from "outrider".subscription as s where s.name = p_name for no key update;
     if not found then
         raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
@@ -1312,7 +1312,7 @@ CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text D
     AS $$
 #variable_conflict use_column
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if p_to < 0 then
         raise 'there is no generation %', p_to using errcode = 'OR006';
     end if;
@@ -1443,7 +1443,7 @@ CREATE FUNCTION outrider.open_generation(p_subscription text, p_generation bigin
 declare
     lines text[];
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'open_generation needs a READ COMMITTED transaction' using errcode = 'OR001';
     end if;
@@ -1500,7 +1500,7 @@ declare
     names    text[];
     outcomes text[];
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if p_force and p_subscription is null then
         raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
     end if;
@@ -2348,7 +2348,7 @@ CREATE FUNCTION outrider.relay_only(p_subscription text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if not exists (select from "outrider".subscription as s where s.name = p_subscription and s.kind = 'relay') then
         raise 'there is no relay %', quote_nullable(left(p_subscription, 100))
             using errcode = 'OR002', hint = 'Register it first: app.migrate() or outrider migrate --app.';
@@ -2686,7 +2686,7 @@ declare
     violated  text;
     reasoned  jsonb := case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end;
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if (p_force or p_payload is not null) and not "outrider".operates() then
         raise 'only an operator may replay with force or with another payload'
             using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
@@ -4331,7 +4331,7 @@ declare
     job  "outrider".delivery;
     seen boolean := false;
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     for job in
         select d.* from "outrider".delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
@@ -4378,14 +4378,14 @@ CREATE FUNCTION outrider.scrubbed(p_history jsonb) RETURNS jsonb
          from jsonb_array_elements(p_history) with ordinality as entry (value, place)), '[]') end
 $$;
 
-CREATE FUNCTION outrider.sees_all(p_also name DEFAULT NULL::name) RETURNS void
+CREATE FUNCTION outrider.sees_all(p_caller boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    asked name := coalesce(p_also, current_user);
+    asked name := case when p_caller then coalesce(nullif(current_setting('role'), 'none'), session_user) else current_user end;
 begin
-    if p_also is null
+    if not p_caller
        and not (row_security_active('"outrider".outbox'::regclass) or row_security_active('"outrider".delivery'::regclass)) then
         return;
     end if;
@@ -5241,7 +5241,7 @@ declare
     source text;
     ends   bigint;
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
         raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
     end if;
@@ -5502,7 +5502,7 @@ begin
         raise 'upkeep needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR009';
     end if;
-    perform "outrider".sees_all(session_user);  -- what it does not see it would take for not owed
+    perform "outrider".sees_all(true);  -- what it does not see it would take for not owed
     perform set_config('lock_timeout', coalesce("outrider".setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
     return pg_try_advisory_xact_lock(hashtextextended('"outrider".upkeep', 0));
 end
@@ -5842,7 +5842,7 @@ declare
     who       text := "outrider".signed(p_by);
     why       text := left(p_reason, 2000);
 begin
-    perform "outrider".sees_all(session_user);
+    perform "outrider".sees_all(true);
     if seqs = '{}' then
         outcome := 'not_found';
         return next;
@@ -7691,7 +7691,7 @@ REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text, p_by
 
 REVOKE ALL ON FUNCTION outrider.scrubbed(p_history jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.sees_all(p_also name) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.sees_all(p_caller boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.sees_every_tenant(p_role name) FROM PUBLIC;
 

@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: 219f8b953c3779ba
+-- functions: 2afdd586f3546bfb
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);
