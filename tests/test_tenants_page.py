@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from tests.roles.house import opened
 from tests.test_docs import ROOT, python_blocks
 
 PAGE = ROOT / "docs" / "tenants.md"
@@ -23,9 +24,9 @@ INVOICES = """insert into invoice (workspace_id, number)
 @pytest.fixture
 def worker(database: str) -> Iterator[str]:
     """The DSN of the page's worker, in a database where its SQL has been run."""
-    with psycopg.connect(database, autocommit=True) as owner:
+    with psycopg.connect(database, autocommit=True) as owner, opened(owner) as house:
         for block in SQL.findall(PAGE.read_text()):
-            owner.execute(block.encode())
+            owner.execute(block.replace("outrider_", house.prefix).encode())
         try:
             yield make_conninfo(database, user="billing_worker")
         finally:
@@ -51,10 +52,6 @@ def test_the_page_does_what_it_says(database: str, worker: str, tmp_path: Path) 
 
     run(database, "-m", "outrider", "migrate", "--app", "billing:app")
     with psycopg.connect(database, autocommit=True) as owner:
-        [grants] = (
-            each for each in SQL.findall((ROOT / "docs/guide.md").read_text()) if each.startswith("grant usage")
-        )
-        owner.execute(re.sub(r"\bapp\b", "billing_worker", grants).encode())
         owner.execute(INVOICES)
         assert "2 handled, 0 parked" in run(worker, "billing.py")
         paid = owner.execute("select workspace_id, number from invoice where paid").fetchall()

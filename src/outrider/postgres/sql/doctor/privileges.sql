@@ -34,7 +34,9 @@ risk (relation, privileges, meant, why) as (
            ('schedule', '{delete}', '{}', 'a schedule that is gone fires nothing, and begins anew'),
            ('setting', '{insert,update,delete}', '{update}', 'it holds the limits'),
            ('withdrawal', '{insert,update,delete}', '{insert}', 'what is withdrawn nobody handles'),
-           ('audit', '{insert,update,delete}', '{insert}', 'an audit that can be written at will is none')
+           ('audit', '{insert,update,delete}', '{insert}', 'an audit that can be written at will is none'),
+           ('segment', '{insert,update,delete}', '{}', 'what it says is gone is dropped'),
+           ('upkeep', '{insert,update,delete}', '{}', 'it says when upkeep is due')
 ),
 -- Views over our tables, and over those views.
 through (view, base) as (
