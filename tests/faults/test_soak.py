@@ -30,8 +30,7 @@ BOUNDED: dict[str, tuple[Callable[[Sample], float], float]] = {
 }
 """And what each may be above its first value, whatever that was."""
 SWELLING = {"receipts, MiB", "delivery, MiB", "cursor, MiB"}
-"""While an old snapshot is held nothing of them can be used again. They keep the size that they had then, and use it: after it
-they may not be larger than they were at its end."""
+"""An old snapshot keeps them from using their space again. They stay as large as they were at its end, and may not grow then."""
 OF_THE_MACHINE = {"depth", "lag, s", "publish p95, ms"}
 """Judged in the long run only: a busy machine is no fault of ours."""
 
