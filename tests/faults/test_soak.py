@@ -30,7 +30,7 @@ BOUNDED: dict[str, tuple[Callable[[Sample], float], float]] = {
 }
 """And what each may be above its first value, whatever that was."""
 SWELLING = {"receipts, MiB", "delivery, MiB", "cursor, MiB"}
-"""An old snapshot keeps them from using their space again. They stay as large as they were at its end, and may not grow then."""
+"""An old snapshot keeps them from using their space again: they stay as large as at its end, and may not grow from there."""
 OF_THE_MACHINE = {"depth", "lag, s", "publish p95, ms"}
 """Judged in the long run only: a busy machine is no fault of ours."""
 
