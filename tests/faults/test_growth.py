@@ -19,6 +19,7 @@ from tests.clusters import migrated
 
 from outrider import Event, Outrider
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.embedded.home import shared_folder
 
 Conn = psycopg.Connection[Any]
 
@@ -80,7 +81,7 @@ class Costs:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded]:
     """On disk: it takes eight gigabytes."""
-    monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
+    monkeypatch.setattr(tempfile, "tempdir", str(shared_folder()))
     with Embedded.temporary(settings=SETTINGS) as server:
         yield server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.clusters import migrated
-from tests.faults.soak import SETTINGS, Record, Sample, Soak, wanted
+from tests.faults.soak import HELD, SETTINGS, Record, Sample, Soak, wanted
 from tests.oracle import check
 
 from outrider.postgres.embedded import Embedded
@@ -29,6 +29,8 @@ BOUNDED: dict[str, tuple[Callable[[Sample], float], float]] = {
     "sessions, MiB": (lambda each: each.backends / MIB, 20),
 }
 """And what each may be above its first value, whatever that was."""
+SWELLING = {"receipts, MiB", "delivery, MiB", "cursor, MiB"}
+"""An old snapshot keeps them from using their space again: they stay as large as at its end, and may not grow from there."""
 OF_THE_MACHINE = {"depth", "lag, s", "publish p95, ms"}
 """Judged in the long run only: a busy machine is no fault of ours."""
 
@@ -54,6 +56,8 @@ async def test_nothing_keeps_growing(tmp_path: Path, long: bool) -> None:
         before, after = (statistics.median(record.series(of, *part)) for part in ((0.15, 0.4), (0.75, 1)))
         highest = max(record.series(of, 0, 1))
         told.append(f"{name:16} {before:10.1f} {after:10.1f}   highest {highest:10.1f}")
+        if name in SWELLING:
+            before = max(before, *record.series(of, HELD[1], HELD[1] + 0.05))
         if after > 1.5 * before + margin and (long or name not in OF_THE_MACHINE):
             grown.append(name)
     before, after = wal_of_an_event(record, 0.15, 0.4), wal_of_an_event(record, 0.75, 1)
