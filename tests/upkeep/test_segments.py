@@ -89,6 +89,16 @@ def test_a_missing_last_segment_comes_back(house: House) -> None:
     assert house.segments("last_seq is null")[0].first_seq == 32_000_000
 
 
+def test_an_empty_log_of_one_segment_without_end(house: House) -> None:
+    for name, _ in in_catalogue(house):
+        house.ask(f"drop table outrider.{name}")
+    house.ask("create table outrider.whole partition of outrider.outbox for values from (minvalue) to (maxvalue)")
+    [made] = house.ask("select * from outrider.upkeep_segments()")
+    assert (made.action, made.number) == ("made", 16)
+    house.publish(3)
+    assert house.value("select count(*) from outrider.outbox_from_1") == 3
+
+
 def test_a_quiet_log_is_cut_by_time(house: House) -> None:
     house.register("a.reader")
     house.publish(10)

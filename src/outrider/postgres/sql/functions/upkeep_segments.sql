@@ -58,7 +58,7 @@ begin
                     execute format('alter table /*schema*/outbox detach partition /*schema*/%I', tail.name);
                 end if;
                 if made is null and tail.name is not null then
-                    starts := pg_sequence_last_value('/*schema*/outbox_seq'::regclass) + 1;
+                    starts := coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0) + 1;
                     execute format('alter table /*schema*/%I rename to %I', tail.name, 'outbox_from_' || tail.first_seq);
                     update /*schema*/segment as s set name = 'outbox_from_' || tail.first_seq, closed_at = clock_timestamp()
                     where s.name = tail.name;
