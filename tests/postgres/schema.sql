@@ -147,8 +147,8 @@ begin
     update "outrider".segment as s set wanted_until = clock_timestamp() + make_interval(days => p_days), kept = null
     where s.name = p_name;
     insert into "outrider".audit (by, action, details)
-    values (coalesce(p_by, session_user), 'attach_segment', jsonb_strip_nulls(
-        to_jsonb(this) || jsonb_build_object('reason', p_reason, 'days', p_days)));
+    values ("outrider".signed(p_by), 'attach_segment', jsonb_strip_nulls(
+        to_jsonb(this) || jsonb_build_object('reason', left(p_reason, 2000), 'days', p_days)));
     return next ('attached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq))::"outrider".upkept;
 end
 $$;
@@ -708,7 +708,7 @@ declare
     bytes   bigint := octet_length(payload::text);
     allowed bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
 begin
-    if job_type is null or job_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' or octet_length(job_type) > 63 then
+    if job_type is null or job_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)*$' or octet_length(job_type) > 63 then
         raise 'job type % is not lower-case words joined by dots, of at most 63 bytes',
             coalesce(quote_literal(job_type), 'NULL') using errcode = 'OR004';
     end if;
@@ -788,7 +788,7 @@ declare
     before "outrider".delivery;
 begin
     -- It runs as the owner, who sees every tenant: whoever has called it must, too, or stay with its own.
-    if p_workspace_id is distinct from nullif(current_setting('app.workspace_id', true), '')
+    if (p_workspace_id = nullif(current_setting('app.workspace_id', true), '')) is not true
        and not "outrider".sees_every_tenant(coalesce(nullif(current_setting('role'), 'none'), session_user)) then
         raise 'row-level security: % is of another workspace than app.workspace_id', quote_nullable(left(p_job_type, 100))
             using errcode = 'insufficient_privilege';
@@ -838,7 +838,7 @@ CREATE FUNCTION outrider.erase(p_workspace_id text, p_kind text, p_subject text,
     AS $_$
 #variable_conflict use_column
 declare
-    who       constant text := coalesce(p_by, session_user);
+    who       constant text := "outrider".signed(p_by);
     source    constant text := case p_from when 'events' then 'outbox' else p_from end;
     ids       uuid[];
     places    bigint[];
@@ -853,10 +853,17 @@ begin
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;
     audit := p_audit;
+    if audit is not null and not exists (
+        select from "outrider".audit as a
+        where a.id = p_audit and a.action = 'erase' and a.role = session_user and not a.details ? 'finished_at'
+          and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
+              is not distinct from (p_workspace_id, p_kind, p_subject)) then
+        raise 'nothing was erased: % is no entry of the audit for this', p_audit using errcode = 'OR006';
+    end if;
     if audit is null then
         insert into "outrider".audit (by, action, details)
         values (who, 'erase', jsonb_strip_nulls(jsonb_build_object(
-            'reason', p_reason, 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
+            'reason', left(p_reason, 2000), 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
         returning id into audit;
     end if;
     events := 0;
@@ -1414,7 +1421,7 @@ begin
     select c.relname, coalesce(bound[1]::bigint, 0), bound[2]::bigint - 1
     from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
     cross join regexp_match(pg_get_expr(c.relpartbound, c.oid),
-                            'FROM \((?:''?(\d+)''?|MINVALUE)\) TO \((?:''?(\d+)''?|MAXVALUE)\)') as bound
+                            'FROM [(](?:''?([0-9]+)''?|MINVALUE)[)] TO [(](?:''?([0-9]+)''?|MAXVALUE)[)]') as bound
     where i.inhparent = '"outrider".outbox'::regclass
     on conflict (name) do update
     set first_seq = excluded.first_seq, last_seq = excluded.last_seq, detached_at = null
@@ -2034,7 +2041,7 @@ declare
     allowed    bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
     event_id   uuid := "outrider".uuid7();
 begin
-    if event_type is null or event_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' then
+    if event_type is null or event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)*$' then
         raise 'event type % is not lower-case words joined by dots', coalesce(quote_literal(event_type), 'NULL')
             using errcode = 'OR004';
     end if;
@@ -2609,7 +2616,7 @@ CREATE FUNCTION outrider.rename(p_old text, p_new text, p_force boolean DEFAULT 
 declare
     receipts bigint;
 begin
-    if (p_new ~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' and octet_length(p_new) <= 63) is not true then
+    if (p_new ~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)*$' and octet_length(p_new) <= 63) is not true then
         raise 'the new name % is not lower-case words joined by dots, of at most 63 bytes', quote_nullable(left(p_new, 100))
             using errcode = 'OR010';
     end if;
@@ -3873,16 +3880,12 @@ end
 $$;
 
 CREATE FUNCTION outrider.rollup_run(p_name text, p_flush boolean DEFAULT false, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    told jsonb := "outrider".rollup_tick(p_name, p_flush);
 begin
-    perform "outrider".note('rollup_run', p_by, p_reason, null, null, jsonb_strip_nulls(jsonb_build_object(
-        'rollup', p_name, 'flushed', nullif(p_flush, false), 'result', told -> 'result', 'events',
-        coalesce((told ->> 'groups_emitted')::bigint, 0) + coalesce((told ->> 'pieces_emitted')::bigint, 0))));
-    return told;
+    set constraints all immediate;  -- as in rollup_tick, with the caller's rights
+    return "outrider".rollup_work_noted(p_name, p_flush, p_by, p_reason);
 end
 $$;
 
@@ -3904,7 +3907,7 @@ begin
         left join "outrider".setting as s on s.name = 'rollup.' || p_name || '.' || known.suffix
     loop
         given := item.value;
-        if item.entered ~ '^\s*[+-]?[0-9]{1,18}\s*$' then
+        if item.entered ~ '^[[:space:]]*[+-]?[0-9]{1,18}[[:space:]]*$' then
             asked := item.entered::numeric;
             given := greatest(item.least, least(item.greatest, asked));
             if given <> asked then
@@ -3981,151 +3984,12 @@ end
 $$;
 
 CREATE FUNCTION outrider.rollup_tick(p_name text, p_flush boolean DEFAULT false) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
-declare
-    began    timestamptz := clock_timestamp();
-    rollup   "outrider".rollup;
-    settings record;
-    allowed  bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
-    ids      bigint[];
-    ends     integer[];
-    wrong    bigint[];
-    reasons  text[];
-    most     constant integer := 200000;  -- rows of one tick; the rest waits for the next
-    sifted   record;
-    figures  record;
-    aside    bigint := 0;
-    run      "outrider".rollup_log;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise 'rollup_tick needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
-            using errcode = 'OR007';
-    end if;
-    if not pg_try_advisory_xact_lock(hashtextextended('"outrider".rollup.' || p_name, 0)) then
-        return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
-    end if;
-    select r.* into rollup from "outrider".rollup as r where r.name = p_name for no key update skip locked;
-    if not found then
-        if exists (select from "outrider".rollup as r where r.name = p_name) then
-            return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
-        end if;
-        raise 'there is no rollup %', quote_nullable(p_name)
-            using errcode = 'OR007', hint = 'outrider rollup install makes one.';
-    end if;
     set constraints all immediate;  -- what the caller still owes is the caller's error; what is emitted is judged at once
-    settings := "outrider".rollup_settings(p_name);
-    run.result := 'idle';
-    run.groups_emitted := 0;
-    run.pieces_emitted := 0;
-    run.conflicts_skipped := 0;
-    run.rows_marked := 0;
-    run.error_count := cardinality(settings.complaints);
-    run.error_text := nullif(array_to_string(settings.complaints, '; '), '');
-    select count(*) into run.pending_pre from "outrider".rollup_pending as p
-    where p.rollup = p_name and p.processed_at is null and p.set_aside_at is null;
-
-    begin
-        -- Sorted by group, and where each group ends. What no event can be made of is seen without a trial.
-        with waiting as (
-            select w.*, min(w.id) over of_group as leader, max(w.staged_at) over of_group as newest,
-                   min(w.staged_at) over of_group as oldest
-            from "outrider".rollup_pending as w
-            where w.rollup = p_name and w.processed_at is null and w.set_aside_at is null
-            window of_group as (
-                partition by w.workspace_id, w.group_key, case when w.group_key is null then w.id end)
-        ),
-        due as materialized (
-            select p.id, p.leader, case
-                       when jsonb_typeof(p.carried) <> 'object' then 'what it carries is no JSON object'
-                       when octet_length(p.carried::text) > allowed then
-                           format('it carries %s bytes, the limit is %s', octet_length(p.carried::text), allowed)
-                       when octet_length(p.group_key) not between 1 and 512 then
-                           format('its key has %s bytes, 1 to 512 are allowed', octet_length(p.group_key))
-                       when octet_length(p.workspace_id) not between 1 and 255 then
-                           format('its workspace has %s bytes, 1 to 255 are allowed', octet_length(p.workspace_id))
-                       when p.staged_at not between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z' then
-                           format('it was staged at %s, which no event can say', p.staged_at)
-                   end as reason
-            from waiting as p
-            where p_flush or p.newest <= began - settings.debounce or p.oldest <= began - settings.max_wait
-               or p.newest > began + interval '5 minutes'        -- by a clock that was set back since
-        ),
-        fit as materialized (
-            select d.id, row_number() over (order by d.leader, d.id) as place,
-                   d.id = max(d.id) over (partition by d.leader) as last
-            from due as d where d.reason is null
-        )
-        select (select array_agg(f.id order by f.place) from fit as f),
-               (select array_agg(f.place order by f.place) from fit as f where f.last),
-               array_agg(d.id) filter (where d.reason is not null), array_agg(d.reason) filter (where d.reason is not null)
-        into ids, ends, wrong, reasons
-        from due as d;
-        update "outrider".rollup_pending as p set set_aside_at = clock_timestamp(), error = w.reason
-        from unnest(wrong, reasons) as w (id, reason) where p.id = w.id;
-        get diagnostics aside = row_count;
-        if cardinality(ids) > most then
-            ends := array(select e from unnest(ends) with ordinality as n (e, place) where e <= most or place = 1 order by e);
-            ids := ids[1 : ends[cardinality(ends)]];
-        end if;
-        if ids is not null then
-            begin
-                figures := "outrider".rollup_emit(rollup, ids, settings.threshold);
-            exception when others then
-                if "outrider".rollup_is_outage(sqlstate) then
-                    raise;
-                end if;
-                sifted := "outrider".rollup_sift(rollup, ids, ends, settings.threshold);
-                aside := aside + sifted.aside;
-                figures := "outrider".rollup_emit(rollup, sifted.good, settings.threshold);
-            end;
-            run.groups_emitted := figures.groups_emitted;
-            run.pieces_emitted := figures.pieces_emitted;
-            run.conflicts_skipped := figures.conflicts_skipped;
-            run.rows_marked := figures.rows_marked;
-        end if;
-        if ids is not null or aside > 0 then
-            run.result := 'processed';
-        end if;
-    exception when others then
-        run.result := 'error';
-        run.error_count := run.error_count + 1;
-        run.error_text := left(concat_ws('; ', run.error_text, sqlstate || ': ' || sqlerrm), 8000);
-        run.groups_emitted := 0;
-        run.pieces_emitted := 0;
-        run.conflicts_skipped := 0;
-        run.rows_marked := 0;
-        aside := 0;
-    end;
-
-    if aside > 0 then
-        select concat_ws('; ', run.error_text, format('%s rows were set aside, the newest: %s', aside, (
-            select p.error from "outrider".rollup_pending as p
-            where p.rollup = p_name and p.processed_at is null and p.set_aside_at is not null
-            order by p.set_aside_at desc, p.id desc limit 1)))
-        into run.error_text;
-        run.error_count := run.error_count + 1;
-    end if;
-    select count(*) into run.pending_post from "outrider".rollup_pending as p
-    where p.rollup = p_name and p.processed_at is null and p.set_aside_at is null;
-    update "outrider".rollup as r set ticked_at = clock_timestamp() where r.name = p_name;
-    delete from "outrider".rollup_pending as p where p.id in (
-        select old.id from "outrider".rollup_pending as old
-        where old.rollup = p_name and old.processed_at < now() - interval '7 days' limit 10000);
-    delete from "outrider".rollup_log as l where l.id in (
-        select old.id from "outrider".rollup_log as old
-        where old.rollup = p_name and old.run_at < now() - interval '30 days' limit 1000);
-    insert into "outrider".rollup_log (
-        rollup, result, run_at, pending_pre, pending_post, groups_emitted, pieces_emitted, conflicts_skipped, rows_marked,
-        set_aside, duration_ms, error_count, error_text)
-    values (
-        p_name, run.result, began, run.pending_pre, run.pending_post, run.groups_emitted, run.pieces_emitted,
-        run.conflicts_skipped, run.rows_marked, aside, extract(epoch from clock_timestamp() - began) * 1000,
-        run.error_count, run.error_text)
-    returning * into run;
-    return to_jsonb(run) - 'id';
+    return "outrider".rollup_work(p_name, p_flush);
 end
 $$;
 
@@ -4260,6 +4124,168 @@ begin
     return next;
 end
 $_$;
+
+CREATE FUNCTION outrider.rollup_work(p_name text, p_flush boolean) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    began    timestamptz := clock_timestamp();
+    rollup   "outrider".rollup;
+    settings record;
+    allowed  bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
+    ids      bigint[];
+    ends     integer[];
+    wrong    bigint[];
+    reasons  text[];
+    most     constant integer := 200000;  -- rows of one tick; the rest waits for the next
+    sifted   record;
+    figures  record;
+    aside    bigint := 0;
+    run      "outrider".rollup_log;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'rollup_tick needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
+            using errcode = 'OR007';
+    end if;
+    if not pg_try_advisory_xact_lock(hashtextextended('"outrider".rollup.' || p_name, 0)) then
+        return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
+    end if;
+    select r.* into rollup from "outrider".rollup as r where r.name = p_name for no key update skip locked;
+    if not found then
+        if exists (select from "outrider".rollup as r where r.name = p_name) then
+            return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
+        end if;
+        raise 'there is no rollup %', quote_nullable(p_name)
+            using errcode = 'OR007', hint = 'outrider rollup install makes one.';
+    end if;
+    settings := "outrider".rollup_settings(p_name);
+    run.result := 'idle';
+    run.groups_emitted := 0;
+    run.pieces_emitted := 0;
+    run.conflicts_skipped := 0;
+    run.rows_marked := 0;
+    run.error_count := cardinality(settings.complaints);
+    run.error_text := nullif(array_to_string(settings.complaints, '; '), '');
+    select count(*) into run.pending_pre from "outrider".rollup_pending as p
+    where p.rollup = p_name and p.processed_at is null and p.set_aside_at is null;
+
+    begin
+        -- Sorted by group, and where each group ends. What no event can be made of is seen without a trial.
+        with waiting as (
+            select w.*, min(w.id) over of_group as leader, max(w.staged_at) over of_group as newest,
+                   min(w.staged_at) over of_group as oldest
+            from "outrider".rollup_pending as w
+            where w.rollup = p_name and w.processed_at is null and w.set_aside_at is null
+            window of_group as (
+                partition by w.workspace_id, w.group_key, case when w.group_key is null then w.id end)
+        ),
+        due as materialized (
+            select p.id, p.leader, case
+                       when jsonb_typeof(p.carried) <> 'object' then 'what it carries is no JSON object'
+                       when octet_length(p.carried::text) > allowed then
+                           format('it carries %s bytes, the limit is %s', octet_length(p.carried::text), allowed)
+                       when octet_length(p.group_key) not between 1 and 512 then
+                           format('its key has %s bytes, 1 to 512 are allowed', octet_length(p.group_key))
+                       when octet_length(p.workspace_id) not between 1 and 255 then
+                           format('its workspace has %s bytes, 1 to 255 are allowed', octet_length(p.workspace_id))
+                       when p.staged_at not between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z' then
+                           format('it was staged at %s, which no event can say', p.staged_at)
+                   end as reason
+            from waiting as p
+            where p_flush or p.newest <= began - settings.debounce or p.oldest <= began - settings.max_wait
+               or p.newest > began + interval '5 minutes'        -- by a clock that was set back since
+        ),
+        fit as materialized (
+            select d.id, row_number() over (order by d.leader, d.id) as place,
+                   d.id = max(d.id) over (partition by d.leader) as last
+            from due as d where d.reason is null
+        )
+        select (select array_agg(f.id order by f.place) from fit as f),
+               (select array_agg(f.place order by f.place) from fit as f where f.last),
+               array_agg(d.id) filter (where d.reason is not null), array_agg(d.reason) filter (where d.reason is not null)
+        into ids, ends, wrong, reasons
+        from due as d;
+        update "outrider".rollup_pending as p set set_aside_at = clock_timestamp(), error = w.reason
+        from unnest(wrong, reasons) as w (id, reason) where p.id = w.id;
+        get diagnostics aside = row_count;
+        if cardinality(ids) > most then
+            ends := array(select e from unnest(ends) with ordinality as n (e, place) where e <= most or place = 1 order by e);
+            ids := ids[1 : ends[cardinality(ends)]];
+        end if;
+        if ids is not null then
+            begin
+                figures := "outrider".rollup_emit(rollup, ids, settings.threshold);
+            exception when others then
+                if "outrider".rollup_is_outage(sqlstate) then
+                    raise;
+                end if;
+                sifted := "outrider".rollup_sift(rollup, ids, ends, settings.threshold);
+                aside := aside + sifted.aside;
+                figures := "outrider".rollup_emit(rollup, sifted.good, settings.threshold);
+            end;
+            run.groups_emitted := figures.groups_emitted;
+            run.pieces_emitted := figures.pieces_emitted;
+            run.conflicts_skipped := figures.conflicts_skipped;
+            run.rows_marked := figures.rows_marked;
+        end if;
+        if ids is not null or aside > 0 then
+            run.result := 'processed';
+        end if;
+    exception when others then
+        run.result := 'error';
+        run.error_count := run.error_count + 1;
+        run.error_text := left(concat_ws('; ', run.error_text, sqlstate || ': ' || sqlerrm), 8000);
+        run.groups_emitted := 0;
+        run.pieces_emitted := 0;
+        run.conflicts_skipped := 0;
+        run.rows_marked := 0;
+        aside := 0;
+    end;
+
+    if aside > 0 then
+        select concat_ws('; ', run.error_text, format('%s rows were set aside, the newest: %s', aside, (
+            select p.error from "outrider".rollup_pending as p
+            where p.rollup = p_name and p.processed_at is null and p.set_aside_at is not null
+            order by p.set_aside_at desc, p.id desc limit 1)))
+        into run.error_text;
+        run.error_count := run.error_count + 1;
+    end if;
+    select count(*) into run.pending_post from "outrider".rollup_pending as p
+    where p.rollup = p_name and p.processed_at is null and p.set_aside_at is null;
+    update "outrider".rollup as r set ticked_at = clock_timestamp() where r.name = p_name;
+    delete from "outrider".rollup_pending as p where p.id in (
+        select old.id from "outrider".rollup_pending as old
+        where old.rollup = p_name and old.processed_at < now() - interval '7 days' limit 10000);
+    delete from "outrider".rollup_log as l where l.id in (
+        select old.id from "outrider".rollup_log as old
+        where old.rollup = p_name and old.run_at < now() - interval '30 days' limit 1000);
+    insert into "outrider".rollup_log (
+        rollup, result, run_at, pending_pre, pending_post, groups_emitted, pieces_emitted, conflicts_skipped, rows_marked,
+        set_aside, duration_ms, error_count, error_text)
+    values (
+        p_name, run.result, began, run.pending_pre, run.pending_post, run.groups_emitted, run.pieces_emitted,
+        run.conflicts_skipped, run.rows_marked, aside, extract(epoch from clock_timestamp() - began) * 1000,
+        run.error_count, run.error_text)
+    returning * into run;
+    return to_jsonb(run) - 'id';
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_work_noted(p_name text, p_flush boolean, p_by text, p_reason text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    told jsonb := "outrider".rollup_work(p_name, p_flush);
+begin
+    perform "outrider".note('rollup_run', p_by, p_reason, null, null, jsonb_strip_nulls(jsonb_build_object(
+        'rollup', p_name, 'flushed', nullif(p_flush, false), 'result', told -> 'result', 'events',
+        coalesce((told ->> 'groups_emitted')::bigint, 0) + coalesce((told ->> 'pieces_emitted')::bigint, 0))));
+    return told;
+end
+$$;
 
 CREATE FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE sql
@@ -4404,7 +4430,7 @@ CREATE FUNCTION outrider.sees_every_tenant(p_role name) RETURNS boolean
     select bool_and(not c.relrowsecurity or r.rolsuper or r.rolbypassrls or (
         exists (select from pg_policy as p cross join unnest(p.polroles) as held (role)
                 where p.polrelid = c.oid and p.polname = 'every_tenant'
-                  and case held.role when 0 then true else pg_has_role(p_role, held.role, 'member') end)
+                  and case held.role when 0 then true else pg_has_role(p_role, held.role, 'usage') end)
         and not exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive)))
     from pg_class as c cross join pg_roles as r
     where r.rolname = p_role and c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass)
@@ -4429,7 +4455,7 @@ begin
     if p_value is null and not rollups then
         raise 'the setting % needs a value', p_name using errcode = 'OR010';
     end if;
-    if (case when p_value ~ '^\s*[+-]?[0-9]{1,18}\s*$' then p_value::bigint not between found_one.least and found_one.greatest
+    if (case when p_value ~ '^[[:space:]]*[+-]?[0-9]{1,18}[[:space:]]*$' then p_value::bigint not between found_one.least and found_one.greatest
              else p_value is not null end) then
         raise 'the setting % is a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
             quote_nullable(left(p_value, 100)) using errcode = 'OR010';
@@ -5465,6 +5491,9 @@ declare
                           - make_interval(days => "outrider".setting_value('retention.dead_letter_days')::integer);
     gone   bigint[];
 begin
+    if (p_limit between 1 and 10000) is not true then
+        raise 'a step of upkeep is 1 to 10000, not %', p_limit using errcode = 'OR009';
+    end if;
     if not "outrider".upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
         return;
@@ -5504,6 +5533,8 @@ begin
     end if;
     perform "outrider".sees_all(true);  -- what it does not see it would take for not owed
     perform set_config('lock_timeout', coalesce("outrider".setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
+    -- A caller that stands still does not keep the log locked.
+    perform set_config('idle_in_transaction_session_timeout', '1000', true);
     return pg_try_advisory_xact_lock(hashtextextended('"outrider".upkeep', 0));
 end
 $$;
@@ -5599,6 +5630,9 @@ declare
     names  text[];
     jobs   bigint;
 begin
+    if (p_limit between 1 and 10000) is not true then
+        raise 'a step of upkeep is 1 to 10000, not %', p_limit using errcode = 'OR009';
+    end if;
     if not "outrider".upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
         return;
@@ -5633,12 +5667,18 @@ declare
     kept   interval := make_interval(days => ("outrider".setting_value('retention.receipt_days')
                                               + "outrider".setting_value('retention.receipt_grace_days'))::integer);
     before timestamptz := clock_timestamp() - kept;
+    grace  interval := make_interval(days => "outrider".setting_value('retention.receipt_grace_days')::integer);
     below  bigint;
+    until  bigint;
+    behind text[];
     place  "outrider".upkeep;
     pages  bigint := pg_relation_size('"outrider".event_handled') / current_setting('block_size')::bigint;
     gone   bigint;
     left_at timestamptz;
 begin
+    if (p_pages between 1 and 10000) is not true then
+        raise 'a step of upkeep is 1 to 10000, not %', p_pages using errcode = 'OR009';
+    end if;
     if not "outrider".upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
         return;
@@ -5646,18 +5686,28 @@ begin
     insert into "outrider".upkeep (task) values ('receipts') on conflict do nothing;
     select u.* into place from "outrider".upkeep as u where u.task = 'receipts' for update;
     below := (select min(s.first_seq) from "outrider".segment as s);
+    place.page := greatest(place.page, 0);
     -- Numbers begin with 1: while the first segment is there, no receipt is below it.
     if coalesce(below, 0) <= 1 or place.next_at > clock_timestamp() then
         return;
     end if;
+    -- Numbers that may have been drawn longer ago than the grace.
+    until := coalesce((select min(s.first_seq) - 1 from "outrider".segment as s where s.begun_at > clock_timestamp() - grace),
+                      pg_sequence_last_value('"outrider".outbox_seq'::regclass));
+    behind := array(
+        select s.name from "outrider".subscription as s
+        where exists (select from "outrider".cursor as c where c.subscription = s.name and "outrider".owes(c, 1, until))
+           or exists (select from "outrider".delivery as d
+                      where d.subscription = s.name and d.seq <= until and d.status in ('pending', 'in_flight'))
+        order by s.name);
     if p_dry then
         gone := (select count(*) from "outrider".event_handled as h
                  where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-                   and h.handled_at < before and h.seq < below);
+                   and h.handled_at < before and h.seq < below and h.handler_name <> all (behind));
     else
         delete from "outrider".event_handled as h
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-          and h.handled_at < before and h.seq < below;
+          and h.handled_at < before and h.seq < below and h.handler_name <> all (behind);
         get diagnostics gone = row_count;
         left_at := (select min(h.handled_at) from "outrider".event_handled as h
                    where h.ctid >= format('(%s,0)', place.page)::tid
@@ -5674,6 +5724,11 @@ begin
         set page = 0, oldest = null, ran_at = clock_timestamp(),
             next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
         where u.task = 'receipts';
+    end if;
+    if behind <> '{}' then
+        return next ('kept', 'receipts', 0, format('of %s, which has not handled what is older than %s days',
+                     array_to_string(behind[:5], ', ') || case when cardinality(behind) > 5 then ' and others' else '' end,
+                     extract(day from grace)))::"outrider".upkept;
     end if;
     if gone > 0 then
         return next ('expired', 'receipts', gone, null)::"outrider".upkept;
@@ -5731,7 +5786,7 @@ begin
                     execute format('alter table "outrider".outbox detach partition "outrider".%I', tail.name);
                 end if;
                 if made is null and tail.name is not null then
-                    starts := pg_sequence_last_value('"outrider".outbox_seq'::regclass) + 1;
+                    starts := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0) + 1;
                     execute format('alter table "outrider".%I rename to %I', tail.name, 'outbox_from_' || tail.first_seq);
                     update "outrider".segment as s set name = 'outbox_from_' || tail.first_seq, closed_at = clock_timestamp()
                     where s.name = tail.name;
@@ -5797,6 +5852,9 @@ declare
     audits  bigint[];
     seqs    bigint[];
 begin
+    if (p_limit between 1 and 10000) is not true then
+        raise 'a step of upkeep is 1 to 10000, not %', p_limit using errcode = 'OR009';
+    end if;
     if not "outrider".upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
         return;
@@ -7152,6 +7210,9 @@ ALTER TABLE outrider.delivery
 ALTER TABLE ONLY outrider.delivery
     ADD CONSTRAINT delivery_pkey PRIMARY KEY (id);
 
+ALTER TABLE outrider.delivery
+    ADD CONSTRAINT delivery_run_at_readable CHECK (((run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))) NOT VALID;
+
 ALTER TABLE ONLY outrider.event_handled
     ADD CONSTRAINT event_handled_pkey PRIMARY KEY (handler_name, idempotency_key);
 
@@ -7682,6 +7743,10 @@ REVOKE ALL ON FUNCTION outrider.rollup_tick(p_name text, p_flush boolean) FROM P
 REVOKE ALL ON FUNCTION outrider.rollup_uninstall(p_name text, p_force boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_verify(p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_work(p_name text, p_flush boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_work_noted(p_name text, p_flush boolean, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id text) FROM PUBLIC;
 

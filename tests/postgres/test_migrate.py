@@ -24,7 +24,7 @@ from outrider.testing.cases import Placed
 KNOWN = migrate.known()
 NEWEST = KNOWN[-1].version
 DEFINERS = {
-    "open_generation", "fold_generation", "rollup_tick", "rollup_retry", "rollup_run", "enqueue_onto", "relay_take",
+    "open_generation", "fold_generation", "rollup_work", "rollup_retry", "rollup_work_noted", "enqueue_onto", "relay_take",
     "relay_hold", "relay_open", "relay_settle", "relay_reject", "relay_rewind", "relay_ahead", "note_adoption", "pause",
     "pause_all", "resume", "resume_all", "narrow", "rename", "retire", "set_setting", "replay", "outbox_replay", "discard",
     "withdraw", "cancel", "run_now", "move_generation", "overdue_rollups", "attach_segment", "upkeep_begin",

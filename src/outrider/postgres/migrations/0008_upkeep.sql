@@ -56,7 +56,7 @@ insert into /*schema*/setting (name, value, least, greatest) values
     ('retention.receipt_days', 60, 2, 73000),
     ('retention.receipt_grace_days', 7, 0, 3650),
     ('retention.dead_letter_days', 45, 1, 36500),
-    ('retention.audit_days', 400, 1, 73000),
+    ('retention.audit_days', 400, 90, 73000),
     ('segments.ahead', 16, 2, 100),
     ('segments.size', 1000000, 1000, 1000000000),
     ('segments.days', 7, 1, 3650),

@@ -71,3 +71,10 @@ begin
     end loop;
 end
 $counted$;
+
+-- Within what drivers can hold, as in the log: whoever claims computes with it.
+update /*schema*/delivery as d
+set run_at = case when d.run_at < now() then now() else '9999-12-30 00:00Z' end
+where d.run_at not between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z';
+alter table /*schema*/delivery add constraint delivery_run_at_readable
+    check (run_at between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z') not valid;

@@ -17,7 +17,7 @@ begin
                               '/*schema*/ingest'),
                      ('take', 'select, insert, update, delete on /*schema*/stream, /*schema*/stream_mark, '
                               '/*schema*/stream_ahead, /*schema*/stream_replayed, /*schema*/stream_refused'),
-                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_settings, /*schema*/rollup_run'),
+                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_work, /*schema*/rollup_settings'),
                      ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
                      ('take', 'execute on function /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, '
                               '/*schema*/upkeep_receipts, /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, '
@@ -30,11 +30,11 @@ begin
                      ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
                      ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
-                     ('rollup_tick', 'execute on function /*schema*/rollup_run'),
+                     ('rollup_tick', 'execute on function /*schema*/rollup_work'),
                      ('late_transactions', 'execute on function /*schema*/unread'),
                      ('withdraw', 'execute on function /*schema*/pause, /*schema*/pause_all, /*schema*/resume, '
                                   '/*schema*/resume_all, /*schema*/narrow, /*schema*/retire, /*schema*/rename, '
-                                  '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/note_adoption, /*schema*/attach_segment, '
+                                  '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/note_adoption, /*schema*/attach_segment, '
                                   '/*schema*/tenant_page, /*schema*/erase, '
                                   '/*schema*/unread, /*schema*/late_transactions'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),

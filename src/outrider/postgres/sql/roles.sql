@@ -103,12 +103,12 @@ grant execute on function
 grant execute on function
     /*schema*/pause, /*schema*/pause_all, /*schema*/resume, /*schema*/resume_all, /*schema*/narrow, /*schema*/rename,
     /*schema*/retire, /*schema*/replay, /*schema*/outbox_replay, /*schema*/discard, /*schema*/withdraw, /*schema*/cancel,
-    /*schema*/run_now, /*schema*/move_generation, /*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_retry,
+    /*schema*/run_now, /*schema*/move_generation, /*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/rollup_retry,
     /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/erase
     to /*prefix*/operator;
 
 -- Ticks rollups, for a scheduler.
-grant execute on function /*schema*/rollup_tick to /*prefix*/cron;
+grant execute on function /*schema*/rollup_tick, /*schema*/rollup_work to /*prefix*/cron;
 
 -- Keeps the log in order. A worker does so too.
 grant select on /*schema*/migration, /*schema*/setting, /*schema*/segment, /*schema*/upkeep to /*prefix*/upkeep;
@@ -116,7 +116,7 @@ grant select on /*schema*/segment, /*schema*/upkeep to /*prefix*/worker;
 grant execute on function
     /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, /*schema*/upkeep_receipts,
     /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, /*schema*/upkeep_reap, /*schema*/overdue_rollups,
-    /*schema*/rollup_tick
+    /*schema*/rollup_tick, /*schema*/rollup_work
     to /*prefix*/upkeep, /*prefix*/worker;
 
 -- The doctor sees the transactions of others.

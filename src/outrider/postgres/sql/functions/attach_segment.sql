@@ -35,8 +35,8 @@ begin
     update /*schema*/segment as s set wanted_until = clock_timestamp() + make_interval(days => p_days), kept = null
     where s.name = p_name;
     insert into /*schema*/audit (by, action, details)
-    values (coalesce(p_by, session_user), 'attach_segment', jsonb_strip_nulls(
-        to_jsonb(this) || jsonb_build_object('reason', p_reason, 'days', p_days)));
+    values (/*schema*/signed(p_by), 'attach_segment', jsonb_strip_nulls(
+        to_jsonb(this) || jsonb_build_object('reason', left(p_reason, 2000), 'days', p_days)));
     return next ('attached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq))::/*schema*/upkept;
 end
 $$;

@@ -15,7 +15,7 @@ declare
     bytes   bigint := octet_length(payload::text);
     allowed bigint := (select s.value from /*schema*/setting as s where s.name = 'payload_max_bytes');
 begin
-    if job_type is null or job_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' or octet_length(job_type) > 63 then
+    if job_type is null or job_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)*$' or octet_length(job_type) > 63 then
         raise 'job type % is not lower-case words joined by dots, of at most 63 bytes',
             coalesce(quote_literal(job_type), 'NULL') using errcode = 'OR004';
     end if;

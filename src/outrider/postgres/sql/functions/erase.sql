@@ -23,7 +23,7 @@ create or replace function /*schema*/erase(
 as $$
 #variable_conflict use_column
 declare
-    who       constant text := coalesce(p_by, session_user);
+    who       constant text := /*schema*/signed(p_by);
     source    constant text := case p_from when 'events' then 'outbox' else p_from end;
     ids       uuid[];
     places    bigint[];
@@ -38,10 +38,17 @@ begin
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;
     audit := p_audit;
+    if audit is not null and not exists (
+        select from /*schema*/audit as a
+        where a.id = p_audit and a.action = 'erase' and a.role = session_user and not a.details ? 'finished_at'
+          and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
+              is not distinct from (p_workspace_id, p_kind, p_subject)) then
+        raise 'nothing was erased: % is no entry of the audit for this', p_audit using errcode = 'OR006';
+    end if;
     if audit is null then
         insert into /*schema*/audit (by, action, details)
         values (who, 'erase', jsonb_strip_nulls(jsonb_build_object(
-            'reason', p_reason, 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
+            'reason', left(p_reason, 2000), 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
         returning id into audit;
     end if;
     events := 0;

@@ -12,7 +12,7 @@ begin
     select c.relname, coalesce(bound[1]::bigint, 0), bound[2]::bigint - 1
     from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
     cross join regexp_match(pg_get_expr(c.relpartbound, c.oid),
-                            'FROM \((?:''?(\d+)''?|MINVALUE)\) TO \((?:''?(\d+)''?|MAXVALUE)\)') as bound
+                            'FROM [(](?:''?([0-9]+)''?|MINVALUE)[)] TO [(](?:''?([0-9]+)''?|MAXVALUE)[)]') as bound
     where i.inhparent = '/*schema*/outbox'::regclass
     on conflict (name) do update
     set first_seq = excluded.first_seq, last_seq = excluded.last_seq, detached_at = null

@@ -19,7 +19,7 @@ declare
     allowed    bigint := (select s.value from /*schema*/setting as s where s.name = 'payload_max_bytes');
     event_id   uuid := /*schema*/uuid7();
 begin
-    if event_type is null or event_type !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' then
+    if event_type is null or event_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)*$' then
         raise 'event type % is not lower-case words joined by dots', coalesce(quote_literal(event_type), 'NULL')
             using errcode = 'OR004';
     end if;

@@ -11,7 +11,7 @@ as $$
 declare
     receipts bigint;
 begin
-    if (p_new ~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$' and octet_length(p_new) <= 63) is not true then
+    if (p_new ~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)*$' and octet_length(p_new) <= 63) is not true then
         raise 'the new name % is not lower-case words joined by dots, of at most 63 bytes', quote_nullable(left(p_new, 100))
             using errcode = 'OR010';
     end if;

@@ -20,7 +20,7 @@ begin
         left join /*schema*/setting as s on s.name = 'rollup.' || p_name || '.' || known.suffix
     loop
         given := item.value;
-        if item.entered ~ '^\s*[+-]?[0-9]{1,18}\s*$' then
+        if item.entered ~ '^[[:space:]]*[+-]?[0-9]{1,18}[[:space:]]*$' then
             asked := item.entered::numeric;
             given := greatest(item.least, least(item.greatest, asked));
             if given <> asked then

@@ -22,7 +22,7 @@ begin
     if p_value is null and not rollups then
         raise 'the setting % needs a value', p_name using errcode = 'OR010';
     end if;
-    if (case when p_value ~ '^\s*[+-]?[0-9]{1,18}\s*$' then p_value::bigint not between found_one.least and found_one.greatest
+    if (case when p_value ~ '^[[:space:]]*[+-]?[0-9]{1,18}[[:space:]]*$' then p_value::bigint not between found_one.least and found_one.greatest
              else p_value is not null end) then
         raise 'the setting % is a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
             quote_nullable(left(p_value, 100)) using errcode = 'OR010';

@@ -16,6 +16,9 @@ declare
                           - make_interval(days => /*schema*/setting_value('retention.dead_letter_days')::integer);
     gone   bigint[];
 begin
+    if (p_limit between 1 and 10000) is not true then
+        raise 'a step of upkeep is 1 to 10000, not %', p_limit using errcode = 'OR009';
+    end if;
     if not /*schema*/upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
         return;

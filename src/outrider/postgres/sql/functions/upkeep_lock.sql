@@ -11,6 +11,8 @@ begin
     end if;
     perform /*schema*/sees_all(true);  -- what it does not see it would take for not owed
     perform set_config('lock_timeout', coalesce(/*schema*/setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
+    -- A caller that stands still does not keep the log locked.
+    perform set_config('idle_in_transaction_session_timeout', '1000', true);
     return pg_try_advisory_xact_lock(hashtextextended('/*schema*/upkeep', 0));
 end
 $$;

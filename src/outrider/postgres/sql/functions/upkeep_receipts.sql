@@ -1,5 +1,7 @@
 -- upkeep_receipts: receipts that are older than retention.receipt_days + retention.receipt_grace_days, and whose events are in
 -- no segment that is left, attached or detached, go. One step: some pages of the table; `more` means, call again.
+-- A subscription that has not read, or not handled, what is older than the grace keeps all of its receipts: it may still meet
+-- an event with the key of one of them.
 --
 -- No index serves this, which every receipt would have to pay for: it walks over the table by its pages, and when it has been
 -- round it rests until the oldest receipt that it met is due, an hour at least.
@@ -16,12 +18,18 @@ declare
     kept   interval := make_interval(days => (/*schema*/setting_value('retention.receipt_days')
                                               + /*schema*/setting_value('retention.receipt_grace_days'))::integer);
     before timestamptz := clock_timestamp() - kept;
+    grace  interval := make_interval(days => /*schema*/setting_value('retention.receipt_grace_days')::integer);
     below  bigint;
+    until  bigint;
+    behind text[];
     place  /*schema*/upkeep;
     pages  bigint := pg_relation_size('/*schema*/event_handled') / current_setting('block_size')::bigint;
     gone   bigint;
     left_at timestamptz;
 begin
+    if (p_pages between 1 and 10000) is not true then
+        raise 'a step of upkeep is 1 to 10000, not %', p_pages using errcode = 'OR009';
+    end if;
     if not /*schema*/upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
         return;
@@ -29,18 +37,28 @@ begin
     insert into /*schema*/upkeep (task) values ('receipts') on conflict do nothing;
     select u.* into place from /*schema*/upkeep as u where u.task = 'receipts' for update;
     below := (select min(s.first_seq) from /*schema*/segment as s);
+    place.page := greatest(place.page, 0);
     -- Numbers begin with 1: while the first segment is there, no receipt is below it.
     if coalesce(below, 0) <= 1 or place.next_at > clock_timestamp() then
         return;
     end if;
+    -- Numbers that may have been drawn longer ago than the grace.
+    until := coalesce((select min(s.first_seq) - 1 from /*schema*/segment as s where s.begun_at > clock_timestamp() - grace),
+                      pg_sequence_last_value('/*schema*/outbox_seq'::regclass));
+    behind := array(
+        select s.name from /*schema*/subscription as s
+        where exists (select from /*schema*/cursor as c where c.subscription = s.name and /*schema*/owes(c, 1, until))
+           or exists (select from /*schema*/delivery as d
+                      where d.subscription = s.name and d.seq <= until and d.status in ('pending', 'in_flight'))
+        order by s.name);
     if p_dry then
         gone := (select count(*) from /*schema*/event_handled as h
                  where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-                   and h.handled_at < before and h.seq < below);
+                   and h.handled_at < before and h.seq < below and h.handler_name <> all (behind));
     else
         delete from /*schema*/event_handled as h
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-          and h.handled_at < before and h.seq < below;
+          and h.handled_at < before and h.seq < below and h.handler_name <> all (behind);
         get diagnostics gone = row_count;
         left_at := (select min(h.handled_at) from /*schema*/event_handled as h
                    where h.ctid >= format('(%s,0)', place.page)::tid
@@ -57,6 +75,11 @@ begin
         set page = 0, oldest = null, ran_at = clock_timestamp(),
             next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
         where u.task = 'receipts';
+    end if;
+    if behind <> '{}' then
+        return next ('kept', 'receipts', 0, format('of %s, which has not handled what is older than %s days',
+                     array_to_string(behind[:5], ', ') || case when cardinality(behind) > 5 then ' and others' else '' end,
+                     extract(day from grace)))::/*schema*/upkept;
     end if;
     if gone > 0 then
         return next ('expired', 'receipts', gone, null)::/*schema*/upkept;
