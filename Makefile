@@ -10,7 +10,7 @@ WORKERS ?= 4
 # faults. On 16, between the two others: what is SQL.
 SQL := tests/postgres --ignore tests/postgres/embedded --ignore tests/postgres/test_turmoil.py tests/test_publish.py \
 	tests/upkeep tests/roles tests/tenants tests/relay/test_relay.py tests/inbox/test_inbox.py tests/rollup/test_tick.py \
-	tests/rollup/test_uninstall.py
+	tests/rollup/test_uninstall.py tests/rollup/test_roles.py
 ON_15 := $(SQL) tests/dispatch tests/integrations/test_asyncpg.py tests/integrations/test_sqlalchemy.py \
 	tests/integrations/test_sessions.py tests/faults/test_kill.py tests/faults/test_order.py tests/faults/test_two_workers.py \
 	tests/jobs --ignore tests/jobs/test_jobs_page.py --ignore tests/jobs/test_worker.py --ignore tests/jobs/test_machine.py \

@@ -309,3 +309,9 @@ async def test_a_cancelled_job_among_many_short_ones_is_told(database: str) -> N
             await factory.app.enqueue_many(conn, [Make() for _ in range(3000)])
         async with expect(factory.app, JobReleased, lambda each: each.outcome == "cancelled"):
             await factory.app.jobs.cancel(job_id)
+
+
+@pytest.mark.parametrize("when", ["infinity", "-infinity", "20000-01-01"])
+def test_a_time_that_nobody_can_read_is_refused(database: str, when: str) -> None:
+    with psycopg.connect(database, autocommit=True) as conn, pytest.raises(psycopg.errors.CheckViolation):
+        conn.execute("select outrider.enqueue('factory.make', '{}', run_at => %s::timestamptz)", [when])

@@ -618,7 +618,7 @@ MUTANTS = {
         "cancel", ("perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);", "null;")
     ),
     "who moves on lets nobody come": changed(
-        "enqueue_one", ("perform /*schema*/admit(p_job_type, before.job_key, before.workspace_id);", "null;")
+        "enqueue_onto", ("perform /*schema*/admit(p_job_type, before.job_key, before.workspace_id);", "null;")
     ),
     "a suspect needs no room": changed(
         "claim", ("(not limited or /*schema*/room(d.subscription, d.job_key, d.workspace_id) > 0)", "true")
@@ -626,7 +626,7 @@ MUTANTS = {
     "a suspect takes no room": changed(
         "pick_limited", ("where d.id = any (p_chosen) and d.subscription = lane.name) as each", "where false) as each")
     ),
-    "debouncing runs earlier": changed("enqueue_one", ("greatest(d.run_at, due)", "due")),
+    "debouncing runs earlier": changed("enqueue_onto", ("greatest(d.run_at, p_run_at)", "p_run_at")),
     "priority is no matter": changed(
         "pick_limited",
         (
@@ -638,7 +638,7 @@ MUTANTS = {
     "nobody renews": changed(
         "renew", ("lease_expires_at = moment + held.lease", "lease_expires_at = d.lease_expires_at")
     ),
-    "replaced keeps attempts": changed("enqueue_one", ("attempts = 0, crashes = 0,", "")),
+    "replaced keeps attempts": changed("enqueue_onto", ("attempts = 0, crashes = 0,", "")),
     "a replay keeps its attempts": changed("replay", ("attempts = 0, crashes = 0,", "")),
     "greatest of nothing is nothing": changed("claim", ("if due_in < 0 then", "if due_in < 0 or due_in is null then")),
 }

@@ -662,8 +662,8 @@ begin
                   case when found.dead > 0 then found.dead || ' dead letters' end,
                   case when found.owed > 0 then found.owed || ' events that wait' end))
     from named cross join lateral (
-        select count(*) filter (where d.status in ('failed', 'discarded')) as dead,
-               count(*) filter (where d.status not in ('failed', 'discarded')) as owed
+        select count(*) filter (where d.status = 'failed') as dead,
+               count(*) filter (where d.status in ('pending', 'in_flight')) as owed
         from (select d.status from "outrider".delivery as d
               where d.subscription = named.subscription and d.seq between p_segment.first_seq and p_segment.last_seq
               limit 10000) as d) as found
@@ -903,6 +903,8 @@ begin
             order by c.subscription, c.generation, c.partition for update;
             perform "outrider".hold_limits(held);
         end loop;
+        owed := (select count(distinct e.seq) from "outrider".event_status as e
+                 where e.seq = any (places) and e.status in ('pending', 'in_flight', 'failed'));
         insert into "outrider".withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
         select asked.seq, asked.id, who, p_reason, (
             select jsonb_object_agg(e.subscription, 'delivered') from "outrider".event_status as e
@@ -929,7 +931,7 @@ begin
         returning d.subscription, d.generation, d.event_type, d.queue, d.ordering_key, d.job_key, d.workspace_id,
                   was.status as was
     loop
-        owed := owed + (gone.was in ('pending', 'in_flight', 'failed'))::integer;
+        owed := owed + (p_from = 'jobs' and gone.was in ('pending', 'in_flight', 'failed'))::integer;
         continue when gone.was not in ('pending', 'in_flight');
         if gone.queue is null then
             perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
@@ -5551,6 +5553,7 @@ declare
     this    "outrider".segment;
     reasons text;
     told    "outrider".upkept;
+    dropped bigint;
 begin
     if not "outrider".upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
@@ -5597,7 +5600,12 @@ begin
                 if reasons is null then
                     execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
                     execute format('comment on table "outrider".%I is ''a detached segment of the log''', this.name);
-                    insert into "outrider".audit (by, action, details) values ('upkeep', 'detach_segment', to_jsonb(this));
+                    -- Nobody waits for what was discarded, and without its event nobody can ask for it again.
+                    delete from "outrider".delivery as d using "outrider".subscription as s
+                    where d.subscription = s.name and d.seq between this.first_seq and this.last_seq and d.status = 'discarded';
+                    get diagnostics dropped = row_count;
+                    insert into "outrider".audit (by, action, details) values (
+                        'upkeep', 'detach_segment', to_jsonb(this) || jsonb_build_object('discarded', dropped));
                 else
                     told := ('kept', this.name, 0, reasons);
                 end if;
@@ -5685,15 +5693,14 @@ begin
     end if;
     insert into "outrider".upkeep (task) values ('receipts') on conflict do nothing;
     select u.* into place from "outrider".upkeep as u where u.task = 'receipts' for update;
-    below := (select min(s.first_seq) from "outrider".segment as s);
+    below := coalesce((select min(s.first_seq) from "outrider".segment as s), 0);
     place.page := greatest(place.page, 0);
-    -- Numbers begin with 1: while the first segment is there, no receipt is below it.
-    if coalesce(below, 0) <= 1 or place.next_at > clock_timestamp() then
+    if place.next_at > clock_timestamp() then
         return;
     end if;
     -- Numbers that may have been drawn longer ago than the grace.
     until := coalesce((select min(s.first_seq) - 1 from "outrider".segment as s where s.begun_at > clock_timestamp() - grace),
-                      pg_sequence_last_value('"outrider".outbox_seq'::regclass));
+                      pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
     behind := array(
         select s.name from "outrider".subscription as s
         where exists (select from "outrider".cursor as c where c.subscription = s.name and "outrider".owes(c, 1, until))
@@ -5703,11 +5710,11 @@ begin
     if p_dry then
         gone := (select count(*) from "outrider".event_handled as h
                  where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-                   and h.handled_at < before and h.seq < below and h.handler_name <> all (behind));
+                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind)));
     else
         delete from "outrider".event_handled as h
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-          and h.handled_at < before and h.seq < below and h.handler_name <> all (behind);
+          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind));
         get diagnostics gone = row_count;
         left_at := (select min(h.handled_at) from "outrider".event_handled as h
                    where h.ctid >= format('(%s,0)', place.page)::tid
@@ -5725,7 +5732,9 @@ begin
             next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
         where u.task = 'receipts';
     end if;
-    if behind <> '{}' then
+    if exists (select from "outrider".event_handled as h
+               where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
+                 and h.handled_at < before and h.seq < below and h.handler_name = any (behind)) then
         return next ('kept', 'receipts', 0, format('of %s, which has not handled what is older than %s days',
                      array_to_string(behind[:5], ', ') || case when cardinality(behind) > 5 then ' and others' else '' end,
                      extract(day from grace)))::"outrider".upkept;

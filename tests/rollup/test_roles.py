@@ -20,11 +20,13 @@ NEW = """
 revoke all on outrider.rollup, outrider.rollup_pending, outrider.rollup_log from app;
 revoke all on function outrider.rollup_tick, outrider.rollup_settings from app;
 """
-ALLOWED = ("rollup_tick", "rollup_settings")
+ALLOWED = ("rollup_tick", "rollup_work", "rollup_settings")
 INHERITED = ("rollup_run",)
 """Whoever could tick before may do so by hand, as before."""
 CALLS = [
     "select outrider.rollup_tick('archive.imports')",
+    "select outrider.rollup_work('archive.imports', false)",
+    "select outrider.rollup_work_noted('archive.imports', false, null, null)",
     "select outrider.rollup_run('archive.imports')",
     "select outrider.rollup_retry('archive.imports')",
     "select * from outrider.rollup_settings('archive.imports')",
@@ -118,3 +120,27 @@ def test_a_low_role_may_call_nothing(bare: Archive, database: str) -> None:
         )
     finally:
         bare.ask(f"drop owned by {user}; drop role {user}")
+
+
+def test_a_deferred_trigger_of_the_caller_runs_as_the_caller(bare: Archive, database: str) -> None:
+    """Before 18, SET CONSTRAINTS in a function of the owner would run it as the owner."""
+    bare.install(notify=NOTE)
+    prefix, user = f"{bare.conn.info.dbname}_", f"role_{bare.conn.info.dbname}"
+    bare.ask(roles.script("outrider", prefix))
+    bare.ask(f"create role {user} login in role {prefix}cron, {prefix}operator")
+    try:
+        for call in ("rollup_tick", "rollup_run"):
+            with opened(make_conninfo(database, user=user)) as low:
+                low.ask("create temp table mine (who text); create temp table bait (n int)")
+                low.ask("""create function pg_temp.spring() returns trigger language plpgsql
+                           as 'begin insert into mine values (current_user); return null; end'""")
+                low.ask("grant insert on mine to public")
+                low.ask("""create constraint trigger spring after insert on bait deferrable initially deferred
+                           for each row execute function pg_temp.spring()""")
+                with low.conn.transaction():
+                    low.ask("insert into bait values (1)")
+                    low.ask(f"select outrider.{call}('archive.imports')")
+                assert low.conn.execute("select who from mine").fetchall() == [{"who": user}]
+    finally:
+        for each in (user, *roles.named("outrider", prefix).values()):
+            bare.ask(f"drop owned by {each}; drop role {each}")

@@ -195,6 +195,7 @@ async def test_a_subject_and_its_jobs(database: str) -> None:
         assert desk.left("secret of acme.bob")
         # Segments that retention has detached are looked through as well.
         desk.rows("alter table outrider.outbox detach partition outrider.outbox_s0")
+        desk.rows("update outrider.segment set detached_at = now() where name = 'outbox_s0'")
         assert (await erased(desk, Whose("acme"))).events == 4
         assert desk.left("secret of acme") == {}
         assert desk.left("secret of busy.bob")["outbox_s0"]
@@ -235,3 +236,17 @@ def test_the_commands(database: str, tmp_path: Path) -> None:
     [[ann]] = desk.rows("select id from outrider.outbox where workspace_id = 'acme' and aggregate_id = 'ann'")
     assert "its payload is gone" in run("event", "show", str(ann))[1]
     assert "erased: its payload is gone" in run("dlq", "replay", str(ann), "--yes")[1]
+
+
+def test_an_erase_is_in_the_audit_whoever_asks(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("select outrider.publish('erase.note', '{\"text\": \"x\"}', workspace_id => 'acme')")
+        conn.execute("insert into outrider.audit (by, action) values ('ann', 'pause')")
+        for entry in (-1, 1):
+            with pytest.raises(psycopg.Error, match="no entry of the audit"):
+                conn.execute(
+                    "select outrider.erase('acme', null, null, false, 'events', 0, 10, 'why', 'bob', %s)", [entry]
+                )
+        conn.execute("select outrider.erase('acme', null, null, false, 'events', 0, 10, repeat('w', 9000), '')")
+        told = conn.execute("select by = role, length(details ->> 'reason') from outrider.audit where action = 'erase'")
+        assert told.fetchall() == [(True, 2000)]

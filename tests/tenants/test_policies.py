@@ -191,6 +191,27 @@ def test_whoever_does_not_see_all_is_told_and_no_cursor_moves(house: House) -> N
         assert len(conn.execute("select from outrider.outbox").fetchall()) == 2
 
 
+def test_a_member_that_does_not_inherit_sees_nothing_and_is_told(house: House) -> None:
+    fill(house)
+    house.rows("alter role {stranger} noinherit; grant {worker} to {stranger}")
+    with house.as_("stranger") as conn:
+        assert conn.execute("select from outrider.outbox").fetchall() == []
+        with refused("a take", HIDDEN):
+            conn.execute("select from outrider.take('house.reader')")
+
+
+def test_a_unique_job_of_nobody_is_no_tenants(house: House) -> None:
+    house.rows("select outrider.enqueue('x.job', '{{}}', unique_key => 'u')")
+    onto = (
+        "select outrider.enqueue_onto('x.job', '{}', now(), 0, 'u', 'replace', 'default', null, 1, 's', null, null, 0)"
+    )
+    for workspace in (None, "", "a"):
+        with house.as_("app", workspace) as conn, refused("a job of nobody's", "another workspace"):
+            conn.execute(onto.encode())
+    with house.as_("worker") as conn:
+        assert conn.execute(onto.encode()).fetchone() is not None
+
+
 class Seen(Event, type="house.seen", key="n"):
     n: int
     fails: int = 0

@@ -118,15 +118,19 @@ async def carry_out(conn: AsyncConnection[Any], schema: str, commands: Sequence[
             await asyncio.sleep(1)
 
 
-async def parts(conn: AsyncConnection[Any], schema: str) -> list[str]:
-    return ["events", *(name for (name,) in await fetch(conn, "detached_segments", schema)), "jobs"]
+async def parts(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[str]:
+    """Detached segments after the log: one that is detached meanwhile is among them."""
+    yield "events"
+    for (name,) in await fetch(conn, "detached_segments", schema):
+        yield name
+    yield "jobs"
 
 
 async def pages(
     conn: AsyncConnection[Any], whose: Whose, schema: str, *, page: int = PAGE
 ) -> AsyncIterator[tuple[str, list[tuple[bool, str]]]]:
     """Where, and the JSON of each row there with whether it was erased; a page may be empty."""
-    for part in await parts(conn, schema):
+    async for part in parts(conn, schema):
         after: int | None = 0
         while after is not None:
             params: Params = {**whose.params(), "part": part, "after": after, "scan": page}
@@ -167,7 +171,7 @@ async def erase(
 ) -> Rows:
     """What was erased stays so, wherever it stops; it may be begun anew. Counted in one entry of the audit."""
     rows = Rows()
-    for part in (*await parts(conn, schema), "rest"):
+    async for part in _and_rest(parts(conn, schema)):
         after: int | None = 0
         while after is not None:
             if stop is not None and stop.is_set():
@@ -177,6 +181,12 @@ async def erase(
             rows = replace(rows, events=rows.events + events, jobs=rows.jobs + jobs, audit=audit)
             tell(rows)
     return rows
+
+
+async def _and_rest(parts: AsyncIterator[str]) -> AsyncIterator[str]:
+    async for part in parts:
+        yield part
+    yield "rest"
 
 
 async def _erase(conn: AsyncConnection[Any], schema: str, params: Params) -> tuple[int | None, int, int, int]:

@@ -17,7 +17,8 @@ begin
                               '/*schema*/ingest'),
                      ('take', 'select, insert, update, delete on /*schema*/stream, /*schema*/stream_mark, '
                               '/*schema*/stream_ahead, /*schema*/stream_replayed, /*schema*/stream_refused'),
-                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_work, /*schema*/rollup_settings'),
+                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_work, /*schema*/rollup_settings, '
+                              '/*schema*/rollup_run, /*schema*/rollup_work_noted'),
                      ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
                      ('take', 'execute on function /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, '
                               '/*schema*/upkeep_receipts, /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, '
@@ -39,6 +40,8 @@ begin
                                   '/*schema*/unread, /*schema*/late_transactions'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
                      ('outbox_replay', 'select on /*schema*/setting'),
+                     ('dead_letters', 'select on /*schema*/segment, /*schema*/upkeep'),
+                     ('withdraw', 'select on /*schema*/segment, /*schema*/upkeep'),
                      (null, 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant')) as needs (function, objects)
         join pg_proc as p on p.proname = coalesce(needs.function, p.proname)
         cross join aclexplode(p.proacl) as a

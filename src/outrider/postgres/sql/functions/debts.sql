@@ -41,8 +41,8 @@ begin
                   case when found.dead > 0 then found.dead || ' dead letters' end,
                   case when found.owed > 0 then found.owed || ' events that wait' end))
     from named cross join lateral (
-        select count(*) filter (where d.status in ('failed', 'discarded')) as dead,
-               count(*) filter (where d.status not in ('failed', 'discarded')) as owed
+        select count(*) filter (where d.status = 'failed') as dead,
+               count(*) filter (where d.status in ('pending', 'in_flight')) as owed
         from (select d.status from /*schema*/delivery as d
               where d.subscription = named.subscription and d.seq between p_segment.first_seq and p_segment.last_seq
               limit 10000) as d) as found

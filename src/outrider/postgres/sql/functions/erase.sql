@@ -88,6 +88,8 @@ begin
             order by c.subscription, c.generation, c.partition for update;
             perform /*schema*/hold_limits(held);
         end loop;
+        owed := (select count(distinct e.seq) from /*schema*/event_status as e
+                 where e.seq = any (places) and e.status in ('pending', 'in_flight', 'failed'));
         insert into /*schema*/withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
         select asked.seq, asked.id, who, p_reason, (
             select jsonb_object_agg(e.subscription, 'delivered') from /*schema*/event_status as e
@@ -114,7 +116,7 @@ begin
         returning d.subscription, d.generation, d.event_type, d.queue, d.ordering_key, d.job_key, d.workspace_id,
                   was.status as was
     loop
-        owed := owed + (gone.was in ('pending', 'in_flight', 'failed'))::integer;
+        owed := owed + (p_from = 'jobs' and gone.was in ('pending', 'in_flight', 'failed'))::integer;
         continue when gone.was not in ('pending', 'in_flight');
         if gone.queue is null then
             perform /*schema*/promote(gone.subscription, gone.generation, array[gone.ordering_key]);

@@ -18,6 +18,7 @@ declare
     this    /*schema*/segment;
     reasons text;
     told    /*schema*/upkept;
+    dropped bigint;
 begin
     if not /*schema*/upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
@@ -64,7 +65,12 @@ begin
                 if reasons is null then
                     execute format('alter table /*schema*/outbox detach partition /*schema*/%I', this.name);
                     execute format('comment on table /*schema*/%I is ''a detached segment of the log''', this.name);
-                    insert into /*schema*/audit (by, action, details) values ('upkeep', 'detach_segment', to_jsonb(this));
+                    -- Nobody waits for what was discarded, and without its event nobody can ask for it again.
+                    delete from /*schema*/delivery as d using /*schema*/subscription as s
+                    where d.subscription = s.name and d.seq between this.first_seq and this.last_seq and d.status = 'discarded';
+                    get diagnostics dropped = row_count;
+                    insert into /*schema*/audit (by, action, details) values (
+                        'upkeep', 'detach_segment', to_jsonb(this) || jsonb_build_object('discarded', dropped));
                 else
                     told := ('kept', this.name, 0, reasons);
                 end if;

@@ -1,5 +1,6 @@
 -- upkeep_receipts: receipts that are older than retention.receipt_days + retention.receipt_grace_days, and whose events are in
 -- no segment that is left, attached or detached, go. One step: some pages of the table; `more` means, call again.
+-- Those of jobs that were enqueued (seq 0) go by their age alone.
 -- A subscription that has not read, or not handled, what is older than the grace keeps all of its receipts: it may still meet
 -- an event with the key of one of them.
 --
@@ -36,15 +37,14 @@ begin
     end if;
     insert into /*schema*/upkeep (task) values ('receipts') on conflict do nothing;
     select u.* into place from /*schema*/upkeep as u where u.task = 'receipts' for update;
-    below := (select min(s.first_seq) from /*schema*/segment as s);
+    below := coalesce((select min(s.first_seq) from /*schema*/segment as s), 0);
     place.page := greatest(place.page, 0);
-    -- Numbers begin with 1: while the first segment is there, no receipt is below it.
-    if coalesce(below, 0) <= 1 or place.next_at > clock_timestamp() then
+    if place.next_at > clock_timestamp() then
         return;
     end if;
     -- Numbers that may have been drawn longer ago than the grace.
     until := coalesce((select min(s.first_seq) - 1 from /*schema*/segment as s where s.begun_at > clock_timestamp() - grace),
-                      pg_sequence_last_value('/*schema*/outbox_seq'::regclass));
+                      pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);
     behind := array(
         select s.name from /*schema*/subscription as s
         where exists (select from /*schema*/cursor as c where c.subscription = s.name and /*schema*/owes(c, 1, until))
@@ -54,11 +54,11 @@ begin
     if p_dry then
         gone := (select count(*) from /*schema*/event_handled as h
                  where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-                   and h.handled_at < before and h.seq < below and h.handler_name <> all (behind));
+                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind)));
     else
         delete from /*schema*/event_handled as h
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-          and h.handled_at < before and h.seq < below and h.handler_name <> all (behind);
+          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind));
         get diagnostics gone = row_count;
         left_at := (select min(h.handled_at) from /*schema*/event_handled as h
                    where h.ctid >= format('(%s,0)', place.page)::tid
@@ -76,7 +76,9 @@ begin
             next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
         where u.task = 'receipts';
     end if;
-    if behind <> '{}' then
+    if exists (select from /*schema*/event_handled as h
+               where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
+                 and h.handled_at < before and h.seq < below and h.handler_name = any (behind)) then
         return next ('kept', 'receipts', 0, format('of %s, which has not handled what is older than %s days',
                      array_to_string(behind[:5], ', ') || case when cardinality(behind) > 5 then ' and others' else '' end,
                      extract(day from grace)))::/*schema*/upkept;
