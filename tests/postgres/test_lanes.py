@@ -57,7 +57,7 @@ async def test_an_error_in_a_pipeline_leaves_a_session_that_works(database: str,
     lanes = Lanes(database, 1, idle=30)
     for _ in range(20):  # the answer may come before or after all is sent
         async with lanes.lane("lanes.reader") as conn:
-            with pytest.raises(CursorError, match="there is no (cursor|relay)"):
+            with pytest.raises(CursorError, match=r"there is no (cursor|relay)"):
                 await asked(conn)
             await handling.roll_back(conn)
             assert (await (await conn.execute("select 1")).fetchall()) == [(1,)]
