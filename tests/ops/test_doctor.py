@@ -326,6 +326,21 @@ async def test_events_that_somebody_needs(fragile: str) -> None:
         assert execute(fragile, "select count(*) from outrider.outbox") == [(0,)]
 
 
+async def test_dead_letters_that_expire(fragile: str) -> None:
+    """A week before upkeep removes them it is a warning, and not once they are replayed, discarded or kept for longer."""
+    async with opened(fragile) as shop:
+        shop.wrong |= {"a1": never, "b1": never}
+        await shop.publish("a1", "b1")
+        await shop.app.drain()
+        execute(fragile, "update outrider.delivery set buried_at = now() - interval '37 days'")
+        assert only((await ask(fragile))["dead_letters"], Severity.note)
+        execute(fragile, "update outrider.delivery set buried_at = now() - interval '39 days'")
+        [soon] = [each for each in (await ask(fragile))["dead_letters"] if each.severity is Severity.warning]
+        assert soon.found.startswith("2 dead letters of shop.effect will be removed within 7 days, the oldest at 20")
+        execute(fragile, "update outrider.setting set value = 59 where name = 'retention.dead_letter_days'")
+        assert only((await ask(fragile))["dead_letters"], Severity.note)
+
+
 async def test_upkeep_that_does_not_run(fragile: str) -> None:
     assert only((await ask(fragile))["upkeep"], Severity.ok).found == "it has not run yet"
     execute(fragile, "update outrider.migration set applied_at = applied_at - interval '2 hours'")

@@ -84,6 +84,21 @@ class Rows:
 Tell = Callable[[Rows], None]
 
 
+async def hidden_from(conn: AsyncConnection[Any], schema: str) -> str | None:
+    """This session's role, if policies hide other tenants' rows from it."""
+    rows = await fetch(conn, "hidden", schema)
+    return rows[0][0] if rows else None
+
+
+async def refuse_hidden(conn: AsyncConnection[Any], schema: str) -> None:
+    """Whoever does not see every tenant would be told that all is well."""
+    if (role := await hidden_from(conn, schema)) is not None:
+        raise TenantsRefused(
+            f'row-level security hides rows of the schema "{schema}" from this role, and this needs all of them: let its owner '
+            f"run outrider tenants enable --role {role}, or ask as a role that sees every tenant (docs/tenants.md)"
+        )
+
+
 async def state(conn: AsyncConnection[Any], schema: str) -> list[Guarded]:
     rows = await fetch(conn, "tenants_state", schema)
     return [Guarded(*row[:4], *(tuple(names) for names in row[4:])) for row in rows]

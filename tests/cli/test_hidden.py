@@ -1,0 +1,42 @@
+"""Whoever does not see every tenant is told so, and never that all is well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.cli import inprocess
+from tests.tenants.house import House, built
+
+HIDDEN = "row-level security hides rows"
+
+
+@pytest.fixture
+def house(empty_database: str) -> Iterator[House]:
+    with built(empty_database) as house:
+        yield house
+
+
+def test_whoever_sees_only_a_part_is_told(house: House, tmp_path: Path) -> None:
+    def run(who: str, *command: str) -> Any:
+        return inprocess.run(tmp_path, *command, "--dsn", house.dsn(who))
+
+    unknown = str(uuid4())
+    for command in (
+        ["status"], ["job", "list"], ["dlq", "list"], ["dlq", "show", unknown], ["event", "show", unknown],
+        ["job", "show", unknown],
+    ):  # fmt: skip
+        refused = run("stranger", *command)
+        assert (refused.returncode, refused.stdout) == (1, ""), command
+        assert f"{HIDDEN} " in refused.stderr and f"--role {house.role('stranger')}" in refused.stderr
+        seen = run("worker", *command)
+        assert HIDDEN not in seen.stderr, command
+        assert bool(seen.returncode) == ("show" in command), seen
+    for who, severities in (("stranger", ["warning"]), ("worker", [])):
+        found = json.loads(run(who, "doctor", "--json").stdout)["findings"]
+        hidden = [each for each in found if HIDDEN in each["found"] and each["check"] == "privileges"]
+        assert [each["severity"] for each in hidden] == severities
