@@ -272,7 +272,9 @@ async def test_segments_run_out(fragile: str) -> None:
     execute(fragile, "select setval('outrider.outbox_seq', 16000001)")
     [remedy] = re.findall(r"^```sql\n(do \$segments\$.*?)^```", (ROOT / "docs/runbook.md").read_text(), re.M | re.S)
     execute(fragile, remedy)
-    assert only((await ask(fragile))["segments"], Severity.ok).found == "15 segments ahead"
+    assert only((await ask(fragile))["segments"], Severity.ok).found == "16 segments ahead"
+    known = "select count(*) from outrider.segment as s where to_regclass('outrider.' || s.name) is null"
+    assert execute(fragile, known) == [(0,)]
     execute(fragile, publish)
     assert execute(fragile, "select count(*), max(seq) from outrider.outbox where seq >= 16000000") == [(3, 16000002)]
 
