@@ -40,3 +40,19 @@ def test_whoever_sees_only_a_part_is_told(house: House, tmp_path: Path) -> None:
         found = json.loads(run(who, "doctor", "--json").stdout)["findings"]
         hidden = [each for each in found if HIDDEN in each["found"] and each["check"] == "privileges"]
         assert [each["severity"] for each in hidden] == severities
+
+
+def test_who_sees_every_tenant_keeps_it(house: House, tmp_path: Path) -> None:
+    def enable(*options: str) -> Any:
+        done = inprocess.run(tmp_path, "tenants", "enable", *options, "--json", "--dsn", house.dsn("owner"))
+        assert done.returncode == 0, done
+        told = json.loads(done.stdout)
+        return told["gained"], told["lost"], [name for name in told["held"] if name.endswith(house.name)]
+
+    app, stranger, worker = (house.role(who) for who in ("app", "stranger", "worker"))
+    assert enable("--role", stranger) == ([stranger], [], [app])
+    assert enable() == ([], [], [app])
+    assert enable("--role", stranger, "--only") == ([], [worker], [app, worker])
+    told = inprocess.run(tmp_path, "tenants", "enable", "--only", "--dsn", house.dsn("owner"))
+    assert f"no longer see every tenant: {stranger}\n" in told.stdout
+    assert "may read, and see only the tenant of app.workspace_id: " in told.stdout

@@ -64,6 +64,8 @@ class Guarded:
     """Segments that somebody but the owner may read past the policies: enable again."""
     above: tuple[str, ...]
     """Roles that no policy holds: superusers, and those with BYPASSRLS."""
+    held: tuple[str, ...]
+    """Roles that may read the table, and see only the tenant of their setting."""
 
     @property
     def whole(self) -> bool:
@@ -104,10 +106,15 @@ async def state(conn: AsyncConnection[Any], schema: str) -> list[Guarded]:
     return [Guarded(*row[:4], *(tuple(names) for names in row[4:])) for row in rows]
 
 
-async def plan(conn: AsyncConnection[Any], schema: str, *, enable: bool, roles: Iterable[str] = ()) -> list[str]:
-    """The commands, for the owner of the schema, in one transaction. `roles`: also these see every tenant."""
+async def plan(
+    conn: AsyncConnection[Any], schema: str, *, enable: bool, roles: Iterable[str] = (), keep: bool = False
+) -> list[str]:
+    """The commands, for the owner of the schema, in one transaction. `roles`: also these see every tenant; `keep`: and those
+    that do until now."""
     usual = [f"{schema}_{name}" for name in SEE_ALL]
     named = list(dict.fromkeys(roles))
+    if keep:
+        usual += [name for each in await state(conn, schema) for name in each.sees_all]
     there = {name for (name,) in await fetch(conn, "tenants_roles", schema, {"roles": [*usual, *named]})}
     if missing := [name for name in named if name not in there]:
         raise TenantsRefused(f"nothing was changed: there is no role {', '.join(map(repr, missing))}")
