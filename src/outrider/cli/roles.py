@@ -57,7 +57,10 @@ def roles(
     for each in done.roles:
         tell(f"{each.name}: {_became(each)}")
         if each.granted and not each.created and (whose := members.get(each.name)):
-            tell(f"note: {each.name} was there already, and what is granted to it its members have: {', '.join(whose)}", error=True)
+            tell(
+                f"note: {each.name} was there already, and what is granted to it its members have: {', '.join(whose)}",
+                error=True,
+            )
     for notice in done.notices:
         tell(f"note: {notice}", error=True)
 

@@ -61,7 +61,8 @@ def enable(
     dashboard, cron and upkeep after the schema's name and an underscore where they
     exist, and those given with --role see every tenant. Run it again to add others:
     who sees all keeps it, unless --only is given. It says who has gained and who has
-    lost it, and who may read the log and sees one tenant only. A worker that does not see all of them fails, and skips nothing.
+    lost it, and who may read the log and sees one tenant only. A worker that does not
+    see all of them fails, and skips nothing.
 
     Needs: the owner of the schema.
 

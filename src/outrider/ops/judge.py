@@ -127,7 +127,8 @@ def judge_expiring(expiring: Sequence[Expiring]) -> Iterator[Finding]:
         number, when = counted(each.letters, "dead letter", MOST), each.expires_at
         yield warning(
             "dead_letters",
-            f"{number} of {each.subscription} will be removed within {EXPIRING.days} days, the oldest at {when:%Y-%m-%d %H:%M}",
+            f"{number} of {each.subscription} will be removed within {EXPIRING.days} days, the oldest at "
+            f"{when:%Y-%m-%d %H:%M}",
             f"replay or discard what is there: outrider dlq list --subscription {each.subscription}; to keep it longer, "
             "outrider setting set retention.dead_letter_days",
         )

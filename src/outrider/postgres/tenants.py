@@ -96,8 +96,8 @@ async def refuse_hidden(conn: AsyncConnection[Any], schema: str) -> None:
     """Whoever does not see every tenant would be told that all is well."""
     if (role := await hidden_from(conn, schema)) is not None:
         raise TenantsRefused(
-            f'row-level security hides rows of the schema "{schema}" from this role, and this needs all of them: let its owner '
-            f"run outrider tenants enable --role {role}, or ask as a role that sees every tenant (docs/tenants.md)"
+            f'row-level security hides rows of the schema "{schema}" from this role, and this needs all of them: let its '
+            f"owner run outrider tenants enable --role {role}, or ask as a role that sees every tenant (docs/tenants.md)"
         )
 
 
