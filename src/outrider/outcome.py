@@ -342,7 +342,9 @@ def _message(error: BaseException) -> str:
         said = _QUOTED.sub("…", said)
     told = [(word, _read(diagnosis, name) or _read(error, name)) for word, name in _NAMED]
     more = [f'{word} "{name}"' for word, name in told if type(name) is str and name and f'"{name}"' not in said]
-    return f"{said} ({', '.join(more)})" if more else said
+    said = f"{said} ({', '.join(more)})" if more else said
+    hint = _read(diagnosis, "message_hint")
+    return f"{said}. {hint}" if state == "42501" and type(hint) is str and hint else said
 
 
 def _text(error: BaseException) -> str:

@@ -272,7 +272,9 @@ async def test_segments_run_out(fragile: str) -> None:
     execute(fragile, "select setval('outrider.outbox_seq', 16000001)")
     [remedy] = re.findall(r"^```sql\n(do \$segments\$.*?)^```", (ROOT / "docs/runbook.md").read_text(), re.M | re.S)
     execute(fragile, remedy)
-    assert only((await ask(fragile))["segments"], Severity.ok).found == "15 segments ahead"
+    assert only((await ask(fragile))["segments"], Severity.ok).found == "16 segments ahead"
+    known = "select count(*) from outrider.segment as s where to_regclass('outrider.' || s.name) is null"
+    assert execute(fragile, known) == [(0,)]
     execute(fragile, publish)
     assert execute(fragile, "select count(*), max(seq) from outrider.outbox where seq >= 16000000") == [(3, 16000002)]
 
@@ -324,6 +326,21 @@ async def test_events_that_somebody_needs(fragile: str) -> None:
         execute(fragile, "select outrider.upkeep_log()")
         assert only((await ask(fragile))["retention"], Severity.ok)
         assert execute(fragile, "select count(*) from outrider.outbox") == [(0,)]
+
+
+async def test_dead_letters_that_expire(fragile: str) -> None:
+    """A week before upkeep removes them it is a warning, and not once they are replayed, discarded or kept for longer."""
+    async with opened(fragile) as shop:
+        shop.wrong |= {"a1": never, "b1": never}
+        await shop.publish("a1", "b1")
+        await shop.app.drain()
+        execute(fragile, "update outrider.delivery set buried_at = now() - interval '37 days'")
+        assert only((await ask(fragile))["dead_letters"], Severity.note)
+        execute(fragile, "update outrider.delivery set buried_at = now() - interval '39 days'")
+        [soon] = [each for each in (await ask(fragile))["dead_letters"] if each.severity is Severity.warning]
+        assert soon.found.startswith("2 dead letters of shop.effect will be removed within 7 days, the oldest at 20")
+        execute(fragile, "update outrider.setting set value = 59 where name = 'retention.dead_letter_days'")
+        assert only((await ask(fragile))["dead_letters"], Severity.note)
 
 
 async def test_upkeep_that_does_not_run(fragile: str) -> None:

@@ -310,7 +310,7 @@ def _foretell(event: UUID, found: list[WholeLetter], *, force: bool, as_json: bo
 
 
 async def _look(place: Place, which: Filter, limit: int | None) -> tuple[list[Group], list[Letter], Count]:
-    async with place.connect() as conn:
+    async with place.connect(every_tenant=True) as conn:
         await refuse_unknown(conn, place, which)
         if limit is None:
             groups = await deadletters.groups(conn, which, place.schema)
@@ -320,19 +320,19 @@ async def _look(place: Place, which: Filter, limit: int | None) -> tuple[list[Gr
 
 
 async def _whole(place: Place, event: UUID, subscription: str | None) -> list[WholeLetter]:
-    async with place.connect() as conn:
+    async with place.connect(every_tenant=True) as conn:
         await refuse_unknown(conn, place, Filter(subscription=subscription))
         return await deadletters.letter(conn, event, subscription, place.schema)
 
 
 async def _replay(place: Place, event: UUID, options: dict[str, Any]) -> list[Replayed]:
-    async with place.connect() as conn:
+    async with place.connect(every_tenant=True) as conn:
         await refuse_unknown(conn, place, Filter(subscription=options["subscription"]))
         return await replay_one(conn, event, place.schema, place.subscriptions or (), **options)
 
 
 async def _discard(place: Place, event: UUID, subscription: str | None, by: str, reason: str) -> int:
-    async with place.connect() as conn:
+    async with place.connect(every_tenant=True) as conn:
         return await recovery.discard_one(conn, event, subscription, place.schema, by=by, reason=reason)
 
 

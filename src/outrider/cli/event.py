@@ -18,6 +18,7 @@ from outrider.cli.who import ByOption, ReasonOption, who
 from outrider.cli.words import one_line, say
 from outrider.postgres import events
 from outrider.postgres.events import NoSuchEvent, Story, Withdrawn, WithdrawRefused
+from outrider.postgres.tenants import refuse_hidden
 
 commands = typer.Typer(no_args_is_help=True, help="See the whole life of an event, or withdraw it.")
 
@@ -113,6 +114,8 @@ def _confirm(story: Story) -> None:
 async def _story(place: Place, event_id: UUID) -> Story:
     async with place.connect() as conn:
         found = await events.story(conn, event_id, place.schema)
+        if found is None:
+            await refuse_hidden(conn, place.schema)
     if found is None:
         raise NoSuchEvent(event_id, place.schema)
     return found

@@ -22,6 +22,7 @@ from outrider.cli.words import one_line, say
 from outrider.postgres import joblist
 from outrider.postgres.joblist import OWED, JobOutcome, JobRow, Listing, NoSuchJob
 from outrider.postgres.session import AsyncSession
+from outrider.postgres.tenants import refuse_hidden
 
 commands = typer.Typer(no_args_is_help=True, help="List, show and cancel jobs, or let them run now.")
 
@@ -201,13 +202,15 @@ def _tell(
 
 
 async def _listing(place: Place, name: str | None, states: list[str], queue: str | None, limit: int) -> Listing:
-    async with place.connect() as conn:
+    async with place.connect(every_tenant=True) as conn:
         return await joblist.listing(conn, place.schema, name=name, states=states, queue=queue, limit=limit)
 
 
 async def _whole(place: Place, job_id: UUID) -> Listing:
     async with place.connect() as conn:
         found = await joblist.whole(conn, job_id, place.schema)
+        if not found.jobs:
+            await refuse_hidden(conn, place.schema)
     if not found.jobs:
         raise NoSuchJob(job_id, place.schema)
     return found

@@ -29,7 +29,7 @@ def tell(story: Story) -> None:
         why = f": {story.withdrawal.reason}" if story.withdrawal.reason else ""
         say(f"\nwithdrawn {at(story.withdrawal.at)} by {one_line(f'{story.withdrawal.by}{why}')}", "bold")
     if not story.fates:
-        say("\nno subscription wants it, or all that do were made later")
+        say("\nno subscription wants it, or all that do were made later, or its dead letter has expired")
     for fate in story.fates:
         say(f"\n{one_line(fate.subscription)}: {standing(fate, story.read_at)}", STYLES.get(fate.status, ""))
         for when, what, more in _moments(fate):

@@ -57,7 +57,8 @@ class Commands(TyperGroup):
             raise fail(str(error)) from error
         except DatabaseError as error:
             said = str(error).strip() or type(error).__name__
-            raise fail(f"the database reported: {said.splitlines()[0]}") from error
+            hint = f". {error.diag.message_hint}" if error.diag.message_hint else ""
+            raise fail(f"the database reported: {said.splitlines()[0]}{hint}") from error
         except USAGE as error:
             error.message = one_line(error.message)
             raise

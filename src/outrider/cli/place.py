@@ -15,6 +15,7 @@ from outrider.config import Settings
 from outrider.errors import ConfigError
 from outrider.postgres.migrate import check_needed
 from outrider.postgres.session import AsyncSession
+from outrider.postgres.tenants import refuse_hidden
 from outrider.schedule import Schedule
 from outrider.subscription import Subscription
 
@@ -80,8 +81,9 @@ class Place:
         return self.settings.schema
 
     @asynccontextmanager
-    async def connect(self, *, migrated: bool = True) -> AsyncIterator[AsyncSession]:
-        """A session in which every statement is its own transaction. `migrated`: the schema has what this code needs."""
+    async def connect(self, *, migrated: bool = True, every_tenant: bool = False) -> AsyncIterator[AsyncSession]:
+        """A session in which every statement is its own transaction. `migrated`: the schema has what this code needs.
+        `every_tenant`: no policy hides rows from it."""
         if self.settings.dsn is None and not self.settings.embedded:
             raise ConfigError(
                 "no database: give --dsn, set OUTRIDER_DSN or OUTRIDER_DSN_FILE, write dsn under [tool.outrider] in "
@@ -93,6 +95,8 @@ class Place:
             await conn.set_autocommit(True)
             if migrated:
                 await check_needed(conn, self.schema)
+            if every_tenant:
+                await refuse_hidden(conn, self.schema)
             yield conn
 
 

@@ -12,6 +12,7 @@ from outrider.cli.bulk import print_json
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.cli.words import tell
 from outrider.postgres import roles as making
+from outrider.postgres.fetch import fetch
 from outrider.postgres.roles import Made, Outcome
 
 
@@ -32,7 +33,8 @@ def roles(
     producer, worker, relay, operator, dashboard, cron, upkeep: none can log in; make your
     logins members of them, as docs/roles.md says. What a role of them has in the schema
     is taken and granted anew, in one transaction: run it again after every upgrade.
-    Nobody else's rights are touched.
+    Nobody else's rights are touched. It says how many rights each has gained and lost;
+    --json has them one by one, and the members of each role.
 
     Needs: the role that owns the schema, with CREATEROLE where a role is missing.
 
@@ -47,19 +49,28 @@ def roles(
     if as_sql:
         typer.echo(making.script(place.schema, prefix), nl=False)
         return
-    done = asyncio.run(_make(place, prefix))
+    done, members = asyncio.run(_make(place, prefix))
     if as_json:
-        print_json(schema=place.schema, **asdict(done))
+        told = [asdict(each) | {"members": members.get(each.name, [])} for each in done.roles]
+        print_json(schema=place.schema, **asdict(done) | {"roles": told})
         return
     for each in done.roles:
         tell(f"{each.name}: {_became(each)}")
+        if each.granted and not each.created and (whose := members.get(each.name)):
+            tell(
+                f"note: {each.name} was there already, and what is granted to it its members have: {', '.join(whose)}",
+                error=True,
+            )
     for notice in done.notices:
         tell(f"note: {notice}", error=True)
 
 
-async def _make(place: Place, prefix: str | None) -> Outcome:
+async def _make(place: Place, prefix: str | None) -> tuple[Outcome, dict[str, list[str]]]:
+    """Also who is a member of each."""
     async with place.connect() as conn:
-        return await making.make(conn, place.schema, prefix)
+        done = await making.make(conn, place.schema, prefix)
+        rows = await fetch(conn, "role_members", place.schema, {"roles": [each.name for each in done.roles]})
+        return done, dict(rows)
 
 
 def _became(each: Made) -> str:
@@ -67,6 +78,6 @@ def _became(each: Made) -> str:
         return f"created, with {each.rights} rights"
     if not each.granted and not each.revoked:
         return f"unchanged, {each.rights} rights"
-    changed = [f"granted {', '.join(each.granted)}"] * bool(each.granted)
-    changed += [f"revoked {', '.join(each.revoked)}"] * bool(each.revoked)
-    return f"{each.rights} rights; {'; '.join(changed)}"
+    changed = [f"{len(each.granted)} granted"] * bool(each.granted)
+    changed += [f"{len(each.revoked)} revoked"] * bool(each.revoked)
+    return f"{each.rights} rights, {', '.join(changed)}"

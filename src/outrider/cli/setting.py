@@ -18,6 +18,21 @@ from outrider.cli.words import moment, one_line, tell
 from outrider.postgres import audit
 from outrider.postgres.audit import Setting, Signed
 
+DEFAULTS = {
+    "payload_max_bytes": 262_144,
+    "retention.audit_days": 400,
+    "retention.dead_letter_days": 45,
+    "retention.log_days": 45,
+    "retention.log_grace_days": 7,
+    "retention.receipt_days": 60,
+    "retention.receipt_grace_days": 7,
+    "segments.ahead": 16,
+    "segments.days": 7,
+    "segments.size": 1_000_000,
+    "upkeep.lock_timeout_ms": 200,
+}
+"""As the migrations make them."""
+
 commands = typer.Typer(no_args_is_help=True, help="See and change the settings that are kept in the database.")
 
 
@@ -29,7 +44,7 @@ def show(
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every setting, its value and its limits.
+    """Show every setting, its value, its default and its limits.
 
     Of a rollup's settings: what was declared, and what was entered instead.
 
@@ -40,16 +55,17 @@ def show(
     place = find_place(Asked(app, dsn, embedded, schema))
     found = asyncio.run(_settings(place))
     if as_json:
-        print_json(schema=place.schema, settings=[asdict(each) for each in found])
+        told = [asdict(each) | {"default": DEFAULTS.get(each.name)} for each in found]
+        print_json(schema=place.schema, settings=told)
         return
     table = Table(title=f"schema {place.schema}", padding=(0, 0), pad_edge=False)
-    for column in ("setting", "value", "entered", "least", "greatest", "since"):
-        table.add_column(column, overflow="fold")
+    some_entered = any(each.entered is not None for each in found)
+    for column in ("setting", "value", *["entered"] * some_entered, "default", "limits", "since"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("setting", "value", "default"))
     for each in found:
-        entered = "" if each.entered is None else one_line(each.entered)
-        row = (
-            one_line(each.name), str(each.value), entered, str(each.least), str(each.greatest), moment(each.updated_at),
-        )  # fmt: skip
+        entered = [one_line(each.entered or "")] * some_entered
+        default, limits = str(DEFAULTS.get(each.name, "")), f"{each.least} to {each.greatest}"
+        row = (one_line(each.name), str(each.value), *entered, default, limits, moment(each.updated_at))
         table.add_row(*map(Text, row))
     Console().print(table)
 

@@ -77,7 +77,7 @@ def status(
 
 
 async def _status(place: Place) -> Status:
-    async with place.connect(migrated=False) as conn:
+    async with place.connect(migrated=False, every_tenant=True) as conn:
         return await look(conn, place.schema)
 
 

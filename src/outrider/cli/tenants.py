@@ -44,6 +44,9 @@ def enable(
     role: Annotated[
         list[str] | None, typer.Option("--role", metavar="NAME", help="It sees every tenant, too. Repeatable.")
     ] = None,
+    only: Annotated[
+        bool, typer.Option("--only", help="Those that were given with --role before, and are not now, lose it.")
+    ] = False,
     sql: SqlOption = False,
     app: AppOption = None,
     dsn: DsnOption = None,
@@ -56,15 +59,17 @@ def enable(
     Everybody then has only the rows of the setting app.workspace_id; while it is
     unset or empty, none. The owner of the schema, the roles worker, relay, operator,
     dashboard, cron and upkeep after the schema's name and an underscore where they
-    exist, and those given with --role see every tenant. Run it again to change who
-    they are. A worker that does not see all of them fails, and skips nothing.
+    exist, and those given with --role see every tenant. Run it again to add others:
+    who sees all keeps it, unless --only is given. It says who has gained and who has
+    lost it, and who may read the log and sees one tenant only. A worker that does not
+    see all of them fails, and skips nothing.
 
     Needs: the owner of the schema.
 
     Example: [bold]outrider tenants enable --role billing_worker[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema))
-    _change(place, asyncio.run(_plan(place, enable=True, roles=role or [])), sql=sql, as_json=as_json)
+    _change(place, asyncio.run(_plan(place, enable=True, roles=role or [], keep=not only)), sql=sql, as_json=as_json)
 
 
 @commands.command()
@@ -83,7 +88,7 @@ def disable(
     Example: [bold]outrider tenants disable[/]
     """
     place = find_place(Asked(app, dsn, embedded, schema))
-    _change(place, asyncio.run(_plan(place, enable=False, roles=[])), sql=sql, as_json=as_json)
+    _change(place, asyncio.run(_plan(place, enable=False, roles=[], keep=False)), sql=sql, as_json=as_json)
 
 
 @commands.command()
@@ -111,6 +116,7 @@ def status(
             say(f"see every tenant: {', '.join(map(one_line, each.sees_all)) or 'nobody'}", indent=2)
     if any(each.enabled for each in found):
         say(f"not held by any policy: {', '.join(map(one_line, found[0].above)) or 'nobody'}")
+        _tell_held(_held(found))
 
 
 @commands.command()
@@ -190,15 +196,38 @@ def _whose(workspace: str | None, subject: tuple[str, str] | None, *, jobs: bool
 
 
 def _change(place: Place, plan: list[str], *, sql: bool, as_json: bool) -> None:
-    if not sql:
-        asyncio.run(_carry_out(place, plan))
+    if sql:
+        if as_json:
+            print_json(schema=place.schema, commands=plan, done=False)
+        else:
+            typer.echo("\n".join(["begin;", *(f"{one_line(command)};" for command in plan), "commit;"]))
+        return
+    before, after = asyncio.run(_carry_out(place, plan))
+    had, have = _seeing(before), _seeing(after)
+    gained, held = sorted(have - had), _held(after)
+    lost = sorted(had - have) if have else []  # without policies everybody sees all
     if as_json:
-        print_json(schema=place.schema, commands=plan, done=not sql)
-    elif sql:
-        typer.echo("\n".join(["begin;", *(f"{one_line(command)};" for command in plan), "commit;"]))
-    else:
-        for each in asyncio.run(_state(place)):
-            say(f"{one_line(each.table)}: {_standing(each)}")
+        print_json(schema=place.schema, commands=plan, done=True, gained=gained, lost=lost, held=held)
+        return
+    for each in after:
+        say(f"{one_line(each.table)}: {_standing(each)}")
+    for verb, names in (("now see every tenant", gained), ("no longer see every tenant", lost)):
+        if names:
+            say(f"{verb}: {', '.join(map(one_line, names))}")
+    _tell_held(held)
+
+
+def _seeing(found: list[Guarded]) -> set[str]:
+    return {name for each in found if each.enabled for name in each.sees_all}
+
+
+def _held(found: list[Guarded]) -> list[str]:
+    return sorted({name for each in found if each.enabled for name in each.held})
+
+
+def _tell_held(held: list[str]) -> None:
+    if held:
+        say(f"may read, and see only the tenant of app.workspace_id: {', '.join(map(one_line, held))}")
 
 
 def _standing(each: Guarded) -> str:
@@ -209,14 +238,17 @@ def _standing(each: Guarded) -> str:
     return "kept apart in part: enable again" if each.enabled else "not kept apart"
 
 
-async def _plan(place: Place, *, enable: bool, roles: list[str]) -> list[str]:
+async def _plan(place: Place, *, enable: bool, roles: list[str], keep: bool) -> list[str]:
     async with place.connect() as conn:
-        return await tenants.plan(conn, place.schema, enable=enable, roles=roles)
+        return await tenants.plan(conn, place.schema, enable=enable, roles=roles, keep=keep)
 
 
-async def _carry_out(place: Place, plan: list[str]) -> None:
+async def _carry_out(place: Place, plan: list[str]) -> tuple[list[Guarded], list[Guarded]]:
+    """How it was before, and how it is."""
     async with place.connect() as conn:
+        before = await tenants.state(conn, place.schema)
         await tenants.carry_out(conn, place.schema, plan)
+        return before, await tenants.state(conn, place.schema)
 
 
 async def _state(place: Place) -> list[Guarded]:

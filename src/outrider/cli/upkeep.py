@@ -59,7 +59,10 @@ def run(
     Waits for nobody longer than 200 ms at a time, so that publishers do not wait
     behind it: what others use is left for another time.
 
-    How long things are kept is said by the table "setting": docs/upkeep.md.
+    --dry-run looks at each step by itself, and at a part of the receipts: of these it
+    would remove at least so many.
+
+    How long things are kept: outrider setting list, docs/upkeep.md.
 
     Needs: a role that may call the upkeep functions, as a worker may.
 
@@ -140,7 +143,8 @@ def attach(
     receipts of its events are there still. Nobody waits for it. After --days it
     may leave the log again. Kept in the audit.
 
-    Needs: a role that may call attach_segment.
+    Needs: a role that may call attach_segment: a member of outrider_operator, or the
+    owner of the schema.
 
     Example: [bold]outrider upkeep attach outbox_s3 --days 2 --reason "question of 4 May"[/]
     """

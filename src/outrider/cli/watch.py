@@ -125,7 +125,7 @@ async def watch(place: Place, every: float, where: Screen | Lines) -> None:
     with where:
         while True:
             try:
-                async with place.connect(migrated=False) as conn:
+                async with place.connect(migrated=False, every_tenant=True) as conn:
                     while True:
                         async with asyncio.timeout(PATIENCE):
                             found = await status(conn, place.schema)

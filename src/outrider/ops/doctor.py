@@ -19,6 +19,7 @@ from outrider.ops.finding import Finding, critical, note, ok, warning
 from outrider.outcome import describe
 from outrider.postgres import examine, migrate, rollups, status
 from outrider.postgres.session import AsyncSession, DatabaseError
+from outrider.postgres.tenants import hidden_from
 
 if TYPE_CHECKING:
     from outrider.app import Outrider
@@ -41,6 +42,7 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
     checks: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = [
         ("schema", lambda: _standing(app, conn, schema)),
         ("transactions", lambda: _holders(conn, schema)),
+        ("dead_letters", lambda: _judged(examine.expiring(conn, schema), judge.judge_expiring)),
         ("overdue", lambda: _judged(examine.overdue(conn, schema), judge.judge_overdue)),
         ("latency", lambda: _judged(examine.settled(conn, schema), judge.judge_settled)),
         ("dead_tuples", lambda: _judged(examine.tuples(conn, schema), judge.judge_tuples)),
@@ -48,6 +50,7 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
         ("upkeep", lambda: _upkeep(conn, schema)),
         ("rollups", lambda: _rollups(conn, schema)),
         ("pg_cron", lambda: _judged(examine.cron(conn, schema), judge.judge_cron)),
+        ("privileges", lambda: _judged(hidden_from(conn, schema), judge.judge_hidden)),
         ("privileges", lambda: _judged(examine.rights(conn, schema), judge.judge_rights)),
         ("sharing", lambda: _judged(examine.sharing(conn, schema), judge.judge_sharing)),
     ]

@@ -7,9 +7,11 @@ from datetime import datetime, timedelta
 
 from outrider.ops.finding import Finding, critical, note, ok, warning
 from outrider.postgres.examine import (
+    EXPIRING,
     MOST,
     PATIENCE,
     Cron,
+    Expiring,
     Failing,
     Holder,
     Keeping,
@@ -120,6 +122,18 @@ def judge_holders(holders: Sequence[Holder], sees_all: bool) -> Iterator[Finding
             )
 
 
+def judge_expiring(expiring: Sequence[Expiring]) -> Iterator[Finding]:
+    for each in expiring:
+        number, when = counted(each.letters, "dead letter", MOST), each.expires_at
+        yield warning(
+            "dead_letters",
+            f"{number} of {each.subscription} will be removed within {EXPIRING.days} days, the oldest at "
+            f"{when:%Y-%m-%d %H:%M}",
+            f"replay or discard what is there: outrider dlq list --subscription {each.subscription}; to keep it longer, "
+            "outrider setting set retention.dead_letter_days",
+        )
+
+
 def judge_overdue(overdue: Sequence[Overdue]) -> Iterator[Finding]:
     for each in overdue:
         number = counted(each.rows, "job" if each.kind == "job" else "event", MOST)
@@ -220,6 +234,16 @@ def judge_upkeep(keeping: Keeping, now: datetime) -> Iterator[Finding]:
         yield warning("retention", f"and {len(keeping.segments) - SHOWN} more like these", "the same")
     if not keeping.segments:
         yield ok("retention", f"nothing is kept longer than {keeping.days} days because somebody needs it")
+
+
+def judge_hidden(role: str | None) -> Iterator[Finding]:
+    """`role`: the one that asks, if policies hide rows from it."""
+    if role is not None:
+        yield warning(
+            "privileges",
+            f"row-level security hides rows from this role, {role}: what is said here may leave out other tenants",
+            f"outrider tenants enable --role {role}, as the owner; or ask as a role that sees every tenant",
+        )
 
 
 def judge_rights(rights: Sequence[Right]) -> Iterator[Finding]:

@@ -24,7 +24,9 @@ from outrider.postgres.status import SCAN
 
 MOST = 10_000
 PATIENCE = timedelta(minutes=5)
-LIMITS = {"most": MOST, "patience": PATIENCE}
+EXPIRING = timedelta(days=7)
+"""So long before dead letters are removed it is said."""
+LIMITS = {"most": MOST, "patience": PATIENCE, "expiring": EXPIRING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,17 @@ class Overdue:
     kind: str
     rows: int
     since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """Dead letters that are removed soon, unless somebody sees to them."""
+
+    subscription: str
+    letters: int
+    """Up to MOST."""
+    expires_at: datetime
+    """The oldest of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +188,10 @@ async def upkeep(conn: AsyncSession, schema: str) -> Keeping:
 
 async def overdue(conn: AsyncSession, schema: str) -> list[Overdue]:
     return [Overdue(*row) for row in await look(conn, "overdue", schema, LIMITS)]
+
+
+async def expiring(conn: AsyncSession, schema: str) -> list[Expiring]:
+    return [Expiring(*row) for row in await look(conn, "expiring", schema, LIMITS)]
 
 
 async def unread(conn: AsyncSession, schema: str) -> dict[str, datetime]:

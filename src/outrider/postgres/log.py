@@ -7,6 +7,7 @@ made here, not by the connection: the caller may have chosen another kind with o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -114,7 +115,26 @@ def older_schema(schema: str) -> SchemaMismatch:
     )
 
 
+_DENIED = re.compile(r"\bfunction (\w+)")
+_OPERATORS = {"attach_segment", "erase", "tenant_page", "set_setting", "withdraw", "replay", "outbox_replay", "discard"} | {
+    "pause", "pause_all", "resume", "resume_all", "narrow", "rename", "retire", "cancel", "run_now", "move_generation",
+}  # fmt: skip
+
+
 def forbidden(schema: str, why: str | None) -> SchemaMismatch:
+    denied = _DENIED.search(why or "")
+    function = denied[1] if denied else ""
+    if function.startswith("register"):
+        return SchemaMismatch(
+            f"what this app declares is not registered yet, or has changed, and this user may not register it ({why}): run "
+            "outrider migrate --app with it, as the owner of the schema"
+        )
+    if function == "tenants_plan":
+        return SchemaMismatch(f'this takes the owner of the schema "{schema}" ({why})')
+    if function in _OPERATORS:
+        return SchemaMismatch(
+            f'this takes an operator ({why}): a member of "{schema}_operator", which outrider roles makes (docs/roles.md)'
+        )
     return SchemaMismatch(
         f'this user may not use the schema "{schema}" ({why}): let its owner grant the rights '
         "that docs/roles.md lists (outrider roles)"

@@ -64,6 +64,8 @@ class Guarded:
     """Segments that somebody but the owner may read past the policies: enable again."""
     above: tuple[str, ...]
     """Roles that no policy holds: superusers, and those with BYPASSRLS."""
+    held: tuple[str, ...]
+    """Roles that may read the table, and see only the tenant of their setting."""
 
     @property
     def whole(self) -> bool:
@@ -84,15 +86,35 @@ class Rows:
 Tell = Callable[[Rows], None]
 
 
+async def hidden_from(conn: AsyncConnection[Any], schema: str) -> str | None:
+    """This session's role, if policies hide other tenants' rows from it."""
+    rows = await fetch(conn, "hidden", schema)
+    return rows[0][0] if rows else None
+
+
+async def refuse_hidden(conn: AsyncConnection[Any], schema: str) -> None:
+    """Whoever does not see every tenant would be told that all is well."""
+    if (role := await hidden_from(conn, schema)) is not None:
+        raise TenantsRefused(
+            f'row-level security hides rows of the schema "{schema}" from this role, and this needs all of them: let its '
+            f"owner run outrider tenants enable --role {role}, or ask as a role that sees every tenant (docs/tenants.md)"
+        )
+
+
 async def state(conn: AsyncConnection[Any], schema: str) -> list[Guarded]:
     rows = await fetch(conn, "tenants_state", schema)
     return [Guarded(*row[:4], *(tuple(names) for names in row[4:])) for row in rows]
 
 
-async def plan(conn: AsyncConnection[Any], schema: str, *, enable: bool, roles: Iterable[str] = ()) -> list[str]:
-    """The commands, for the owner of the schema, in one transaction. `roles`: also these see every tenant."""
+async def plan(
+    conn: AsyncConnection[Any], schema: str, *, enable: bool, roles: Iterable[str] = (), keep: bool = False
+) -> list[str]:
+    """The commands, for the owner of the schema, in one transaction. `roles`: also these see every tenant; `keep`: and those
+    that do until now."""
     usual = [f"{schema}_{name}" for name in SEE_ALL]
     named = list(dict.fromkeys(roles))
+    if keep:
+        usual += [name for each in await state(conn, schema) for name in each.sees_all]
     there = {name for (name,) in await fetch(conn, "tenants_roles", schema, {"roles": [*usual, *named]})}
     if missing := [name for name in named if name not in there]:
         raise TenantsRefused(f"nothing was changed: there is no role {', '.join(map(repr, missing))}")

@@ -10,6 +10,12 @@ select t.relname::text, t.relrowsecurity, t.relforcerowsecurity,
                  where t.relname = 'outbox' and not c.relrowsecurity
                    and exists (select from aclexplode(c.relacl) as a where a.grantee <> c.relowner)), '{}') as open,
        coalesce((select array_agg(r.rolname::text order by r.rolname) from pg_roles as r
-                 where (r.rolbypassrls or r.rolsuper) and r.rolcanlogin), '{}') as above
+                 where (r.rolbypassrls or r.rolsuper) and r.rolcanlogin), '{}') as above,
+       coalesce((select array_agg(r.rolname::text order by r.rolname) from pg_roles as r
+                 where not r.rolbypassrls and not r.rolsuper and r.rolname !~ '^pg_' and has_table_privilege(r.oid, t.oid, 'select')
+                   and not exists (
+                       select from pg_policy as p cross join unnest(p.polroles) as u (role)
+                       where p.polrelid = t.oid and p.polname = 'every_tenant'
+                         and case u.role when 0 then true else pg_has_role(r.oid, u.role, 'usage') end)), '{}') as held
 from pg_class as t where t.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass)
 order by t.relname desc
