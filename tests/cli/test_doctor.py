@@ -63,7 +63,7 @@ def test_a_role_without_any_right(database: str, owner: str, tmp_path: Path) -> 
     done = inprocess.run(tmp_path, "doctor", "--dsn", make_conninfo(database, user=owner), "--json")
     [found] = json.loads(done.stdout)["findings"]
     assert (done.returncode, found["check"]) == (2, "schema")
-    assert "Roles" in found["found"]
+    assert "outrider roles" in found["found"]
 
 
 def test_no_database_is_named(tmp_path: Path) -> None:

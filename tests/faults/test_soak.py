@@ -25,7 +25,7 @@ BOUNDED: dict[str, tuple[Callable[[Sample], float], float]] = {
     "cursor, MiB": (lambda each: each.bytes["cursor"] / MIB, 1),
     "dead rows": (lambda each: sum(each.dead.values()), 5_000),
     "segments": (lambda each: each.segments + each.detached, 4),
-    "worker, MiB": (lambda each: each.workers / MIB, 20),
+    "worker, MiB": (lambda each: each.workers / MIB, 4),
     "sessions, MiB": (lambda each: each.backends / MIB, 20),
 }
 """And what each may be above its first value, whatever that was."""

@@ -574,7 +574,7 @@ def test_pg_cron_that_nobody_uses() -> None:
         ("grant select on outrider.outbox to public", "PUBLIC may select on outbox"),
         ("grant select (payload) on outrider.outbox to public", "PUBLIC may select on outbox.payload"),
         ("grant usage on schema outrider to public", "PUBLIC may usage on the schema outrider"),
-        ("grant execute on function outrider.rollup_tick to public", "it runs with the rights of its owner"),
+        ("grant execute on function outrider.rollup_work to public", "it runs with the rights of its owner"),
         ("alter function outrider.rollup_retry reset search_path", "its caller chooses the search_path"),
         ("alter function outrider.rollup_retry set search_path = public, pg_temp", "its search_path should be pg_catalog"),
         ("alter function outrider.rollup_retry set search_path = pg_temp, pg_catalog", "should be pg_catalog, pg_temp"),

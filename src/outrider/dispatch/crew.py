@@ -125,6 +125,7 @@ class Crew:
 
     async def drain(self) -> Counts:
         """All that is due now, and what becomes due by it."""
+        counts = self._voice.counts = Counts()
         async with beside(self._renew()), self._ending():
             while True:
                 self._hungry = True
@@ -135,7 +136,7 @@ class Crew:
                 if self._slots.broken is not None:
                     raise self._slots.broken
                 if not claimed and self._slots.idle:
-                    return self._voice.counts
+                    return counts
                 if not claimed:
                     await self._news.wait()
                 self._news.clear()

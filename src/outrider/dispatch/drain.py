@@ -136,8 +136,8 @@ async def _drain_jobs(crew: Crew, total: Drained, *, raise_on_failure: bool) -> 
     total.jobs += counts.completed
     total.jobs_failed += counts.failed
     total.jobs_buried += counts.buried
-    if raise_on_failure and counts.errors:
-        raise counts.errors[0]
+    if raise_on_failure and counts.error is not None:
+        raise counts.error
     return bool(counts.completed or counts.failed)
 
 

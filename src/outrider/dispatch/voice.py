@@ -33,14 +33,16 @@ class Counts:
     completed: int = 0
     failed: int = 0
     buried: int = 0
-    errors: tuple[BaseException, ...] = ()
+    error: BaseException | None = None
+    """The first: with it live the frames that raised it, and the job."""
 
 
 class Voice:
     def __init__(self, signals: Signals, worker: str) -> None:
         self._signals = signals
         self._worker = worker
-        self.counts = Counts()
+        self.counts: Counts | None = None
+        """Of a drain. A worker counts nothing: what it keeps, it keeps for ever."""
 
     def renewed(self, leases: int) -> None:
         if leases:
@@ -50,7 +52,8 @@ class Voice:
         self._signals.emit(JobsClaimed(len(leased), lambda: (self._run(each) for each in leased)))
 
     def completed(self, done: Sequence[Outcome]) -> None:
-        self.counts.completed += len(done)
+        if self.counts is not None:
+            self.counts.completed += len(done)
         details = lambda: ((self._run(each.leased), each.seconds * 1000) for each in done)  # noqa: E731
         self._signals.emit(JobsCompleted(len(done), details))
 
@@ -60,10 +63,11 @@ class Voice:
         if settle.verdict in ("back", "cancelled") or landed == "cancelled":
             self._signals.emit(JobReleased(run, landed))
             return
-        self.counts.failed += 1
-        self.counts.buried += landed == "buried"
-        if outcome.error is not None:
-            self.counts.errors += (outcome.error,)
+        if self.counts is not None:
+            self.counts.failed += 1
+            self.counts.buried += landed == "buried"
+            if self.counts.error is None:
+                self.counts.error = outcome.error
         code, message = settle.code or "error", settle.message or ""
         self._signals.emit(JobFailed(run, outcome.seconds * 1000, code, message, landed, outcome.error))
 
