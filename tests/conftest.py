@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(1800), append=False)
     else:
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
+    if hasattr(config, "workerinput"):  # one of several: make test runs these afterwards
+        items[:] = [item for item in items if item.get_closest_marker("alone") is None]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -24,6 +24,7 @@ from outrider.dispatch.worker import Worker
 from outrider.errors import CursorError
 from outrider.postgres import generations, subscriptions, workers
 from outrider.postgres.session import AsyncSession
+from outrider.postgres.statement import statement
 from outrider.signals import ListenerUp, Settled, Skipped, Taken, Woken
 
 NEVER = 3600.0
@@ -564,6 +565,7 @@ async def test_the_rights_of_a_worker(database: str, may_open: bool) -> None:
         await owner.rows(f"create role {role} login")
         try:
             await owner.rows(re.sub(r"\bapp\b", role, before("app")))
+            await owner.rows(statement("inherit_grants", "outrider").decode())
             await owner.rows(f"grant insert on effect to {role}")
             if may_open:
                 await owner.rows("delete from outrider.cursor where generation = 1")

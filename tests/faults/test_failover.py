@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.clusters import SETTINGS, migrated
@@ -71,6 +72,7 @@ class Standby:
             assert conn.execute("select pg_promote()").fetchone() == (True,)
 
 
+@pytest.mark.alone
 async def test_a_standby_is_promoted_and_the_last_commits_are_lost(tmp_path: Path) -> None:
     """The worker knows both addresses, and goes on by itself."""
     oracle = Oracle(tmp_path)

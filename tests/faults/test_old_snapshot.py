@@ -75,6 +75,7 @@ def work(conn: Conn, events: int, batch: int, measured: int) -> Cost:
     return cost
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("batch", "bound"), [(BATCH, 2), (1, 5)], ids=["in batches", "one by one"])
 def test_a_take_reads_past_what_an_old_snapshot_keeps(
     conn: Conn, database: str, long: bool, batch: int, bound: int

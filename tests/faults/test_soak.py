@@ -41,6 +41,7 @@ def wal_of_an_event(record: Record, begin: float, end: float) -> float:
     return (found[-1].wal - found[0].wal) / max(1, found[-1].events - found[0].events)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(1200)
 async def test_nothing_keeps_growing(tmp_path: Path, long: bool) -> None:
     """The time after the old snapshot is gone against the time before it came."""

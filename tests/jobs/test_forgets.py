@@ -37,5 +37,5 @@ async def test_a_worker_keeps_no_error_of_its_jobs(database: str) -> None:
         async with app.worker(), app.connect() as conn:
             await app.enqueue_many(conn, [Errand(n=n) for n in range(20)])
             await conn.commit()
-            await so(lambda: len(raised) >= 20)
-            await so(forgotten, seconds=3)
+            await so(lambda: len(raised) >= 20, seconds=30)
+            await so(forgotten, seconds=30)
