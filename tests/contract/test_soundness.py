@@ -168,7 +168,7 @@ def without(payload: dict[str, Any], made: dict[str, tuple[Kind, bool]], dropped
     return json.dumps({key: value for key, value in payload.items() if key not in dropped or not made[key][1]})
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(data=st.data(), made=MODELS)
 def test_what_fits_is_decoded(data: st.DataObject, made: dict[str, tuple[Kind, bool]]) -> None:
     producer = declare("Producer", definitions(made))
@@ -183,7 +183,7 @@ def test_what_fits_is_decoded(data: st.DataObject, made: dict[str, tuple[Kind, b
     envelope(without(json.loads(text), made, data.draw(st.sets(st.sampled_from(NAMES))))).decode(view)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), made=MODELS)
 def test_every_event_is_read_by_its_own_shape(data: st.DataObject, made: dict[str, tuple[Kind, bool]]) -> None:
     """So a producer's definition can be copied as a view; and a snapshot that is read back is the same contract."""
@@ -196,7 +196,7 @@ def test_every_event_is_read_by_its_own_shape(data: st.DataObject, made: dict[st
     assert again.text == contract.text
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), made=MODELS)
 def test_what_breaks_nobody_breaks_nobody(data: st.DataObject, made: dict[str, tuple[Kind, bool]]) -> None:
     """Whoever reads the old shape, with defaults for all fields, reads what a compatible change publishes."""
@@ -214,7 +214,7 @@ def test_what_breaks_nobody_breaks_nobody(data: st.DataObject, made: dict[str, t
     envelope(text).decode(reader)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), made=MODELS)
 def test_what_a_refreshed_snapshot_requires_is_in_every_event(
     data: st.DataObject, made: dict[str, tuple[Kind, bool]]
