@@ -159,7 +159,8 @@ def quiet_database(quiet_server: str) -> Iterator[str]:
 def _database(server: str, template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as conn:
-        conn.execute(f"create database {name} template {template}".encode())
+        # Copied as files: half the time of copying through the WAL.
+        conn.execute(f"create database {name} template {template} strategy file_copy".encode())
         yield make_conninfo(server, dbname=name)
         held = _sessions_after_closing(conn, name)
         prepared = conn.execute("select gid from pg_prepared_xacts where database = %s", [name]).fetchall()
