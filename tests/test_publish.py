@@ -449,6 +449,7 @@ async def test_sql_with_every_argument(database: str) -> None:
         "idempotency_key": "once",
         "trace_context": {"traceparent": "00-1-2-01"},
         "origin": None,
+        "erased_at": None,
     }
 
 

@@ -168,6 +168,6 @@ def test_the_settings_on_the_page(house: House) -> None:
     }
     there = "select name, value from outrider.setting where name ~ '^(retention|segments|upkeep)[.]'"
     assert named == dict(house.ask(there))
-    [example] = re.findall(r"^```sql\n(.*?)^```", page, re.M | re.S)
-    house.ask(example)
+    for name, value in re.findall(r"^outrider setting set (\S+) (\d+)$", page, re.M):
+        house.ask("select outrider.set_setting(%s, %s)", name, value)
     assert dict(house.ask(there))["retention.log_days"] == 90
