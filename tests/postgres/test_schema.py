@@ -40,6 +40,10 @@ def test_schema_equals_the_snapshot(database: str) -> None:
     found = dumped(database)
     with psycopg.connect(database) as conn:
         newest = conn.info.server_version >= 180000
+        if conn.info.server_version < 160000:  # which names the one table of a view with each of its columns
+            before, view, after = found.partition("CREATE VIEW outrider.tenant_event")
+            own, end, rest = after.partition(";\n\n")
+            found = before + view + re.sub(r"\be\.(?=\w)", "", own) + end + rest
     if os.environ.get("OUTRIDER_UPDATE_SNAPSHOT"):
         assert newest, "the snapshot is made on Postgres 18"
         SNAPSHOT.write_text(found)
