@@ -20,6 +20,7 @@ from tests.oracle import Oracle, check
 
 from outrider import Outrider
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.embedded.binaries import runnable
 
 PORT = 5433
 PUBLISHED = "select payload ->> 'key', (payload ->> 'n')::bigint from outrider.outbox"
@@ -29,8 +30,10 @@ class Standby:
     """A copy of a server that follows it until it is cut off, and is promoted then."""
 
     def __init__(self, primary: Embedded, database: str) -> None:
-        assert primary._cluster is not None
-        self._account, self._bin = primary._cluster.account, primary.bin
+        cluster = primary._cluster
+        assert cluster is not None
+        self._account = cluster.account
+        self._bin = runnable(cluster.install, cluster.account, cluster.home.folder).bin
         self._primary, self.dsn = primary.dsn(database), ""
         self._database = database
 
