@@ -4,6 +4,7 @@ What is left is handled exactly once, what is lost leaves no trace, and nothing 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +33,7 @@ class Standby:
     def __init__(self, primary: Embedded, database: str) -> None:
         cluster = primary._cluster
         assert cluster is not None
-        self._account = cluster.account
-        self._bin = runnable(cluster.install, cluster.account, cluster.home.folder).bin
+        self._account, self._install = cluster.account, cluster.install
         self._primary, self.dsn = primary.dsn(database), ""
         self._database = database
 
@@ -41,6 +41,7 @@ class Standby:
     def following(self) -> Iterator[None]:
         folder = Path(tempfile.mkdtemp(prefix="standby-"))
         self._account.own(folder)
+        self._bin = runnable(self._install, self._account, folder).bin  # it outlives the primary and its folder
         data = folder / "data"
         self._run("pg_basebackup", "-D", data, "-R", "-X", "stream", "-c", "fast", "-d", self._primary)
         settings = SETTINGS | {"unix_socket_directories": str(folder), "listen_addresses": "''", "port": str(PORT)}
@@ -51,8 +52,7 @@ class Standby:
             yield
         finally:
             self._run("pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
-            self._account.run("rm", "-rf", data, folder / "log")
-            folder.rmdir()
+            shutil.rmtree(folder)
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         done = self._account.run(self._bin / program, *arguments)
