@@ -6,6 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= 4
+# The tests start hundreds of Python processes: without compiled modules, each of them compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 # What depends on the server's version. On 16, between the others: what is most likely to differ. On 15, the
 # oldest: also plans, the torture of the cursor, dispatch, jobs, relays, rollups.
 ON_16 := tests/postgres/test_schema.py tests/postgres/test_migrate.py tests/postgres/test_take.py tests/test_publish.py \

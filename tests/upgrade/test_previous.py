@@ -44,7 +44,7 @@ class Release:
 
     def __init__(self, source: Path, dsn: str, begin: Begin) -> None:
         self.source = str(source)
-        self._env = {"PYTHONPATH": self.source, "OUTRIDER_DSN": dsn, "PYTHONDONTWRITEBYTECODE": "1"}
+        self._env = {"PYTHONPATH": self.source, "OUTRIDER_DSN": dsn}
         self._begin = begin
 
     def start(self, *command: str) -> subprocess.Popen[str]:
