@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import AsyncExitStack
 from functools import partial
 
 import psycopg
@@ -121,13 +121,13 @@ async def test_who_produces_works_and_ticks(house: House) -> None:
                      (select count(*) from outrider.delivery where status = 'failed')"""
 
     async with shop(house.dsn("worker")) as app:
-        async with (
-            app.worker() as worker,
-            expect(app, Fired),
-            expect(app, JobsCompleted, partial(among, "shop.store")),
-            expect(app, JobsCompleted, partial(among, "roles.sweep")),
-        ):
-            await asyncio.wait_for(worker.ready.wait(), 60)
+        async with AsyncExitStack() as ending:
+            async with (
+                expect(app, Fired),
+                expect(app, JobsCompleted, partial(among, "shop.store")),
+                expect(app, JobsCompleted, partial(among, "roles.sweep")),
+            ):
+                await ending.enter_async_context(app.worker())
         await app.drain()
         assert (await app.tick("shop.pieces")).result == "idle"
         async with app.connect() as conn:

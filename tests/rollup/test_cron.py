@@ -22,7 +22,7 @@ from outrider.postgres import examine, session
 from outrider.postgres.embedded import Embedded
 from outrider.rollup.rollup import Scheduler
 
-pytestmark = pytest.mark.timeout(240)  # up to two full minutes are waited for
+pytestmark = pytest.mark.timeout(400)  # up to two full minutes are waited for, on a machine with much else to do
 
 JOB = "outrider.rollup.hub.imports"
 EVERY_MINUTE = {
@@ -177,14 +177,18 @@ async def test_t15_pg_cron_ticks_and_nobody_else(desk: Desk, preloaded: Embedded
 
 
 def processed_by_pg_cron(dsn: str) -> None:
-    """Until a run of pg_cron has emitted what was due; up to then there was no tick but of its runs."""
+    """Until a run of pg_cron has emitted what was due; up to then there was no tick but of its runs.
+
+    A run that finds the rollup locked, by what this test does, leaves no entry.
+    """
     with cron.desk(dsn) as conn:
-        results: list[str] = []
+        runs, results = 0, list[str]()
         while "processed" not in results:
-            run = cron.next_run(conn, len(results))
+            run = cron.next_run(conn, runs)
+            runs += 1
             ticks = ask(conn, "select result from outrider.rollup_log where run_at <= %s", run["end_time"])
-            assert len(ticks) == len(results) + 1
             results = [tick["result"] for tick in ticks]
+            assert len(results) <= runs
 
 
 async def test_what_a_doctor_says_of_it() -> None:
