@@ -530,7 +530,9 @@ async def test_a_listener_adopts_too(database: str) -> None:
         async with listening(old, "outbox_gen_1") as said, old.connect() as conn:
             await old.publish(conn, Placed(customer="a", n=1))
             await conn.commit()
-            await said.first(Settled, lambda each: each.events == 1)  # what was heard and not settled would be heard again
+            await said.first(
+                Settled, lambda each: each.events == 1
+            )  # what was heard and not settled would be heard again
             assert heard == ["outbox_gen_1 1"]
         async with old.connect() as conn:
             await old.publish(conn, Placed(customer="a", n=2))

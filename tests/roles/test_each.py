@@ -121,13 +121,13 @@ async def test_who_produces_works_and_ticks(house: House) -> None:
                      (select count(*) from outrider.delivery where status = 'failed')"""
 
     async with shop(house.dsn("worker")) as app:
-        async with AsyncExitStack() as ending:
-            async with (
-                expect(app, Fired),
-                expect(app, JobsCompleted, partial(among, "shop.store")),
-                expect(app, JobsCompleted, partial(among, "roles.sweep")),
-            ):
-                await ending.enter_async_context(app.worker())
+        async with (
+            AsyncExitStack() as ending,
+            expect(app, Fired),
+            expect(app, JobsCompleted, partial(among, "shop.store")),
+            expect(app, JobsCompleted, partial(among, "roles.sweep")),
+        ):
+            await ending.enter_async_context(app.worker())
         await app.drain()
         assert (await app.tick("shop.pieces")).result == "idle"
         async with app.connect() as conn:
