@@ -1412,6 +1412,32 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.note_export(p_workspace_id text, p_kind text, p_subject text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_audit bigint DEFAULT NULL::bigint, p_events bigint DEFAULT NULL::bigint, p_jobs bigint DEFAULT NULL::bigint) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    entry bigint;
+begin
+    if p_audit is null then
+        insert into "outrider".audit (role, by, action, details)
+        values (session_user, "outrider".signed(p_by), 'export', jsonb_strip_nulls(jsonb_build_object(
+            'reason', left(p_reason, 2000), 'workspace', left(p_workspace_id, 255), 'kind', left(p_kind, 255),
+            'subject', left(p_subject, 512))))
+        returning id into entry;
+        return entry;
+    end if;
+    update "outrider".audit as a
+    set details = a.details || jsonb_build_object('events', p_events, 'jobs', p_jobs, 'finished_at', clock_timestamp())
+    where a.id = p_audit and a.action = 'export' and a.role = session_user and not a.details ? 'finished_at'
+    returning a.id into entry;
+    if entry is null then
+        raise '% is no entry of the audit for this export', p_audit using errcode = 'OR006';
+    end if;
+    return entry;
+end
+$$;
+
 CREATE FUNCTION outrider.note_segments() RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7644,6 +7670,8 @@ REVOKE ALL ON FUNCTION outrider.narrow(p_name text, p_types text[], p_force bool
 REVOKE ALL ON FUNCTION outrider.note(p_action text, p_by text, p_reason text, p_subscription text, p_event_id uuid, p_details jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.note_adoption(p_subscription text, p_stream text, p_before text, p_position text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.note_export(p_workspace_id text, p_kind text, p_subject text, p_by text, p_reason text, p_audit bigint, p_events bigint, p_jobs bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.note_segments() FROM PUBLIC;
 

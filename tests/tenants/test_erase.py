@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +144,7 @@ async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
         assert 0 < part.events < 5
         rest = await erased(desk, Whose("acme"), page=2)
         assert (part.events + rest.events, rest.jobs) == (5, 2)
-        assert await erased(desk, Whose("acme")) == tenants.Rows(0, 0, 0, (rest.audit or 0) + 1), (
-            "again, it finds nothing"
-        )
+        assert await erased(desk, Whose("acme")) == tenants.Rows(audit=(rest.audit or 0) + 1), "again, it finds nothing"
         assert desk.left("secret of acme") == {}
         assert desk.left("secret of busy") == others
         assert desk.rows(receipts) == before
@@ -218,15 +218,29 @@ def test_the_commands(database: str, tmp_path: Path) -> None:
         return done.returncode, done.stdout + done.stderr
 
     code, said = run("tenants", "export", "acme", "--out", "acme.jsonl")
-    assert (code, said) == (0, "5 events and 2 jobs of workspace acme in acme.jsonl\n")
+    assert (code, re.sub(r"\d+$", "N", said.strip())) == (
+        0,
+        "5 events and 2 jobs of workspace acme in acme.jsonl; audit N",
+    )
     lines = [json.loads(line) for line in (tmp_path / "acme.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["event"] * 5 + ["job"] * 2
     assert {line["workspace_id"] for line in lines} == {"acme"}
     assert lines[0]["payload"]["text"] == "secret of acme.ann"
     assert [each.name for each in tmp_path.iterdir()] == ["acme.jsonl"]
     assert "is there already" in run("tenants", "export", "acme", "--out", "acme.jsonl")[1]
+    noted = (
+        """select by, details - 'finished_at', details ? 'finished_at' from outrider.audit where action = 'export'"""
+    )
+    assert desk.rows(noted) == [(getuser(), {"workspace": "acme", "events": 5, "jobs": 2}, True)]
     code, said = run("tenants", "erase", "acme", "--dry-run")
-    assert said == "would erase 5 events and 2 jobs of workspace acme; nothing was changed (dry run)\n"
+    [[owed]] = desk.rows(
+        """select (select count(distinct o.seq) from outrider.outbox as o join outrider.event_status as e using (seq)
+                   where o.workspace_id = 'acme' and e.status in ('pending', 'in_flight', 'failed'))
+                + (select count(*) from outrider.delivery where seq is null and workspace_id = 'acme')"""
+    )
+    assert owed > 2, "events and jobs"
+    foretold = f"5 events and 2 jobs of workspace acme, {owed} of them not handled yet: they never will be"
+    assert said == f"would erase {foretold}; nothing was changed (dry run)\n"
     assert "add --yes" in run("tenants", "erase", "acme", "--reason", "r")[1]
     assert desk.left("secret of acme")
     code, said = run("tenants", "erase", "--subject", "person", "bob", "--reason", "r", "--yes", "--json")
@@ -236,6 +250,34 @@ def test_the_commands(database: str, tmp_path: Path) -> None:
     [[ann]] = desk.rows("select id from outrider.outbox where workspace_id = 'acme' and aggregate_id = 'ann'")
     assert "its payload is gone" in run("event", "show", str(ann))[1]
     assert "erased: its payload is gone" in run("dlq", "replay", str(ann), "--yes")[1]
+
+
+def test_an_export_that_ends_early_is_in_the_audit(database: str) -> None:
+    """The entry is there before the first row leaves; another's, or one that is finished, is not written to."""
+    desk = Desk(database)
+
+    async def fill() -> None:
+        async with desk.app:
+            await desk.lived_in()
+        async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn:
+            with pytest.raises(OSError, match="no room"):
+                await tenants.export(
+                    conn, Whose("acme"), "outrider", write=full, tell=lambda _: None, by="ann", reason="asked"
+                )
+
+    def full(line: str) -> None:
+        raise OSError("no room")
+
+    asyncio.run(fill())
+    noted = "select id, by, details from outrider.audit where action = 'export'"
+    [(entry, by, details)] = desk.rows(noted)
+    assert (by, details) == ("ann", {"workspace": "acme", "reason": "asked"})
+    for wrong in (entry + 1, -1):
+        with pytest.raises(psycopg.Error, match="no entry of the audit"):
+            desk.rows("select outrider.note_export('acme', null, null, p_audit => %s)", [wrong])
+    desk.rows("select outrider.note_export('acme', null, null, p_audit => %s, p_events => 1)", [entry])
+    with pytest.raises(psycopg.Error, match="no entry of the audit"):
+        desk.rows("select outrider.note_export('acme', null, null, p_audit => %s, p_events => 2)", [entry])
 
 
 def test_an_erase_is_in_the_audit_whoever_asks(database: str) -> None:

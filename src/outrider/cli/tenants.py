@@ -18,7 +18,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from outrider.cli.bulk import STOPPED, confirm, print_json
 from outrider.cli.ending import leave, obeying
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.cli.who import ByOption, who
+from outrider.cli.who import ByOption, ReasonOption, who
 from outrider.cli.words import one_line, say
 from outrider.postgres import tenants
 from outrider.postgres.tenants import Guarded, Rows, Tell, TenantsRefused, Whose
@@ -125,6 +125,8 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to; it must not exist.")] = None,
     subject: Subject = None,
     jobs: JobsOption = False,
+    reason: ReasonOption = None,
+    by: ByOption = None,
     app: AppOption = None,
     dsn: DsnOption = None,
     embedded: EmbeddedOption = False,
@@ -136,8 +138,9 @@ def export(
     The whole log is looked through, a page at a time: nothing is indexed by tenant.
     The file appears when it is complete. Finished jobs that were enqueued, and what
     handlers wrote elsewhere, are not in it. --json prints how many, not the rows.
+    The audit says who has exported whose, and how much.
 
-    Needs: a role that may call tenant_page, an operator's.
+    Needs: a role that may call note_export and tenant_page, an operator's.
 
     Example: [bold]outrider tenants export acme --out acme.jsonl[/]
     """
@@ -147,11 +150,12 @@ def export(
     if out.exists():
         raise TenantsRefused(f"nothing was written: {out} is there already")
     place = find_place(Asked(app, dsn, embedded, schema))
-    rows = asyncio.run(_export(place, whose, out, quiet=as_json))
+    rows = asyncio.run(_export(place, whose, out, who(by), reason, quiet=as_json))
+    counts = {"events": rows.events, "jobs": rows.jobs, "audit": rows.audit}
     if as_json:
-        print_json(schema=place.schema, **_named(whose), file=str(out), events=rows.events, jobs=rows.jobs)
+        print_json(schema=place.schema, **_named(whose), file=str(out), **counts)
         return
-    say(f"{rows.events:,} events and {rows.jobs:,} jobs of {one_line(whose)} in {one_line(out)}")
+    say(f"{rows.events:,} events and {rows.jobs:,} jobs of {one_line(whose)} in {one_line(out)}; audit {rows.audit}")
 
 
 @commands.command()
@@ -159,7 +163,7 @@ def erase(
     workspace: Workspace = None,
     subject: Subject = None,
     jobs: JobsOption = False,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the audit.")] = None,
+    reason: ReasonOption = None,
     by: ByOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many, and change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -256,10 +260,10 @@ async def _state(place: Place) -> list[Guarded]:
         return await tenants.state(conn, place.schema)
 
 
-async def _export(place: Place, whose: Whose, out: Path, *, quiet: bool) -> Rows:
+async def _export(place: Place, whose: Whose, out: Path, by: str, reason: str | None, *, quiet: bool) -> Rows:
     async with place.connect() as conn:
         with _complete(out) as write, _showing("exporting", quiet=quiet) as tell:
-            return await tenants.export(conn, whose, place.schema, write, tell)
+            return await tenants.export(conn, whose, place.schema, write=write, tell=tell, by=by, reason=reason)
 
 
 async def _erase(place: Place, whose: Whose, reason: str, by: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -268,9 +272,10 @@ async def _erase(place: Place, whose: Whose, reason: str, by: str, *, dry_run: b
         found = await tenants.count(conn, whose, place.schema)
         said = f"{found.events:,} events and {found.jobs:,} jobs of {one_line(whose)}"
         said += f", {found.erased:,} of them erased before" * bool(found.erased)
+        said += f", {found.owed:,} of them not handled yet: they never will be" * bool(found.owed)
         if dry_run:
             if as_json:
-                print_json(schema=place.schema, **_named(whose), dry_run=True, **_counts(found))
+                print_json(schema=place.schema, **_named(whose), dry_run=True, **_counts(found), owed=found.owed)
             else:
                 say(f"would erase {said}; nothing was changed (dry run)")
             return

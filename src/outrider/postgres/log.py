@@ -116,7 +116,8 @@ def older_schema(schema: str) -> SchemaMismatch:
 
 
 _DENIED = re.compile(r"\bfunction (\w+)")
-_OPERATORS = {"attach_segment", "erase", "tenant_page", "set_setting", "withdraw", "replay", "outbox_replay", "discard"} | {
+_OPERATORS = {
+    "attach_segment", "erase", "note_export", "tenant_page", "set_setting", "withdraw", "replay", "outbox_replay", "discard",
     "pause", "pause_all", "resume", "resume_all", "narrow", "rename", "retire", "cancel", "run_now", "move_generation",
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ Nothing is indexed by workspace: export and erase walk over the whole log, a pag
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ PAGE = 2000
 """Rows that are looked at in one transaction."""
 PATIENCE = "2s"
 TRIES = 10
+OWED = {"pending", "in_flight", "failed"}
 
 
 class TenantsRefused(OutriderError):
@@ -80,6 +82,8 @@ class Rows:
     jobs: int = 0
     erased: int = 0
     """Of them, those whose payload was gone already."""
+    owed: int = 0
+    """Of them, those that somebody has still to handle, dead letters too."""
     audit: int | None = None
 
 
@@ -150,14 +154,14 @@ async def parts(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[str]:
 
 async def pages(
     conn: AsyncConnection[Any], whose: Whose, schema: str, *, page: int = PAGE
-) -> AsyncIterator[tuple[str, list[tuple[bool, str]]]]:
-    """Where, and the JSON of each row there with whether it was erased; a page may be empty."""
+) -> AsyncIterator[tuple[str, list[tuple[int, bool, str]]]]:
+    """Where, and of each row there its place, whether it was erased, and its JSON; a page may be empty."""
     async for part in parts(conn, schema):
         after: int | None = 0
         while after is not None:
             params: Params = {**whose.params(), "part": part, "after": after, "scan": page}
             (head, *found) = await fetch(conn, "tenant_page", schema, params)
-            yield part, [(erased, line) for _, erased, line in found]
+            yield part, found
             after = head[0]
 
 
@@ -165,18 +169,40 @@ async def count(conn: AsyncConnection[Any], whose: Whose, schema: str) -> Rows:
     rows = Rows()
     async for part, found in pages(conn, whose, schema, page=5 * PAGE):
         rows = _with(rows, part, found)
+        rows = replace(rows, owed=rows.owed + await _owed(conn, part, found, schema))
     return rows
 
 
+async def _owed(conn: AsyncConnection[Any], part: str, found: Sequence[tuple[int, bool, str]], schema: str) -> int:
+    if part == "jobs":
+        return sum(json.loads(line)["status"] in OWED for _, _, line in found)
+    places = [place for place, erased, _ in found if not erased]
+    return int((await fetch(conn, "tenant_owed", schema, {"places": places}))[0][0]) if places else 0
+
+
 async def export(
-    conn: AsyncConnection[Any], whose: Whose, schema: str, write: Callable[[str], object], tell: Tell
+    conn: AsyncConnection[Any],
+    whose: Whose,
+    schema: str,
+    *,
+    write: Callable[[str], object],
+    tell: Tell,
+    by: str | None,
+    reason: str | None,
 ) -> Rows:
-    rows = Rows()
+    """In the audit before the first row is read, and how many there were when the last is written."""
+
+    async def note(**more: int | None) -> int:
+        params = {**whose.params(), "by": by, "reason": reason, "audit": None, "events": None, "jobs": None, **more}
+        return int((await fetch(conn, "note_export", schema, params))[0][0])
+
+    rows = Rows(audit=await note())
     async for part, found in pages(conn, whose, schema):
-        for _, line in found:
+        for _, _, line in found:
             write(line + "\n")
         rows = _with(rows, part, found)
         tell(rows)
+    await note(audit=rows.audit, events=rows.events, jobs=rows.jobs)
     return rows
 
 
@@ -226,8 +252,8 @@ async def _erase(conn: AsyncConnection[Any], schema: str, params: Params) -> tup
     raise AssertionError
 
 
-def _with(rows: Rows, part: str, found: Sequence[tuple[bool, str]]) -> Rows:
-    erased = rows.erased + sum(gone for gone, _ in found)
+def _with(rows: Rows, part: str, found: Sequence[tuple[int, bool, str]]) -> Rows:
+    erased = rows.erased + sum(gone for _, gone, _ in found)
     if part == "jobs":
         return replace(rows, jobs=rows.jobs + len(found), erased=erased)
     return replace(rows, events=rows.events + len(found), erased=erased)

@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: 093b5f9e490fafcb
+-- functions: 35b1d26c23572d30
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

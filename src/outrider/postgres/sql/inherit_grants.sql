@@ -36,7 +36,7 @@ begin
                      ('withdraw', 'execute on function /*schema*/pause, /*schema*/pause_all, /*schema*/resume, '
                                   '/*schema*/resume_all, /*schema*/narrow, /*schema*/retire, /*schema*/rename, '
                                   '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/note_adoption, /*schema*/attach_segment, '
-                                  '/*schema*/tenant_page, /*schema*/erase, '
+                                  '/*schema*/tenant_page, /*schema*/note_export, /*schema*/erase, '
                                   '/*schema*/unread, /*schema*/late_transactions'),
                      ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
                      ('outbox_replay', 'select on /*schema*/setting'),

@@ -104,7 +104,7 @@ grant execute on function
     /*schema*/pause, /*schema*/pause_all, /*schema*/resume, /*schema*/resume_all, /*schema*/narrow, /*schema*/rename,
     /*schema*/retire, /*schema*/replay, /*schema*/outbox_replay, /*schema*/discard, /*schema*/withdraw, /*schema*/cancel,
     /*schema*/run_now, /*schema*/move_generation, /*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/rollup_retry,
-    /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/erase
+    /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/note_export, /*schema*/erase
     to /*prefix*/operator;
 
 -- Ticks rollups, for a scheduler.

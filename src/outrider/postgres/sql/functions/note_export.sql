@@ -1,0 +1,30 @@
+-- note_export: what is a workspace's or a subject's is carried out: for the audit. Before the first page, without p_audit: an entry,
+-- whose id comes back. At the end, with it: how many events and jobs there were.
+create or replace function /*schema*/note_export(
+    p_workspace_id text, p_kind text, p_subject text, p_by text default null, p_reason text default null,
+    p_audit bigint default null, p_events bigint default null, p_jobs bigint default null
+) returns bigint
+    language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    entry bigint;
+begin
+    if p_audit is null then
+        insert into /*schema*/audit (role, by, action, details)
+        values (session_user, /*schema*/signed(p_by), 'export', jsonb_strip_nulls(jsonb_build_object(
+            'reason', left(p_reason, 2000), 'workspace', left(p_workspace_id, 255), 'kind', left(p_kind, 255),
+            'subject', left(p_subject, 512))))
+        returning id into entry;
+        return entry;
+    end if;
+    update /*schema*/audit as a
+    set details = a.details || jsonb_build_object('events', p_events, 'jobs', p_jobs, 'finished_at', clock_timestamp())
+    where a.id = p_audit and a.action = 'export' and a.role = session_user and not a.details ? 'finished_at'
+    returning a.id into entry;
+    if entry is null then
+        raise '% is no entry of the audit for this export', p_audit using errcode = 'OR006';
+    end if;
+    return entry;
+end
+$$;
