@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.errors import FeatureNotSupported, InsufficientPrivilege
 from tests.cli import inprocess
-from tests.tenants.house import House, built
+from tests.tenants.house import House
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
 from outrider.errors import PublishRefused
@@ -79,12 +79,6 @@ NEEDS_ALL = {
     "run_now": "select outrider.run_now({other})",
     "dead_letters": "select outrider.dead_letters()",
 }
-
-
-@pytest.fixture
-def house(empty_database: str) -> Iterator[House]:
-    with built(empty_database) as house:
-        yield house
 
 
 def fill(house: House) -> None:
