@@ -81,6 +81,7 @@ bench: $(READY)
 faults: brokers
 	@echo "==> faults: long torture runs"
 	@OUTRIDER_SOAK=$(SOAK) $(BIN)/python -m pytest -p no:xdist tests/faults tests/jobs --long $(ARGS)
+	@$(BIN)/python -m pytest -p no:xdist tests --ignore tests/faults --ignore tests/jobs --long -m long $(ARGS)
 
 soak: $(READY)
 	@echo "==> soak: publishers, workers and retention for $(or $(SOAK),10m), drawn to docs/soak.png"

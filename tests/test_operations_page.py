@@ -18,7 +18,8 @@ from outrider.testing import expect
 
 PAGE = (Path(__file__).parents[1] / "docs/operations.md").read_text()
 SESSIONS = """select coalesce(nullif(application_name, ''), 'the app') from pg_stat_activity
-              where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
+              where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+                and application_name <> 'a producer'"""
 
 
 class Counted(Event, type="page.counted", key="n"):
@@ -50,11 +51,15 @@ async def test_as_many_sessions_as_the_page_says(database: str, jobs: bool) -> N
     async with app:
         await app.migrate()
         async with app.worker():
-            async with app.connect() as conn:
+            async with await psycopg.AsyncConnection.connect(database, application_name="a producer") as conn:
                 await app.publish_many(conn, [Counted(n=n) for n in range(200)])
             if jobs:
-                async with expect(app, JobsCompleted), app.connect() as conn:
+                async with (
+                    expect(app, JobsCompleted),
+                    await psycopg.AsyncConnection.connect(database, application_name="a producer") as conn,
+                ):
                     await app.enqueue_many(conn, [Errand(n=n) for n in range(50)])
+                    await conn.commit()
             await all_at_work.wait()
             with psycopg.connect(database, autocommit=True) as looking:
                 if jobs:  # a process of its own, which comes up beside the worker

@@ -103,7 +103,9 @@ def ledger(dsn: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("project", ["psycopg", "psycopg2", "asyncpg"], indirect=True)
+@pytest.mark.parametrize(
+    "project", ["psycopg", pytest.param("psycopg2", marks=pytest.mark.long), "asyncpg"], indirect=True
+)
 def test_forth_and_back_on_every_driver(outrider: Run, project: Project, database: str) -> None:
     done = outrider("migrate", "--alembic", "--app", "shop:app")
     assert (done.returncode, done.stderr, done.stdout.count("wrote ")) == (0, "", 2)

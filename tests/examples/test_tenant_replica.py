@@ -229,7 +229,10 @@ def test_billing_imports_nothing_of_accounts() -> None:
 
 @pytest.mark.parametrize(
     ("relay_dies", "worker_dies"),
-    [("relay.appended:kill:2", "commit.before:kill:2"), ("relay.taken:kill:3", "inbox.settled:kill:3")],
+    [
+        ("relay.appended:kill:2", "commit.before:kill:2"),
+        pytest.param("relay.taken:kill:3", "inbox.settled:kill:3", marks=pytest.mark.long),
+    ],
 )
 async def test_kills_on_both_sides(services: Services, relay_dies: str, worker_dies: str) -> None:
     """Whoever dies, and however far it was: every change is one line in the other database, a customer's in order."""

@@ -47,7 +47,14 @@ async def test_a_worker_that_dies_at(database: str, tmp_path: Path, point: str, 
     await die_at(database, tmp_path, point, range(20 if long else 2))
 
 
-@pytest.mark.parametrize("point", ["handle.after", "commit.before", "commit.after", "rollback.after"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "commit.before",
+        "commit.after",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("handle.after", "rollback.after")),
+    ],
+)
 async def test_effects_of_sessions_and_their_receipts_commit_together(
     database: str, tmp_path: Path, point: str, long: bool
 ) -> None:

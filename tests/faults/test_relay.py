@@ -65,7 +65,7 @@ async def test_a_relay_that_dies_at(
             await subject.check(database, broker, kind)
 
 
-@pytest.mark.parametrize("point", ["relay.taken", "relay.appended"])
+@pytest.mark.parametrize("point", [pytest.param("relay.taken", marks=pytest.mark.long), "relay.appended"])
 async def test_a_relay_that_was_stopped_wakes_too_late(
     database: str, tmp_path: Path, broker: Broker, kind: str, point: str
 ) -> None:

@@ -23,7 +23,7 @@ async def torture_across_restore(
 
     One subscription sleeps until after the restore, so that it reads the old cluster's log beside live writers.
     """
-    rounds, big = (150, 50_000) if long else (30, 4_000)
+    rounds, big = (150, 50_000) if long else (20, 2_500)
     file = tmp_path / f"{seed}.dump"
     with Embedded.temporary(settings=SETTINGS) as old:
         await migrated(old, "shop")
@@ -55,7 +55,9 @@ async def test_cursor_is_exact_across_dump_and_restore(tmp_path: Path, above: bo
         assert report.exact, f"seed {seed}: {report}"
 
 
-@pytest.mark.parametrize("above", [False, True], ids=["ids below the log's", "ids above the log's"])
+@pytest.mark.parametrize(
+    "above", [False, pytest.param(True, marks=pytest.mark.long)], ids=["ids below the log's", "ids above the log's"]
+)
 async def test_what_was_owed_at_the_dump_is_read_once(tmp_path: Path, above: bool) -> None:
     """The dump falls into the middle of a late transaction's pages, with another one committed and not yet read."""
     file = tmp_path / "owing.dump"

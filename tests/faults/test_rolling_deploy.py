@@ -170,7 +170,7 @@ async def roll(dsn: str, folder: Path, seed: int, load: int) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 async def test_a_rolling_deploy_and_its_rollback(database: str, tmp_path: Path, seed: int, long: bool) -> None:
     """Seed 1 opens the new generation in the deploy step; with 0 its workers do."""
     await roll(database, tmp_path, seed, 400 if long else 15)

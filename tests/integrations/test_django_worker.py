@@ -84,7 +84,12 @@ def stop(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("point", "left"), [("handle.after", (0, 0, 0)), ("commit.before", (0, 0, 0)), ("commit.after", (1, 1, 1))]
+    ("point", "left"),
+    [
+        pytest.param("handle.after", (0, 0, 0), marks=pytest.mark.long),
+        ("commit.before", (0, 0, 0)),
+        pytest.param("commit.after", (1, 1, 1), marks=pytest.mark.long),
+    ],
 )
 def test_a_killed_worker_leaves_all_or_nothing(
     desk: Desk, start: Start, manage: Run, point: str, left: tuple[int, int, int]
@@ -171,12 +176,22 @@ def test_it_can_be_called_from_python(desk: Desk, manage: Run) -> None:
     ("env", "said"),
     [
         ({"TEST_APP": ""}, "settings.OUTRIDER_APP is not set: name your app there"),
-        ({"TEST_APP": "events"}, "'events' names no app: write it as module:name"),
+        pytest.param({"TEST_APP": "events"}, "'events' names no app: write it as module:name", marks=pytest.mark.long),
         ({"TEST_APP": "nowhere.events:app"}, "importing 'nowhere.events' failed with ModuleNotFoundError"),
-        ({"TEST_APP": "tests.integrations.django_project.events:ap"}, "which is not there: create it"),
-        ({"TEST_APP": "tests.integrations.django_project.events:Placed"}, "which is a "),
+        pytest.param(
+            {"TEST_APP": "tests.integrations.django_project.events:ap"},
+            "which is not there: create it",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"TEST_APP": "tests.integrations.django_project.events:Placed"}, "which is a ", marks=pytest.mark.long
+        ),
         ({"TEST_ALIAS": "lite"}, "DATABASES['lite'] is sqlite, and the log is in Postgres: set OUTRIDER_DATABASE"),
-        ({"TEST_ALIAS": "other"}, "settings.OUTRIDER_DATABASE is 'other', and DATABASES has no such alias"),
+        pytest.param(
+            {"TEST_ALIAS": "other"},
+            "settings.OUTRIDER_DATABASE is 'other', and DATABASES has no such alias",
+            marks=pytest.mark.long,
+        ),
         ({}, "DATABASES['default'] is no database, and the log is in Postgres"),
     ],
 )

@@ -173,7 +173,7 @@ def stage(database: str) -> Iterator[Stage]:
 @pytest.mark.parametrize("job_type", NAMES)
 def test_any_three_verbs_in_any_order(stage: Stage, job_type: str, long: bool) -> None:
     for verbs in itertools.combinations(VERBS, 3):
-        every(stage, job_type, verbs, None if long else 6)
+        every(stage, job_type, verbs, None if long else 4)
 
 
 BROKEN = {

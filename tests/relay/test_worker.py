@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tests.relay.depot import Depot, Lost, Sent, depot, ids_in
 
 from outrider import Outrider
 from outrider.errors import ConfigError, DeclarationError
-from outrider.signals import BrokerDown, BrokerUp, Relayed, Signal, Skipped, Woken
+from outrider.signals import BrokerDown, BrokerUp, ListenerUp, Relayed, Signal, Skipped, Woken
 from outrider.streams import RedisLease, RedisStreams
 from outrider.testing import expect
 
@@ -43,16 +43,13 @@ async def relaying(database: str, server: RedisServer, name: str, **options: Any
 
 async def test_a_publish_wakes_it(database: str, redis_server: RedisServer, name: str) -> None:
     """Polling is for an hour: only the notification brings it."""
-    async with relaying(database, redis_server, name, poll="1h") as house, house.app.worker() as worker:
-        await until(lambda: _true(worker.listening))
+    async with relaying(database, redis_server, name, poll="1h") as house, AsyncExitStack() as ending:
+        async with expect(house.app, ListenerUp):
+            await ending.enter_async_context(house.app.worker())
         async with expect(house.app, Relayed, lambda each: each.events == 2) as relayed:
             ids = await house.publish("a1", "a2")
         assert relayed[0].topics == {"depot.sent": 2}
         assert await ids_in(sink_of(redis_server, name), name) == ids
-
-
-async def _true(value: object) -> object:
-    return value
 
 
 async def test_polling_covers_what_notifications_miss(database: str, redis_server: RedisServer, name: str) -> None:
