@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -62,7 +63,8 @@ async def test_what_comes_in_goes_out_again_as_its_tenants(
         assert (ticked.groups_emitted, ticked.pieces_emitted) == (2, 2), "x of each tenant, and y"
         await app.drain()
     async with Redis.from_url(redis_server.url, decode_responses=True) as redis:
-        sent = [json.loads(entry["event"]) for _, entry in await redis.xrange(f"{name}-out")]
+        entries: Any = await redis.xrange(f"{name}-out")
+    sent = [json.loads(entry["event"]) for _, entry in entries]
     assert sorted((each["workspace_id"], each["event_type"]) for each in sent) == [
         ("a", "house.piece"), ("a", "house.pieces"), ("b", "house.piece"), ("b", "house.pieces"),
     ], "and nothing of what came in"  # fmt: skip

@@ -18,7 +18,7 @@ from outrider.cli.words import one_line
 from outrider.errors import OutriderError, SchemaMismatch
 from outrider.ops.doctor import examine_all
 from outrider.ops.finding import Finding, Severity, critical
-from outrider.ops.judge import counted
+from outrider.ops.words import counted
 from outrider.postgres.session import DatabaseError
 
 STYLES = {Severity.ok: "green", Severity.note: "cyan", Severity.warning: "yellow", Severity.critical: "bold red"}

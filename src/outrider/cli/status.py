@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.cli.rollup import fields, span
+from outrider.cli.rollup_words import fields, span
 from outrider.cli.subscription import count, parked
 from outrider.cli.watch import Lines, Rates, Screen, watch
 from outrider.cli.words import at, moment, one_line, roughly

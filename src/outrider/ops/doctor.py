@@ -16,6 +16,8 @@ from outrider.errors import OutriderError
 from outrider.ops import judge
 from outrider.ops.brokers import judge_broker, told_of
 from outrider.ops.finding import Finding, critical, note, ok, warning
+from outrider.ops.judge_standing import judge_standing
+from outrider.ops.words import counted
 from outrider.outcome import describe
 from outrider.postgres import examine, migrate, rollups, status
 from outrider.postgres.session import AsyncSession, DatabaseError
@@ -136,7 +138,7 @@ async def _standing(app: Outrider, conn: AsyncSession, schema: str) -> list[Find
     broken = [each.name for each in found.subscriptions if "breaker" in each.states]
     failing = await examine.failing(conn, schema, broken) if broken else {}
     declared, polls = {each.name for each in app.subscriptions} or None, app.settings.notify == "off"
-    return list(judge.judge_standing(found, unread, failing, app.settings.context, declared, polls))
+    return list(judge_standing(found, unread, failing, app.settings.context, declared, polls))
 
 
 async def _holders(conn: AsyncSession, schema: str) -> list[Finding]:
@@ -177,7 +179,7 @@ async def _rollups(conn: AsyncSession, schema: str) -> list[Finding]:
             findings.append(
                 warning(
                     "rollups",
-                    f"{each.name}: {judge.counted(each.set_aside, 'row')} set aside: no event could be made of them",
+                    f"{each.name}: {counted(each.set_aside, 'row')} set aside: no event could be made of them",
                     f"outrider rollup status {each.name}, then outrider rollup run {each.name} --retry",
                 )
             )
