@@ -18,7 +18,7 @@ from tests.upkeep.house import House
 from outrider import Outrider
 from outrider.config import Settings
 from outrider.errors import ConfigError
-from outrider.postgres import session
+from outrider.postgres import session, workers
 from outrider.signals import RolledUp, Signal, Signals, Troubled, Upkept
 from outrider.upkeep import run
 from outrider.upkeep.run import Upkeep
@@ -55,6 +55,18 @@ async def test_a_round_of_a_worker(house: House, database: str, monkeypatch: pyt
         house.age(1)
         await keeping.round(conn)
         assert heard[2:] == [Upkept("detached", old, 5, "0 to 5")]
+
+
+async def test_rows_of_workers_that_nobody_has_seen_for_a_day(database: str) -> None:
+    here = workers.Identity(0, [])
+    async with await session.connect(database, autocommit=True) as conn:
+        for host, hours in (("gone", 25), ("late", 23)):
+            await workers.beat(conn, workers.Identity(0, [], host=host), "outrider")
+            aged = "update outrider.worker set seen_at = now() - make_interval(hours => %s) where host = %s"
+            await conn.execute(aged, [hours, host])
+        await workers.beat(conn, here, "outrider")
+        left = await (await conn.execute("select host from outrider.worker")).fetchall()
+    assert {host for (host,) in left} == {"late", here.host}
 
 
 async def test_rollups_that_nobody_ticks(database: str) -> None:
