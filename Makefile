@@ -14,8 +14,8 @@ ON_16 := tests/postgres/test_schema.py tests/postgres/test_migrate.py tests/post
 	tests/upkeep/test_segments.py tests/upkeep/test_retention.py tests/roles tests/tenants/test_policies.py tests/tenants/test_turns.py \
 	tests/rollup/test_roles.py tests/jobs/test_claim.py tests/jobs/test_unique.py
 ON_15 := $(ON_16) tests/postgres/test_plans.py tests/postgres/test_torture.py tests/postgres/test_generations.py tests/postgres/test_event_status.py \
-	tests/dispatch/test_handlers.py tests/dispatch/test_failures.py tests/dispatch/test_worker.py tests/jobs/test_lease.py tests/jobs/test_run.py \
-	tests/relay/test_relay.py tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/tenants tests/upkeep/test_load.py
+	tests/dispatch/test_handlers.py tests/dispatch/test_failures.py tests/jobs/test_lease.py tests/jobs/test_run.py tests/relay/test_relay.py \
+	tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/tenants/test_keys.py tests/tenants/test_erase.py tests/upkeep/test_load.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-import pytest
+from tests.cli import inprocess
 from tests.cli.conftest import Run
+from typer.main import get_command
+
+from outrider.cli.main import cli
 
 
 def test_version(outrider: Run) -> None:
     assert outrider("--version").stdout == f"outrider {version('outrider')}\n"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["migrate"],
-        ["migrate", "status"],
-        ["dev"],
-        ["demo"],
-        ["worker"],
-        *(["subscription", verb] for verb in ("list", "pause", "resume", "rename", "retire")),
-        *(["job", verb] for verb in ("list", "show", "cancel", "run-now")),
-        *(["dlq", verb] for verb in ("list", "show", "replay", "discard")),
-        *(["rollup", verb] for verb in ("preflight", "install", "verify", "status", "run", "uninstall")),
-        ["generations"],
-        ["generations", "move"],
-    ],
-)
-def test_help_teaches(outrider: Run, command: list[str]) -> None:
-    done = outrider(*command, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    for taught in ("Needs:", "Example", f"outrider {' '.join(command)}"):
-        assert taught in done.stdout
-    assert "\x1b" not in done.stdout
+def every_command(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if getattr(command, "commands", None):
+            yield from every_command(command, *path, name)
+        if getattr(command, "invoke_without_command", True):
+            yield (*path, name)
+
+
+def test_help_teaches(tmp_path: Path) -> None:
+    found = list(every_command(get_command(cli)))
+    assert len(found) > 50
+    for command in found:
+        done = inprocess.run(tmp_path, *command, "--help")
+        assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False)
+        missing = [each for each in ("Needs:", "Example", f"outrider {' '.join(command)}") if each not in done.stdout]
+        assert not missing, done.stdout
 
 
 def test_help_lists_the_commands(outrider: Run) -> None:

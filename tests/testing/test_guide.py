@@ -16,6 +16,6 @@ def test_the_tests_in_the_guide_pass(server: str, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_orders.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", str(tmp_path)]
-    environ = {**os.environ, "OUTRIDER_TEST_DSN": server}
+    environ = {**os.environ, "OUTRIDER_TEST_DSN": server, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=80, check=False)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
