@@ -5721,8 +5721,11 @@ begin
     select u.* into place from "outrider".upkeep as u where u.task = 'receipts' for update;
     below := coalesce((select min(s.first_seq) from "outrider".segment as s), 0);
     place.page := greatest(place.page, 0);
-    if place.next_at > clock_timestamp() then
-        return;
+    if place.page = 0 then
+        if greatest(place.next_at, place.oldest + kept) > clock_timestamp() then
+            return;
+        end if;
+        place.oldest := null;
     end if;
     -- Numbers that may have been drawn longer ago than the grace.
     until := coalesce((select min(s.first_seq) - 1 from "outrider".segment as s where s.begun_at > clock_timestamp() - grace),
@@ -5754,8 +5757,8 @@ begin
             return;
         end if;
         update "outrider".upkeep as u
-        set page = 0, oldest = null, ran_at = clock_timestamp(),
-            next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
+        set page = 0, oldest = least(place.oldest, left_at), ran_at = clock_timestamp(),
+            next_at = clock_timestamp() + interval '1 hour'
         where u.task = 'receipts';
     end if;
     if exists (select from "outrider".event_handled as h
@@ -5786,6 +5789,11 @@ declare
     tail     "outrider".segment;
     this     "outrider".segment;
     starts   bigint;
+    ends     bigint;
+    days     interval := make_interval(days => "outrider".setting_value('segments.days')::integer);
+    fills    bigint;  -- numbers that the log draws in that time, at the pace of the segment that is written to
+    held     bigint;
+    early    boolean;
     made     text[];
     told     "outrider".upkept;
 begin
@@ -5845,10 +5853,15 @@ begin
     end if;
 
     select * into this from "outrider".segment as s
-    where s.detached_at is null and greatest(s.first_seq, 1) <= drawn and s.last_seq > drawn
-      and s.begun_at < clock_timestamp() - make_interval(days => "outrider".setting_value('segments.days')::integer)
-      and pg_relation_size(format('"outrider".%I', s.name)) <= most;
+    where s.detached_at is null and greatest(s.first_seq, 1) <= drawn and s.last_seq > drawn;
     if not found then
+        return;
+    end if;
+    fills := greatest(10000, (drawn - this.first_seq) * extract(epoch from days)
+                             / greatest(1, extract(epoch from clock_timestamp() - this.begun_at)));
+    held := pg_relation_size(format('"outrider".%I', this.name));
+    early := this.begun_at >= clock_timestamp() - days;
+    if held > most or this.begun_at is null or early and (held <= most * 3 / 4 or this.first_seq + fills >= this.last_seq) then
         return;
     end if;
     if p_dry then
@@ -5863,7 +5876,11 @@ begin
         end if;
         execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
         perform "outrider".attach_part(this.name, this.first_seq, drawn);
-        perform "outrider".attach_part("outrider".make_segment(drawn + 1), drawn + 1, this.last_seq);
+        ends := case when early then least(drawn + fills, this.last_seq) else this.last_seq end;
+        perform "outrider".attach_part("outrider".make_segment(drawn + 1), drawn + 1, ends);
+        if ends < this.last_seq then
+            perform "outrider".attach_part("outrider".make_segment(ends + 1), ends + 1, this.last_seq);
+        end if;
         update "outrider".segment as s set closed_at = clock_timestamp() where s.name = this.name;
         told := ('cut', this.name, drawn, format('begun %s', this.begun_at));
     exception when lock_not_available or deadlock_detected then

@@ -305,6 +305,25 @@ def test_receipts_go_page_by_page(house: House) -> None:
     assert house.value("select next_at > now() + interval '50 minutes' from outrider.upkeep where task = 'receipts'")
 
 
+def test_receipts_that_are_kept_for_less_go_soon(house: House) -> None:
+    """Not when those that were met in the last round would have been due before the change."""
+    house.register("a.handler", "handler")
+    house.publish(10)
+    house.read_all("a.handler")
+    house.cut()
+    house.age(46)
+    house.tidy()
+    house.age(8)
+    house.tidy()
+    assert house.ask("select * from outrider.upkeep_receipts()") == [], "13 days are left"
+    for name, days in (("log_days", 20), ("dead_letter_days", 20), ("receipt_days", 40)):
+        house.ask("select outrider.set_setting(%s, %s)", f"retention.{name}", str(days))
+    assert house.ask("select * from outrider.upkeep_receipts()") == [], "it has been round within the hour"
+    house.ask("update outrider.upkeep set next_at = next_at - interval '61 minutes'")
+    [gone] = house.ask("select * from outrider.upkeep_receipts()")
+    assert (gone.action, gone.number) == ("expired", 10)
+
+
 def test_jobs_that_nobody_claims_any_more_are_reaped(house: House) -> None:
     house.ask(
         """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at,

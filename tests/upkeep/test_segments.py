@@ -128,6 +128,32 @@ def test_a_large_one_is_not_cut(house: House) -> None:
     assert (kept.action, kept.subject) == ("kept", "outbox_tail")
 
 
+def test_one_that_would_be_too_large_in_its_time_is_ended_before(house: House) -> None:
+    """Too large to be read under the lock, it would take years to fill; so it is ended while that is cheap, and those after
+    it are as large as the log will fill in seven days."""
+    function = dict(statement.functions())["upkeep_segments"].replace("64 * 1024 * 1024", "2 * 1024 * 1024")
+    house.ask(statement.render(function, "outrider"))
+    house.ask("select setval('outrider.outbox_seq', 12000)")
+    house.publish(500)
+    house.ask("select outrider.note_segments()")
+    house.age(2)
+    assert house.ask("select * from outrider.upkeep_segments()") == [], "it is small"
+    house.publish(12_000)
+    assert house.value("select pg_relation_size('outrider.outbox_s0')") in range(3 * 2**19, 2**21)
+    [cut] = house.ask("select * from outrider.upkeep_segments()")
+    assert (cut.action, cut.subject) == ("cut", "outbox_s0")
+    first, second, third, fourth = house.segments()[:4]
+    assert (first.last_seq, second.first_seq, third.last_seq, fourth.first_seq) == (24_500, 24_501, 999_999, 1_000_000)
+    assert second.last_seq - 24_500 == pytest.approx(24_500 * 7 / 2, rel=0.01)
+    assert third.first_seq == second.last_seq + 1
+    assert house.ask("select * from outrider.upkeep_segments()") == []
+
+    house.publish(12_000)
+    house.ask("select outrider.note_segments()")
+    house.ask("update outrider.segment set begun_at = begun_at - interval '10 minutes' where closed_at is null")
+    assert house.ask("select * from outrider.upkeep_segments()") == [], "at its pace it will be full in time"
+
+
 def test_what_somebody_detaches_by_hand_is_theirs(house: House) -> None:
     house.ask("alter table outrider.outbox detach partition outrider.outbox_s3")
     house.age(100)

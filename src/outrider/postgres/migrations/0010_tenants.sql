@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: 35b1d26c23572d30
+-- functions: f3e729d32bde563b
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

@@ -5,7 +5,7 @@
 -- an event with the key of one of them.
 --
 -- No index serves this, which every receipt would have to pay for: it walks over the table by its pages, and when it has been
--- round it rests until the oldest receipt that it met is due, an hour at least.
+-- round it rests until the oldest receipt that it met is due by the settings of the day, an hour at least.
 -- Locks:  the receipts that it deletes. Whoever writes the same receipt anew waits for the end of the transaction.
 create or replace function /*schema*/upkeep_receipts(p_dry boolean default false, p_pages integer default 100)
     returns setof /*schema*/upkept
@@ -39,8 +39,11 @@ begin
     select u.* into place from /*schema*/upkeep as u where u.task = 'receipts' for update;
     below := coalesce((select min(s.first_seq) from /*schema*/segment as s), 0);
     place.page := greatest(place.page, 0);
-    if place.next_at > clock_timestamp() then
-        return;
+    if place.page = 0 then
+        if greatest(place.next_at, place.oldest + kept) > clock_timestamp() then
+            return;
+        end if;
+        place.oldest := null;
     end if;
     -- Numbers that may have been drawn longer ago than the grace.
     until := coalesce((select min(s.first_seq) - 1 from /*schema*/segment as s where s.begun_at > clock_timestamp() - grace),
@@ -72,8 +75,8 @@ begin
             return;
         end if;
         update /*schema*/upkeep as u
-        set page = 0, oldest = null, ran_at = clock_timestamp(),
-            next_at = greatest(clock_timestamp() + interval '1 hour', least(place.oldest, left_at) + kept)
+        set page = 0, oldest = least(place.oldest, left_at), ran_at = clock_timestamp(),
+            next_at = clock_timestamp() + interval '1 hour'
         where u.task = 'receipts';
     end if;
     if exists (select from /*schema*/event_handled as h

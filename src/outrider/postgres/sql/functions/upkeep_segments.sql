@@ -1,5 +1,6 @@
 -- upkeep_segments: make segments ahead of the log when less than half of them are left, and end the one that is written to
--- when it was begun too long ago, so that a quiet log can be shortened too.
+-- when it was begun segments.days ago, so that a quiet log can be shortened too; or before that, if it will soon be too large to
+-- be ended and is not going to be full by then. What comes after it is then as large as the log will fill in that time.
 --
 -- Locks:  new segments are made without any; to put them before the last one, which has no end, or to end one that is
 --         written to, the log is locked ACCESS EXCLUSIVE for some milliseconds. Whoever publishes or takes waits no longer
@@ -23,6 +24,11 @@ declare
     tail     /*schema*/segment;
     this     /*schema*/segment;
     starts   bigint;
+    ends     bigint;
+    days     interval := make_interval(days => /*schema*/setting_value('segments.days')::integer);
+    fills    bigint;  -- numbers that the log draws in that time, at the pace of the segment that is written to
+    held     bigint;
+    early    boolean;
     made     text[];
     told     /*schema*/upkept;
 begin
@@ -82,10 +88,15 @@ begin
     end if;
 
     select * into this from /*schema*/segment as s
-    where s.detached_at is null and greatest(s.first_seq, 1) <= drawn and s.last_seq > drawn
-      and s.begun_at < clock_timestamp() - make_interval(days => /*schema*/setting_value('segments.days')::integer)
-      and pg_relation_size(format('/*schema*/%I', s.name)) <= most;
+    where s.detached_at is null and greatest(s.first_seq, 1) <= drawn and s.last_seq > drawn;
     if not found then
+        return;
+    end if;
+    fills := greatest(10000, (drawn - this.first_seq) * extract(epoch from days)
+                             / greatest(1, extract(epoch from clock_timestamp() - this.begun_at)));
+    held := pg_relation_size(format('/*schema*/%I', this.name));
+    early := this.begun_at >= clock_timestamp() - days;
+    if held > most or this.begun_at is null or early and (held <= most * 3 / 4 or this.first_seq + fills >= this.last_seq) then
         return;
     end if;
     if p_dry then
@@ -100,7 +111,11 @@ begin
         end if;
         execute format('alter table /*schema*/outbox detach partition /*schema*/%I', this.name);
         perform /*schema*/attach_part(this.name, this.first_seq, drawn);
-        perform /*schema*/attach_part(/*schema*/make_segment(drawn + 1), drawn + 1, this.last_seq);
+        ends := case when early then least(drawn + fills, this.last_seq) else this.last_seq end;
+        perform /*schema*/attach_part(/*schema*/make_segment(drawn + 1), drawn + 1, ends);
+        if ends < this.last_seq then
+            perform /*schema*/attach_part(/*schema*/make_segment(ends + 1), ends + 1, this.last_seq);
+        end if;
         update /*schema*/segment as s set closed_at = clock_timestamp() where s.name = this.name;
         told := ('cut', this.name, drawn, format('begun %s', this.begun_at));
     exception when lock_not_available or deadlock_detected then
