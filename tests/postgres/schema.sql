@@ -129,7 +129,7 @@ begin
     if (p_days between 1 and 3650) is not true then
         raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;
-    perform pg_advisory_xact_lock(hashtextextended('"outrider".upkeep', 0));
+    perform from "outrider".upkeep as u where u.task = 'lock' for update;
     perform "outrider".note_segments();
     select s.* into this from "outrider".segment as s where s.name = p_name for update;
     if this.detached_at is null then
@@ -644,8 +644,11 @@ begin
     group by c.subscription, c.generation order by c.subscription, c.generation;
     return query
     select format('the relay %s may go back to its mark of %s', m.subscription, date_trunc('second', min(m.at)))
-    from "outrider".stream_mark as m
-    where "outrider".owes(jsonb_populate_record(null::"outrider".cursor, m.cursor), p_segment.first_seq, p_segment.last_seq)
+    from (select m.*, jsonb_populate_record(null::"outrider".cursor, m.cursor) as place from "outrider".stream_mark as m) as m
+    -- There may be thousands of marks, and most are past it: of those nothing is looked up.
+    where case when least((m.place).seq, (m.place).floor) >= p_segment.last_seq
+                    and ((m.place).owing = '{}' or (m.place).owed_after >= p_segment.last_seq) then false
+               else "outrider".owes(m.place, p_segment.first_seq, p_segment.last_seq) end
     group by m.subscription order by m.subscription;
     return query
     select distinct format('the relay %s may have to send a dead letter of it again', r.subscription)
@@ -666,6 +669,7 @@ begin
                count(*) filter (where d.status in ('pending', 'in_flight')) as owed
         from (select d.status from "outrider".delivery as d
               where d.subscription = named.subscription and d.seq between p_segment.first_seq and p_segment.last_seq
+                and d.status in ('pending', 'in_flight', 'failed')
               limit 10000) as d) as found
     where found.dead + found.owed > 0;
 end
@@ -852,28 +856,44 @@ begin
     if coalesce(p_reason, '') = '' then
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;
+    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
+        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
+    end if;
     audit := p_audit;
     if audit is not null and not exists (
         select from "outrider".audit as a
-        where a.id = p_audit and a.action = 'erase' and a.role = session_user and not a.details ? 'finished_at'
+        where a.id = p_audit and a.action = 'erase' and (a.role, a.by) = (session_user, who) and not a.details ? 'finished_at'
+          and a.at > clock_timestamp() - interval '1 day'
           and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
-              is not distinct from (p_workspace_id, p_kind, p_subject)) then
+              is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))) then
         raise 'nothing was erased: % is no entry of the audit for this', p_audit using errcode = 'OR006';
     end if;
     if audit is null then
         insert into "outrider".audit (by, action, details)
         values (who, 'erase', jsonb_strip_nulls(jsonb_build_object(
-            'reason', left(p_reason, 2000), 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
+            'reason', left(p_reason, 2000), 'workspace', left(p_workspace_id, 255), 'kind', left(p_kind, 255),
+            'subject', left(p_subject, 512), 'events', 0, 'jobs', 0)))
         returning id into audit;
     end if;
     events := 0;
     jobs := 0;
-    if p_from = 'rest' then
+    if p_from in ('pending', 'rest') then
         update "outrider".rollup_pending as p
-        set carried = '{}', processed_at = coalesce(p.processed_at, now()), error = coalesce(p.error, 'erased')
+        set carried = '{}', processed_at = coalesce(p.processed_at, now()), error = 'erased'
         where p.carried <> '{}' and (
             p_subject is null and p.workspace_id = p_workspace_id
             or exists (select from "outrider".outbox as o where o.id = p.event_id and o.erased_at is not null));
+        if p_from = 'pending' then
+            return;
+        end if;
+        if exists (select from "outrider".audit as a where a.action = 'attach_segment' and a.id > audit) then
+            raise 'a segment was attached to the log meanwhile, and may have been missed: run it again' using errcode = 'OR006';
+        end if;
+        -- What operators wrote into jobs that are done since.
+        update "outrider".audit as a set details = a.details - 'payload' - 'before' || '{"erased": true}'
+        where a.action = 'edit' and a.details ?| array['payload', 'before'] and a.details ? 'job'
+          and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
+          and (p_subject is null or p_jobs and a.details ->> 'job' = p_subject);
         update "outrider".audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
         where a.id = audit;
         return;
@@ -885,7 +905,9 @@ begin
     if places = '{}' then
         return;
     end if;
-    names := array(select s.name from "outrider".subscription as s where s.kind <> 'inbox');
+    names := array(select s.name from "outrider".subscription as s where s.kind <> 'inbox'
+                   union select a.subscription from "outrider".audit as a  -- whose receipts are still there
+                   where a.action = 'retire' and a.subscription is not null);
 
     if p_from = 'jobs' then
         perform "outrider".hold_limits(array(
@@ -906,7 +928,7 @@ begin
         owed := (select count(distinct e.seq) from "outrider".event_status as e
                  where e.seq = any (places) and e.status in ('pending', 'in_flight', 'failed'));
         insert into "outrider".withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
-        select asked.seq, asked.id, who, p_reason, (
+        select asked.seq, asked.id, who, left(p_reason, 2000), (
             select jsonb_object_agg(e.subscription, 'delivered') from "outrider".event_status as e
             join "outrider".subscription as s on s.name = e.subscription
             where e.seq = asked.seq and s.kind in ('reader', 'relay') and e.status = 'delivered')
@@ -918,7 +940,8 @@ begin
         update "outrider".delivery as d
         set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
             lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
-            payload = case when d.payload is not null then '{}'::jsonb end, last_error_code = 'erased', last_error = null,
+            payload = case when d.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
+            last_error = null,
             failure_history = "outrider".scrubbed(d.failure_history)
         from (select d.id, d.status from "outrider".delivery as d
               where p_from = 'jobs' and d.id = any (places)
@@ -939,7 +962,7 @@ begin
             perform "outrider".admit(gone.subscription, gone.job_key, gone.workspace_id);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          case when gone.queue is null then gone.event_type else gone.subscription end);
+                          left(case when gone.queue is null then gone.event_type else gone.subscription end, 255));
     end loop;
 
     if p_from <> 'jobs' then
@@ -1415,10 +1438,15 @@ $$;
 CREATE FUNCTION outrider.note_export(p_workspace_id text, p_kind text, p_subject text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_audit bigint DEFAULT NULL::bigint, p_events bigint DEFAULT NULL::bigint, p_jobs bigint DEFAULT NULL::bigint) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
     AS $$
 declare
     entry bigint;
 begin
+    perform "outrider".sees_all(true);
+    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
+        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
+    end if;
     if p_audit is null then
         insert into "outrider".audit (role, by, action, details)
         values (session_user, "outrider".signed(p_by), 'export', jsonb_strip_nulls(jsonb_build_object(
@@ -1430,6 +1458,8 @@ begin
     update "outrider".audit as a
     set details = a.details || jsonb_build_object('events', p_events, 'jobs', p_jobs, 'finished_at', clock_timestamp())
     where a.id = p_audit and a.action = 'export' and a.role = session_user and not a.details ? 'finished_at'
+      and p_events >= 0 and p_jobs >= 0 and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
+          is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))
     returning a.id into entry;
     if entry is null then
         raise '% is no entry of the audit for this export', p_audit using errcode = 'OR006';
@@ -1907,10 +1937,10 @@ begin
         shared as materialized (
             select t.* from (
                 select array_agg(own.subscription) as names, array_agg(own.generation) as generations,
-                       array_agg(own.queue) as queues
+                       array_agg(own.queue) as queues, array_agg(own.priority) as priorities
                 from own where own.tenanted = 1) as g
             cross join lateral "outrider".tenants_due(
-                g.names, g.generations, g.queues, least(64, 2 * p_wanted + 6), p_moment) as t
+                g.names, g.generations, g.queues, g.priorities, least(64, 2 * p_wanted + 6), p_moment) as t
             where g.names is not null
         ),
         number as materialized (
@@ -2755,7 +2785,7 @@ begin
 
     erased := array(
         select d.id from "outrider".delivery as d
-        where d.id = any (p_deliveries) and (d.last_error_code = 'erased' or exists (
+        where d.id = any (p_deliveries) and (d.last_error_code = '(erased)' or exists (
             select from "outrider".outbox as o where o.seq = d.seq and o.erased_at is not null)));
     p_deliveries := array(select asked.id from unnest(p_deliveries) as asked (id) where asked.id <> all (erased));
     handled := array(
@@ -2799,7 +2829,9 @@ begin
             if p_payload is not null then
                 insert into "outrider".audit (by, action, subscription, event_id, details)
                 select replayer, 'edit', d.subscription, d.event_id,
-                       jsonb_build_object('payload', p_payload, 'before', d.payload) || reasoned
+                       -- Whose it was: when the job is done, nothing else says so to who erases it.
+                       jsonb_build_object('payload', p_payload, 'before', d.payload, 'workspace', d.workspace_id,
+                                          'job', coalesce(d.job_key, '')) || reasoned
                 from "outrider".delivery as d
                 where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
                   and d.id <> all (handled) and d.id <> all (superseded) and d.queue is not null and d.seq is null;
@@ -4455,11 +4487,11 @@ CREATE FUNCTION outrider.sees_every_tenant(p_role name) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select bool_and(not c.relrowsecurity or r.rolsuper or r.rolbypassrls or (
+    select coalesce(bool_and(not c.relrowsecurity or r.rolsuper or r.rolbypassrls or (
         exists (select from pg_policy as p cross join unnest(p.polroles) as held (role)
                 where p.polrelid = c.oid and p.polname = 'every_tenant'
                   and case held.role when 0 then true else pg_has_role(p_role, held.role, 'usage') end)
-        and not exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive)))
+        and not exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive))), false)  -- of a role that is not there, or no longer so named: no
     from pg_class as c cross join pg_roles as r
     where r.rolname = p_role and c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass)
 $$;
@@ -5056,6 +5088,7 @@ declare
     head   "outrider".taken := p_head;
     first  "outrider".delivery;
     chosen bigint[];
+    lost   bigint;
     lines  text[];
 begin
     perform "outrider".sees_all();
@@ -5131,6 +5164,13 @@ begin
 
     lines := array(select distinct d.ordering_key from "outrider".delivery as d
                    where d.id = any (chosen) and d.ordering_key is not null);
+    for lost in
+        select d.id from "outrider".delivery as d
+        where d.id = any (chosen) and not exists (select from "outrider".outbox as o where o.seq = d.seq)
+    loop
+        perform "outrider".bury(lost, 'event_missing', 'its event is not in the log: somebody has removed it', p_worker);
+        chosen := array_remove(chosen, lost);
+    end loop;
     if p_cursor.open_until is not null then
         head.outcome := 'probe';
     end if;
@@ -5217,6 +5257,8 @@ begin
                 array(select l.generation from unnest(p_generations, p_tenanted) with ordinality as l (generation, tenanted, place)
                       where l.tenanted = 1 order by l.place),
                 array(select l.queue from unnest(p_queues, p_tenanted) with ordinality as l (queue, tenanted, place)
+                      where l.tenanted = 1 order by l.place),
+                array(select l.priority from unnest(p_priorities, p_tenanted) with ordinality as l (priority, tenanted, place)
                       where l.tenanted = 1 order by l.place),
                 least(64, 2 * p_wanted + 6), p_moment) as t
         ),
@@ -5310,7 +5352,7 @@ begin
                (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text
         from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
                      d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
-                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = 'erased', false) as erased
+                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = '(erased)', false) as erased
               from "outrider".delivery as d
               where d.id > p_after and d.id <= coalesce(ends, 9223372036854775807)
                 and d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)
@@ -5339,7 +5381,7 @@ begin
 end
 $_$;
 
-CREATE FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_most integer, p_moment timestamp with time zone) RETURNS TABLE(subscription text, generation bigint, queue text, priority smallint, tenant bigint)
+CREATE FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_most integer, p_moment timestamp with time zone) RETURNS TABLE(subscription text, generation bigint, queue text, priority smallint, tenant bigint)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -5354,20 +5396,21 @@ begin
     return query
     with recursive step as (
         select g.subscription, g.generation, g.queue, start as tenant, (-32768)::smallint as priority,
-               false as due, false as wrapped, null::bigint as newest, 0 as tenants, 0 as looked
+               false as due, false as wrapped, null::bigint as newest, 0 as tenants, 0 as looked, 0 as lanes
         from (select distinct u.* from unnest(p_subscriptions, p_generations, p_queues)
                   as u (subscription, generation, queue)) as g
         union all
         select step.subscription, step.generation, step.queue, next.tenant, next.priority, next.run_at <= p_moment,
                next.wrapped, case when next.run_at <= p_moment then next.tenant else step.newest end,
                step.tenants + (next.run_at <= p_moment and next.tenant is distinct from step.newest)::integer,
-               step.looked + 1
+               step.looked + 1, case when next.tenant = step.tenant then step.lanes + 1 else 1 end
         from step
         cross join lateral (
             (select hashtextextended(d.workspace_id, 0) as tenant, d.priority, d.run_at, step.wrapped as wrapped
              from "outrider".delivery as d
              where d.subscription = step.subscription and d.generation = step.generation and d.queue = step.queue
-               and (hashtextextended(d.workspace_id, 0), d.priority) > (step.tenant, step.priority)
+               and (hashtextextended(d.workspace_id, 0), d.priority)
+                   > (step.tenant, case when step.lanes < 8 then step.priority else 32767::smallint end)
                and (not step.wrapped or hashtextextended(d.workspace_id, 0) < start)
                and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
                and d.workspace_id is not null
@@ -5382,9 +5425,18 @@ begin
                and d.workspace_id is not null
              order by hashtextextended(d.workspace_id, 0), d.priority, d.run_at, d.id limit 1)
             limit 1) as next
-        where step.tenants < p_most and step.looked < 4 * p_most
+        where step.tenants < p_most and step.looked < 400
     )
-    select step.subscription, step.generation, step.queue, step.priority, step.tenant from step where step.due;
+    select step.subscription, step.generation, step.queue, step.priority, step.tenant from step where step.due
+    union
+    select l.subscription, l.generation, l.queue, l.priority, hashtextextended(d.workspace_id, 0)
+    from unnest(p_subscriptions, p_generations, p_queues, p_priorities) as l (subscription, generation, queue, priority)
+    cross join lateral (
+        select d.workspace_id from "outrider".delivery as d
+        where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+          and d.priority = l.priority and num_nonnulls(d.workspace_id) = 1
+          and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= p_moment
+        order by d.run_at desc, d.id desc limit 16) as d;
 end
 $$;
 
@@ -5561,9 +5613,14 @@ begin
     end if;
     perform "outrider".sees_all(true);  -- what it does not see it would take for not owed
     perform set_config('lock_timeout', coalesce("outrider".setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
-    -- A caller that stands still does not keep the log locked.
+    -- A caller that stands still does not keep the log locked; nor, where the server knows how to, one that goes on.
     perform set_config('idle_in_transaction_session_timeout', '1000', true);
-    return pg_try_advisory_xact_lock(hashtextextended('"outrider".upkeep', 0));
+    if current_setting('server_version_num')::integer >= 170000 then
+        perform set_config('transaction_timeout', '20000', true);
+    end if;
+    -- A row, and no advisory lock, which anybody could hold.
+    perform from "outrider".upkeep as u where u.task = 'lock' for update skip locked;
+    return found;
 end
 $$;
 
@@ -5572,7 +5629,7 @@ CREATE FUNCTION outrider.upkeep_log(p_dry boolean DEFAULT false) RETURNS SETOF o
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
     SET lock_timeout TO '200ms'
-    AS $$
+    AS $_$
 declare
     days    integer := "outrider".setting_value('retention.log_days');
     grace   integer := "outrider".setting_value('retention.log_grace_days');
@@ -5592,6 +5649,11 @@ begin
         told := ('dropped', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq));
         if not p_dry then
             begin
+                execute format($copies$
+                    update "outrider".audit as a
+                    set details = a.details - 'payload' - 'before' - 'owed' - 'receipt' - 'error' || '{"dropped": true}'
+                    where a.details ?| array['payload', 'before', 'owed', 'receipt', 'error']
+                      and exists (select from "outrider".%I as o where o.id = a.event_id)$copies$, this.name);
                 execute format('drop table "outrider".%I', this.name);
                 delete from "outrider".segment as s where s.name = this.name;
                 insert into "outrider".audit (by, action, details)
@@ -5651,7 +5713,7 @@ begin
     where s.kept is not null and s.detached_at is null
       and s.closed_at >= clock_timestamp() - make_interval(days => days);
 end
-$$;
+$_$;
 
 CREATE FUNCTION outrider.upkeep_reap(p_dry boolean DEFAULT false, p_limit integer DEFAULT 500) RETURNS SETOF outrider.upkept
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5779,6 +5841,8 @@ CREATE FUNCTION outrider.upkeep_segments(p_dry boolean DEFAULT false) RETURNS SE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
     SET lock_timeout TO '200ms'
+    SET default_tablespace TO ''
+    SET default_table_access_method TO 'heap'
     AS $$
 declare
     most     constant bigint := 64 * 1024 * 1024;
@@ -5836,9 +5900,9 @@ begin
                     perform "outrider".attach_part('outbox_from_' || tail.first_seq, tail.first_seq, starts - 1);
                 end if;
                 if made is null then
-                    made := array(select "outrider".make_segment(starts + n * size) from generate_series(0, wanted - 1) as n);
-                    execute format('alter table "outrider".%I rename to outbox_tail',
-                                   "outrider".make_segment(starts + wanted * size));
+                    -- One, since the log is locked; the next call makes the others before it locks.
+                    made := array["outrider".make_segment(starts)];
+                    execute format('alter table "outrider".%I rename to outbox_tail', "outrider".make_segment(starts + size));
                     tail.name := 'outbox_tail';
                 end if;
                 perform "outrider".attach_part(made[n + 1], starts + n * size, starts + (n + 1) * size - 1)
@@ -7832,7 +7896,7 @@ REVOKE ALL ON FUNCTION outrider.take_turns(p_subscriptions text[], p_generations
 
 REVOKE ALL ON FUNCTION outrider.tenant_page(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_most integer, p_moment timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_most integer, p_moment timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.tenants_plan(p_enable boolean, p_roles text[]) FROM PUBLIC;
 

@@ -84,6 +84,23 @@ DDL = {
 }  # fmt: skip
 
 
+def test_a_migration_gives_none_of_them_more(house: House) -> None:
+    """What it gives to roles that were made by hand, these have, or do not need."""
+    held = """select c.oid::regclass::text, a.grantee::regrole::text, a.privilege_type from pg_class as c
+              cross join aclexplode(c.relacl) as a where c.relnamespace = 'outrider'::regnamespace
+              union all
+              select p.oid::regprocedure::text, a.grantee::regrole::text, a.privilege_type from pg_proc as p
+              cross join aclexplode(p.proacl) as a where p.pronamespace = 'outrider'::regnamespace
+              union all
+              select t.attrelid::regclass || '.' || t.attname, a.grantee::regrole::text, a.privilege_type
+              from pg_attribute as t
+              join pg_class as c on c.oid = t.attrelid cross join aclexplode(t.attacl) as a
+              where c.relnamespace = 'outrider'::regnamespace"""
+    before = set(house.owner.execute(held).fetchall())
+    house.owner.execute(statement.statement("inherit_grants", "outrider"))
+    assert set(house.owner.execute(held).fetchall()) - before == set()
+
+
 def test_everything_as_every_role(house: House) -> None:
     house.owner.execute(TRY.encode())
     house.owner.execute("select outrider.register('shop.count', 'handler', 'shop', '{orders.placed}')")

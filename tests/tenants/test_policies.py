@@ -194,6 +194,11 @@ def test_a_member_that_does_not_inherit_sees_nothing_and_is_told(house: House) -
             conn.execute("select from outrider.take('house.reader')")
 
 
+def test_a_role_that_is_not_there_sees_nobody(house: House) -> None:
+    """Renamed while its session goes on: the setting says the old name."""
+    assert house.rows("select outrider.sees_every_tenant('nobody at all')") == [(False,)]
+
+
 def test_a_unique_job_of_nobody_is_no_tenants(house: House) -> None:
     house.rows("select outrider.enqueue('x.job', '{{}}', unique_key => 'u')")
     onto = (

@@ -133,6 +133,56 @@ def test_who_waits_for_later_holds_nobody_up(conn: Conn) -> None:
     assert claim(conn, 20).jobs == []
 
 
+LATER = """
+insert into outrider.delivery (subscription, partition, event_id, event_type, workspace_id, status, head, reached, run_at,
+    queue, priority, payload)
+select 'mail.send', 0, gen_random_uuid(), 'mail.send', {tenant}, 'pending', false, false, now() + interval '1 day',
+       'default', {priority}, '{{"n": "later"}}' from generate_series(1, {jobs}) as n
+"""
+
+
+@pytest.mark.parametrize("wanted", [1, 10])
+@pytest.mark.parametrize("ago", [0.1, 30])
+def test_nobody_starves_behind_those_who_wait_for_later(conn: Conn, wanted: int, ago: float) -> None:
+    """Few tenants have something due, beside a backlog and thousands that have nothing due: whether theirs is newer than the
+    backlog or in its midst."""
+    register(conn, "mail.send")
+    conn.execute(LATER.format(tenant="'t' || n", priority=0, jobs=3000).encode())
+    put(conn, "big", 3000, ago=60)
+    put(conn, "big", 3000, ago=1)
+    small = {"a", "b", "c"}
+    for each in small:
+        put(conn, each, 1, ago=ago)
+    conn.execute("analyze outrider.delivery")
+    seen: Counter[str] = Counter()
+    claims = 0
+    while not small <= set(seen):
+        seen += settled(conn, claim(conn, wanted))
+        claims += 1
+        assert claims <= (25 if ago < 1 else 100), seen
+
+
+def test_a_tenant_of_many_lanes_does_not_hide_its_neighbour(conn: Conn) -> None:
+    """Its hash lies just before that of the other, and it has a job for later at every priority."""
+    register(conn, "mail.send")
+    [[victim]] = conn.execute("select hashtextextended('victim', 0)").fetchall()
+    [[hostile]] = conn.execute(
+        """select name from (select 'h' || n as name, hashtextextended('h' || n, 0) as place
+                             from generate_series(1, 200000) as n) as h
+           where place < %s order by place desc limit 1""",
+        [victim],
+    ).fetchall()
+    conn.execute(LATER.format(tenant=f"'{hostile}'", priority="n - 101", jobs=201).encode())
+    put(conn, "big", 1000, ago=60)
+    put(conn, "big", 1000, ago=1)
+    put(conn, "victim", 1, ago=30)
+    conn.execute("analyze outrider.delivery")
+    for _ in range(20):
+        if "victim" in settled(conn, claim(conn, 5)):
+            return
+    pytest.fail("it was never its turn")
+
+
 def test_without_turns_the_small_ones_starve(conn: Conn) -> None:
     """Broken on purpose, to see that it would be seen."""
     conn.execute(changed("claim", ("if lanes.shared and wanted > 0 then", "if false then")).encode())

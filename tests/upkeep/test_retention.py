@@ -173,6 +173,38 @@ def test_what_is_owed_out_of_line_stays(house: House, status: str) -> None:
     assert house.tidy() == [("detached", old)]
 
 
+def test_what_is_owed_behind_ten_thousand_that_are_not_stays(house: House) -> None:
+    house.register("a.handler", "handler")
+    house.publish(10_010)
+    house.read_all("a.handler")
+    old = house.cut()
+    house.ask(
+        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+           select 'a.handler', 0, seq, id, event_type, case when seq > 10008 then 'pending' else 'discarded' end,
+                  seq > 10008, true, now()
+           from outrider.outbox"""
+    )
+    house.age(46)
+    house.ask("update outrider.delivery set created_at = now()")
+    assert house.tidy() == [("kept", old)]
+    assert reasons(house, old) == "a.handler has 2 events that wait of it"
+
+
+def test_what_waits_for_an_event_that_is_gone_is_a_dead_letter(house: House) -> None:
+    """Somebody has dropped a segment by hand: it is seen, and what is there is handled."""
+    house.register("a.handler", "handler")
+    house.publish(4)
+    house.read_all("a.handler")
+    house.ask("delete from outrider.event_handled")
+    house.ask(
+        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+           select 'a.handler', 0, seq, id, event_type, 'pending', true, true, now() from outrider.outbox where seq < 3"""
+    )
+    house.ask("delete from outrider.outbox where seq = 2")
+    assert house.read_all("a.handler") == 1
+    assert house.ask("select seq, status, last_error_code from outrider.delivery") == [(2, "failed", "event_missing")]
+
+
 def test_what_was_discarded_goes_with_its_segment(house: House) -> None:
     house.register("a.handler", "handler")
     house.publish(10)

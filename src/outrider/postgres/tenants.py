@@ -232,6 +232,7 @@ async def erase(
 
 
 async def _and_rest(parts: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield "pending"
     async for part in parts:
         yield part
     yield "rest"

@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: f3e729d32bde563b
+-- functions: 3ccdf776dc066e31
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

@@ -12,13 +12,13 @@ begin
                               '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
                               '/*schema*/admit, /*schema*/settle_jobs, /*schema*/renew, /*schema*/route, /*schema*/fire, '
                               '/*schema*/enqueue_one, /*schema*/take_turns, /*schema*/tenants_due'),
-                     ('take', 'execute on function /*schema*/relay_settle, /*schema*/relay_mark, '
+                     ('take', 'execute on function /*schema*/relay_settle, '
                               '/*schema*/relay_open, /*schema*/relay_reject, /*schema*/relay_rewind, /*schema*/relay_ahead, '
                               '/*schema*/ingest'),
-                     ('take', 'select, insert, update, delete on /*schema*/stream, /*schema*/stream_mark, '
-                              '/*schema*/stream_ahead, /*schema*/stream_replayed, /*schema*/stream_refused'),
-                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_work, /*schema*/rollup_settings, '
-                              '/*schema*/rollup_run, /*schema*/rollup_work_noted'),
+                     ('take', 'select on /*schema*/stream_mark, /*schema*/stream_ahead, /*schema*/stream_replayed'),
+                     ('take', 'select, insert, update on /*schema*/stream'),
+                     ('take', 'select, insert, update, delete on /*schema*/stream_refused'),
+                     ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_work, /*schema*/rollup_settings'),
                      ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
                      ('take', 'execute on function /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, '
                               '/*schema*/upkeep_receipts, /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, '
@@ -38,12 +38,13 @@ begin
                                   '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/note_adoption, /*schema*/attach_segment, '
                                   '/*schema*/tenant_page, /*schema*/note_export, /*schema*/erase, '
                                   '/*schema*/unread, /*schema*/late_transactions'),
-                     ('outbox_replay', 'execute on function /*schema*/replay, /*schema*/promote'),
+                     ('outbox_replay', 'execute on function /*schema*/replay'),
                      ('outbox_replay', 'select on /*schema*/setting'),
                      ('dead_letters', 'select on /*schema*/segment, /*schema*/upkeep'),
                      ('withdraw', 'select on /*schema*/segment, /*schema*/upkeep'),
-                     (null, 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant')) as needs (function, objects)
-        join pg_proc as p on p.proname = coalesce(needs.function, p.proname)
+                     ('take', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant'),
+                     ('dead_letters', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant')) as needs (function, objects)
+        join pg_proc as p on p.proname = needs.function
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)
           and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner)

@@ -1,6 +1,6 @@
 -- erase: the next payloads of a workspace or a subject are gone for good, with what errors and results said of them; the rows
 -- stay, so do their keys and the receipts. In its own transaction; again with what it returns until place is null, and then
--- once with p_from = rest. What is erased already is passed over: it may be begun anew at any time.
+-- once with p_from = rest; before it all, with pending, or a rollup makes new events of what waits. What is erased already is passed over: it may be begun anew at any time.
 --
 -- What has not been handled is withdrawn first, so that no handler meets an empty payload, and nobody takes it later, neither a
 -- relay that goes back nor a new subscription; jobs of it are discarded, also those that run. See tenant_page for whose and where.
@@ -37,28 +37,44 @@ begin
     if coalesce(p_reason, '') = '' then
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;
+    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
+        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
+    end if;
     audit := p_audit;
     if audit is not null and not exists (
         select from /*schema*/audit as a
-        where a.id = p_audit and a.action = 'erase' and a.role = session_user and not a.details ? 'finished_at'
+        where a.id = p_audit and a.action = 'erase' and (a.role, a.by) = (session_user, who) and not a.details ? 'finished_at'
+          and a.at > clock_timestamp() - interval '1 day'
           and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
-              is not distinct from (p_workspace_id, p_kind, p_subject)) then
+              is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))) then
         raise 'nothing was erased: % is no entry of the audit for this', p_audit using errcode = 'OR006';
     end if;
     if audit is null then
         insert into /*schema*/audit (by, action, details)
         values (who, 'erase', jsonb_strip_nulls(jsonb_build_object(
-            'reason', left(p_reason, 2000), 'workspace', p_workspace_id, 'kind', p_kind, 'subject', p_subject, 'events', 0, 'jobs', 0)))
+            'reason', left(p_reason, 2000), 'workspace', left(p_workspace_id, 255), 'kind', left(p_kind, 255),
+            'subject', left(p_subject, 512), 'events', 0, 'jobs', 0)))
         returning id into audit;
     end if;
     events := 0;
     jobs := 0;
-    if p_from = 'rest' then
+    if p_from in ('pending', 'rest') then
         update /*schema*/rollup_pending as p
-        set carried = '{}', processed_at = coalesce(p.processed_at, now()), error = coalesce(p.error, 'erased')
+        set carried = '{}', processed_at = coalesce(p.processed_at, now()), error = 'erased'
         where p.carried <> '{}' and (
             p_subject is null and p.workspace_id = p_workspace_id
             or exists (select from /*schema*/outbox as o where o.id = p.event_id and o.erased_at is not null));
+        if p_from = 'pending' then
+            return;
+        end if;
+        if exists (select from /*schema*/audit as a where a.action = 'attach_segment' and a.id > audit) then
+            raise 'a segment was attached to the log meanwhile, and may have been missed: run it again' using errcode = 'OR006';
+        end if;
+        -- What operators wrote into jobs that are done since.
+        update /*schema*/audit as a set details = a.details - 'payload' - 'before' || '{"erased": true}'
+        where a.action = 'edit' and a.details ?| array['payload', 'before'] and a.details ? 'job'
+          and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
+          and (p_subject is null or p_jobs and a.details ->> 'job' = p_subject);
         update /*schema*/audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
         where a.id = audit;
         return;
@@ -70,7 +86,9 @@ begin
     if places = '{}' then
         return;
     end if;
-    names := array(select s.name from /*schema*/subscription as s where s.kind <> 'inbox');
+    names := array(select s.name from /*schema*/subscription as s where s.kind <> 'inbox'
+                   union select a.subscription from /*schema*/audit as a  -- whose receipts are still there
+                   where a.action = 'retire' and a.subscription is not null);
 
     if p_from = 'jobs' then
         perform /*schema*/hold_limits(array(
@@ -91,7 +109,7 @@ begin
         owed := (select count(distinct e.seq) from /*schema*/event_status as e
                  where e.seq = any (places) and e.status in ('pending', 'in_flight', 'failed'));
         insert into /*schema*/withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
-        select asked.seq, asked.id, who, p_reason, (
+        select asked.seq, asked.id, who, left(p_reason, 2000), (
             select jsonb_object_agg(e.subscription, 'delivered') from /*schema*/event_status as e
             join /*schema*/subscription as s on s.name = e.subscription
             where e.seq = asked.seq and s.kind in ('reader', 'relay') and e.status = 'delivered')
@@ -103,7 +121,8 @@ begin
         update /*schema*/delivery as d
         set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
             lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
-            payload = case when d.payload is not null then '{}'::jsonb end, last_error_code = 'erased', last_error = null,
+            payload = case when d.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
+            last_error = null,
             failure_history = /*schema*/scrubbed(d.failure_history)
         from (select d.id, d.status from /*schema*/delivery as d
               where p_from = 'jobs' and d.id = any (places)
@@ -124,7 +143,7 @@ begin
             perform /*schema*/admit(gone.subscription, gone.job_key, gone.workspace_id);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          case when gone.queue is null then gone.event_type else gone.subscription end);
+                          left(case when gone.queue is null then gone.event_type else gone.subscription end, 255));
     end loop;
 
     if p_from <> 'jobs' then

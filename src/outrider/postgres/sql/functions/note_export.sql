@@ -6,10 +6,15 @@ create or replace function /*schema*/note_export(
 ) returns bigint
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
+    set row_security = on
 as $$
 declare
     entry bigint;
 begin
+    perform /*schema*/sees_all(true);
+    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
+        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
+    end if;
     if p_audit is null then
         insert into /*schema*/audit (role, by, action, details)
         values (session_user, /*schema*/signed(p_by), 'export', jsonb_strip_nulls(jsonb_build_object(
@@ -21,6 +26,8 @@ begin
     update /*schema*/audit as a
     set details = a.details || jsonb_build_object('events', p_events, 'jobs', p_jobs, 'finished_at', clock_timestamp())
     where a.id = p_audit and a.action = 'export' and a.role = session_user and not a.details ? 'finished_at'
+      and p_events >= 0 and p_jobs >= 0 and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
+          is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))
     returning a.id into entry;
     if entry is null then
         raise '% is no entry of the audit for this export', p_audit using errcode = 'OR006';

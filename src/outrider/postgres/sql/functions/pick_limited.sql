@@ -65,10 +65,10 @@ begin
         shared as materialized (
             select t.* from (
                 select array_agg(own.subscription) as names, array_agg(own.generation) as generations,
-                       array_agg(own.queue) as queues
+                       array_agg(own.queue) as queues, array_agg(own.priority) as priorities
                 from own where own.tenanted = 1) as g
             cross join lateral /*schema*/tenants_due(
-                g.names, g.generations, g.queues, least(64, 2 * p_wanted + 6), p_moment) as t
+                g.names, g.generations, g.queues, g.priorities, least(64, 2 * p_wanted + 6), p_moment) as t
             where g.names is not null
         ),
         number as materialized (

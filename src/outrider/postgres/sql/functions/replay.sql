@@ -67,7 +67,7 @@ begin
 
     erased := array(
         select d.id from /*schema*/delivery as d
-        where d.id = any (p_deliveries) and (d.last_error_code = 'erased' or exists (
+        where d.id = any (p_deliveries) and (d.last_error_code = '(erased)' or exists (
             select from /*schema*/outbox as o where o.seq = d.seq and o.erased_at is not null)));
     p_deliveries := array(select asked.id from unnest(p_deliveries) as asked (id) where asked.id <> all (erased));
     handled := array(
@@ -111,7 +111,9 @@ begin
             if p_payload is not null then
                 insert into /*schema*/audit (by, action, subscription, event_id, details)
                 select replayer, 'edit', d.subscription, d.event_id,
-                       jsonb_build_object('payload', p_payload, 'before', d.payload) || reasoned
+                       -- Whose it was: when the job is done, nothing else says so to who erases it.
+                       jsonb_build_object('payload', p_payload, 'before', d.payload, 'workspace', d.workspace_id,
+                                          'job', coalesce(d.job_key, '')) || reasoned
                 from /*schema*/delivery as d
                 where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
                   and d.id <> all (handled) and d.id <> all (superseded) and d.queue is not null and d.seq is null;

@@ -21,6 +21,7 @@ declare
     head   /*schema*/taken := p_head;
     first  /*schema*/delivery;
     chosen bigint[];
+    lost   bigint;
     lines  text[];
 begin
     perform /*schema*/sees_all();
@@ -96,6 +97,13 @@ begin
 
     lines := array(select distinct d.ordering_key from /*schema*/delivery as d
                    where d.id = any (chosen) and d.ordering_key is not null);
+    for lost in
+        select d.id from /*schema*/delivery as d
+        where d.id = any (chosen) and not exists (select from /*schema*/outbox as o where o.seq = d.seq)
+    loop
+        perform /*schema*/bury(lost, 'event_missing', 'its event is not in the log: somebody has removed it', p_worker);
+        chosen := array_remove(chosen, lost);
+    end loop;
     if p_cursor.open_until is not null then
         head.outcome := 'probe';
     end if;

@@ -47,6 +47,8 @@ begin
                       where l.tenanted = 1 order by l.place),
                 array(select l.queue from unnest(p_queues, p_tenanted) with ordinality as l (queue, tenanted, place)
                       where l.tenanted = 1 order by l.place),
+                array(select l.priority from unnest(p_priorities, p_tenanted) with ordinality as l (priority, tenanted, place)
+                      where l.tenanted = 1 order by l.place),
                 least(64, 2 * p_wanted + 6), p_moment) as t
         ),
         -- Of each about twice its part: who has less leaves room for the others, and claim fills what is left.

@@ -31,7 +31,7 @@ begin
                (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text
         from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
                      d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
-                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = 'erased', false) as erased
+                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = '(erased)', false) as erased
               from /*schema*/delivery as d
               where d.id > p_after and d.id <= coalesce(ends, 9223372036854775807)
                 and d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)

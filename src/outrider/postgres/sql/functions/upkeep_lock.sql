@@ -11,8 +11,13 @@ begin
     end if;
     perform /*schema*/sees_all(true);  -- what it does not see it would take for not owed
     perform set_config('lock_timeout', coalesce(/*schema*/setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
-    -- A caller that stands still does not keep the log locked.
+    -- A caller that stands still does not keep the log locked; nor, where the server knows how to, one that goes on.
     perform set_config('idle_in_transaction_session_timeout', '1000', true);
-    return pg_try_advisory_xact_lock(hashtextextended('/*schema*/upkeep', 0));
+    if current_setting('server_version_num')::integer >= 170000 then
+        perform set_config('transaction_timeout', '20000', true);
+    end if;
+    -- A row, and no advisory lock, which anybody could hold.
+    perform from /*schema*/upkeep as u where u.task = 'lock' for update skip locked;
+    return found;
 end
 $$;

@@ -1,6 +1,7 @@
 -- upkeep_log: segments whose events are all older than retention.log_days leave the log, if nobody needs them; those that
 -- left it retention.log_grace_days ago are dropped. One segment leaves per call: `detached` means, call again.
 --
+-- With a segment go the copies of its events in the audit; the entries stay.
 -- The age is that of the newest event by the database's own account: a segment is closed when all its numbers are drawn.
 -- What events say of themselves (occurred_at) does not count: imports lie.
 -- Locks:  first the log and the segment, ACCESS EXCLUSIVE, then it looks, then it detaches: nobody has an open transaction then
@@ -31,6 +32,11 @@ begin
         told := ('dropped', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq));
         if not p_dry then
             begin
+                execute format($copies$
+                    update /*schema*/audit as a
+                    set details = a.details - 'payload' - 'before' - 'owed' - 'receipt' - 'error' || '{"dropped": true}'
+                    where a.details ?| array['payload', 'before', 'owed', 'receipt', 'error']
+                      and exists (select from /*schema*/%I as o where o.id = a.event_id)$copies$, this.name);
                 execute format('drop table /*schema*/%I', this.name);
                 delete from /*schema*/segment as s where s.name = this.name;
                 insert into /*schema*/audit (by, action, details)

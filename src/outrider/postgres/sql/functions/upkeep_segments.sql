@@ -14,6 +14,8 @@ create or replace function /*schema*/upkeep_segments(p_dry boolean default false
     set search_path = pg_catalog, pg_temp
     set row_security = on
     set lock_timeout = '200ms'
+    set default_tablespace = ''
+    set default_table_access_method = 'heap'
 as $$
 declare
     most     constant bigint := 64 * 1024 * 1024;
@@ -71,9 +73,9 @@ begin
                     perform /*schema*/attach_part('outbox_from_' || tail.first_seq, tail.first_seq, starts - 1);
                 end if;
                 if made is null then
-                    made := array(select /*schema*/make_segment(starts + n * size) from generate_series(0, wanted - 1) as n);
-                    execute format('alter table /*schema*/%I rename to outbox_tail',
-                                   /*schema*/make_segment(starts + wanted * size));
+                    -- One, since the log is locked; the next call makes the others before it locks.
+                    made := array[/*schema*/make_segment(starts)];
+                    execute format('alter table /*schema*/%I rename to outbox_tail', /*schema*/make_segment(starts + size));
                     tail.name := 'outbox_tail';
                 end if;
                 perform /*schema*/attach_part(made[n + 1], starts + n * size, starts + (n + 1) * size - 1)
