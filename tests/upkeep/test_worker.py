@@ -57,6 +57,23 @@ async def test_a_round_of_a_worker(house: House, database: str, monkeypatch: pyt
         assert heard[2:] == [Upkept("detached", old, 5, "0 to 5")]
 
 
+async def test_a_step_that_fails_does_not_keep_the_others(house: House, database: str) -> None:
+    keeping, heard = part(database)
+    house.register("a.reader")
+    house.publish(5)
+    old = house.cut()
+    house.read_all("a.reader")
+    house.age(50)
+    house.ask(
+        """create or replace function outrider.upkeep_segments(p_dry boolean default false) returns setof outrider.upkept
+           language plpgsql as $$ begin raise 'a segment is somebody else''s'; end $$"""
+    )
+    async with await session.connect(database, autocommit=True) as conn:
+        with pytest.raises(psycopg.DatabaseError, match="somebody else's"):
+            await keeping.round(conn)
+    assert ("detached", old) in [(each.action, each.subject) for each in heard if isinstance(each, Upkept)]
+
+
 async def test_rows_of_workers_that_nobody_has_seen_for_a_day(database: str) -> None:
     here = workers.Identity(0, [])
     async with await session.connect(database, autocommit=True) as conn:

@@ -13,9 +13,9 @@ from outrider.dispatch.pace import DEADLINE, TROUBLES, pause, within
 from outrider.errors import RollupRefused, SchemaMismatch, UpkeepRefused
 from outrider.outcome import code_of, describe
 from outrider.postgres import rollups, upkeep
-from outrider.postgres.lanes import Lanes
+from outrider.postgres.lanes import Lanes, usable
 from outrider.postgres.rollups import Tick
-from outrider.postgres.session import AsyncSession
+from outrider.postgres.session import AsyncSession, DatabaseError
 from outrider.postgres.upkeep import STEPS, Did, Step
 from outrider.rollup.run import LONGEST, told
 from outrider.signals import Signals, Troubled, Upkept
@@ -52,15 +52,24 @@ async def keep(
     rest: Rest = rest,
     on_tick: Callable[[str, Tick], None] = lambda *_: None,
 ) -> AsyncIterator[Did]:
-    """One round: what was done, or with `dry` would be. `rest` waits so many seconds; False = stop."""
+    """One round: what was done, or with `dry` would be. `rest` waits so many seconds; False = stop.
+
+    A step that fails does not keep the others from being done: what was wrong is raised at the end.
+    """
+    failed: Exception | None = None
     for step in STEPS:
         if not await rest(0):
             return
-        async for did in _step(conn, step, schema, dry, rest):
-            if (did.action, did.subject) == ("busy", "upkeep"):
+        try:
+            async for did in _step(conn, step, schema, dry, rest):
+                if (did.action, did.subject) == ("busy", "upkeep"):
+                    yield did
+                    return
                 yield did
-                return
-            yield did
+        except (DatabaseError, TimeoutError) as error:
+            if not usable(conn):
+                raise
+            failed = failed or error
     for name in await upkeep.overdue_rollups(conn, schema):
         if dry:
             yield Did("ticked", name, 0, None)
@@ -70,6 +79,8 @@ async def keep(
         on_tick(name, ticked)
         if ticked.result != "skipped":
             yield Did("ticked", name, ticked.groups_emitted + ticked.pieces_emitted, ticked.error_text)
+    if failed is not None:
+        raise failed
 
 
 async def _step(conn: AsyncSession, name: Step, schema: str, dry: bool, rest: Rest) -> AsyncIterator[Did]:
