@@ -129,6 +129,7 @@ begin
     if (p_days between 1 and 3650) is not true then
         raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;
+    insert into "outrider".upkeep (task) values ('lock') on conflict do nothing;
     perform from "outrider".upkeep as u where u.task = 'lock' for update;
     perform "outrider".note_segments();
     select s.* into this from "outrider".segment as s where s.name = p_name for update;
@@ -5619,6 +5620,7 @@ begin
         perform set_config('transaction_timeout', '20000', true);
     end if;
     -- A row, and no advisory lock, which anybody could hold.
+    insert into "outrider".upkeep (task) values ('lock') on conflict do nothing;
     perform from "outrider".upkeep as u where u.task = 'lock' for update skip locked;
     return found;
 end

@@ -43,8 +43,6 @@ create table /*schema*/upkeep (
     next_at  timestamptz
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
-insert into /*schema*/upkeep (task) values ('lock');
-
 comment on column /*schema*/upkeep.page is 'of a task that walks over a table: where it goes on';
 comment on column /*schema*/upkeep.oldest is 'the oldest row that it has met and left, in this round';
 comment on column /*schema*/upkeep.next_at is 'there is nothing to do for it before';

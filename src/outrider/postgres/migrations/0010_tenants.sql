@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: 3ccdf776dc066e31
+-- functions: a585ff14aaee6781
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

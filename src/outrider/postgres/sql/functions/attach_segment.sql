@@ -17,6 +17,7 @@ begin
     if (p_days between 1 and 3650) is not true then
         raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;
+    insert into /*schema*/upkeep (task) values ('lock') on conflict do nothing;
     perform from /*schema*/upkeep as u where u.task = 'lock' for update;
     perform /*schema*/note_segments();
     select s.* into this from /*schema*/segment as s where s.name = p_name for update;

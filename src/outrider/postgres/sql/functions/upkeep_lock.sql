@@ -17,6 +17,7 @@ begin
         perform set_config('transaction_timeout', '20000', true);
     end if;
     -- A row, and no advisory lock, which anybody could hold.
+    insert into /*schema*/upkeep (task) values ('lock') on conflict do nothing;
     perform from /*schema*/upkeep as u where u.task = 'lock' for update skip locked;
     return found;
 end
