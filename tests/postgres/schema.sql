@@ -5437,7 +5437,8 @@ begin
         where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
           and d.priority = l.priority and num_nonnulls(d.workspace_id) = 1
           and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= p_moment
-        order by d.run_at desc, d.id desc limit 16) as d;
+        order by d.run_at desc, d.id desc limit 16) as d
+    where (select coalesce(max(step.tenants), 0) from step) < p_most;
 end
 $$;
 

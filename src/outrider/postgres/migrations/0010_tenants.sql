@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: a585ff14aaee6781
+-- functions: f2f3bc55086689c4
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

@@ -20,6 +20,8 @@ begin
                      ('take', 'select, insert, update, delete on /*schema*/stream_refused'),
                      ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_work, /*schema*/rollup_settings'),
                      ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
+                     -- None of those that `outrider roles` makes: an application's of before, which could let rollups run.
+                     ('relay_mark', 'execute on function /*schema*/rollup_run, /*schema*/rollup_work_noted'),
                      ('take', 'execute on function /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, '
                               '/*schema*/upkeep_receipts, /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, '
                               '/*schema*/upkeep_reap, /*schema*/overdue_rollups'),

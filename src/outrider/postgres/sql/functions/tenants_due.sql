@@ -1,7 +1,6 @@
--- tenants_due: of these types, generations, queues and priorities, the lanes of tenants that have a job due. Those of the jobs that
--- became due last, where who has little is to be found beside a backlog; and up to p_most tenants by skipping from one to the
--- next, from a random place on and around, so that none is left out for long, however many there are, and however many of them
--- have nothing due yet.
+-- tenants_due: of these types, generations, queues and priorities, the lanes of tenants that have a job due: p_most of them, by skipping from one to the
+-- next, from a random place on and around, so that none is left out for long, however many there are. Where that finds fewer,
+-- because many have nothing due yet, also those of the jobs that became due last: who has little is to be found there.
 -- A tenant is the hash of its workspace: places are random even where names are not. Two that share one share their turns.
 -- Reads:  delivery by job_due, the last 16 jobs of each lane; by job_turn, one look-up for each lane (tenant, priority), up to 8
 --         lanes of a tenant and 400 in all. Locks nothing.
@@ -63,6 +62,7 @@ begin
         where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
           and d.priority = l.priority and num_nonnulls(d.workspace_id) = 1
           and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= p_moment
-        order by d.run_at desc, d.id desc limit 16) as d;
+        order by d.run_at desc, d.id desc limit 16) as d
+    where (select coalesce(max(step.tenants), 0) from step) < p_most;
 end
 $$;
