@@ -18,7 +18,7 @@ ON_15 := $(ON_16) tests/postgres/test_plans.py tests/postgres/test_torture.py te
 	tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/tenants/test_keys.py tests/tenants/test_erase.py tests/upkeep/test_load.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers
+.PHONY: help demo test test-alone test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers
 
 help:
 	@echo "make demo      a small shop on an embedded Postgres, live"
@@ -53,7 +53,11 @@ brokers: $(READY)
 test: brokers
 	@echo "==> tests: $(WORKERS) in parallel, one embedded Postgres 18, a database per test"
 	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ONLY) $(ARGS)
-	@test -n "$(ONLY)" || OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -p no:xdist -m alone tests/faults $(ARGS)
+	@test -n "$(ONLY)" || $(MAKE) -s test-alone
+
+# Those that need the machine for themselves.
+test-alone: brokers
+	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -p no:xdist -m alone tests/faults $(ARGS)
 
 test-15 test-16: test-%: brokers
 	@echo "==> tests on Postgres $*: schema, publish, cursor, dispatch, faults"

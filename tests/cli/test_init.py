@@ -122,7 +122,7 @@ def test_the_migration_is_what_migrate_prints(outrider: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("service", ["billing", "b" * LONGEST])
+@pytest.mark.parametrize("service", ["billing", pytest.param("b" * LONGEST, marks=pytest.mark.long)])
 def test_what_it_writes_passes_ruff_mypy_and_its_own_test(
     outrider: Run, tmp_path: Path, server: str, service: str
 ) -> None:

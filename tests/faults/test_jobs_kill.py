@@ -97,7 +97,7 @@ async def test_a_kill_storm(database: str, tmp_path: Path, long: bool) -> None:
     job_subject.check(database, oracle.outside_file, enqueuer.ok, crashes=crashes)
 
 
-@pytest.mark.parametrize("act", ["exit", "segfault", "kill"])
+@pytest.mark.parametrize("act", [pytest.param("exit", marks=pytest.mark.long), "segfault", "kill"])
 async def test_process_poison_is_buried_and_its_neighbours_finish(database: str, tmp_path: Path, act: str) -> None:
     """Fault 17: three workers die of it, then it is a dead letter; whoever ran beside it is done."""
     oracle, deaths = Oracle(tmp_path), 0

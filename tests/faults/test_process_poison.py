@@ -53,7 +53,9 @@ async def _done(conn: AsyncConnection[tuple[bool]], settled: int) -> bool:
     return row == (True,)
 
 
-@pytest.mark.parametrize(("act", "name"), [("exit", KEYED), ("kill", LOOSE), ("segfault", TOTAL)])
+@pytest.mark.parametrize(
+    ("act", "name"), [pytest.param("exit", KEYED, marks=pytest.mark.long), ("kill", LOOSE), ("segfault", TOTAL)]
+)
 async def test_an_event_that_kills_its_worker(database: str, tmp_path: Path, act: str, name: str) -> None:
     assert await poison(database, tmp_path, act, name) >= 4
 

@@ -48,7 +48,9 @@ async def torture_across_restore(
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("above", [False, True], ids=["ids below the log's", "ids above the log's"])
+@pytest.mark.parametrize(
+    "above", [False, pytest.param(True, marks=pytest.mark.long)], ids=["ids below the log's", "ids above the log's"]
+)
 async def test_cursor_is_exact_across_dump_and_restore(tmp_path: Path, above: bool, long: bool) -> None:
     for seed in range(2 if long else 1):
         report = await torture_across_restore(tmp_path, seed=seed, above=above, long=long)
@@ -150,7 +152,11 @@ async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant:
             return desk.seen == names
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["made before the dump", "made after the restore"])
+@pytest.mark.parametrize(
+    "before",
+    [True, pytest.param(False, marks=pytest.mark.long)],
+    ids=["made before the dump", "made after the restore"],
+)
 async def test_restored_events_do_not_come_back(tmp_path: Path, before: bool) -> None:
     assert await read_beside_colliding_writers(tmp_path, before=before)
 
