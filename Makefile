@@ -11,11 +11,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # What depends on the server's version. On 16, between the others: what is most likely to differ. On 15, the
 # oldest: also plans, the torture of the cursor, dispatch, jobs, relays, rollups.
 ON_16 := tests/postgres/test_schema.py tests/postgres/test_migrate.py tests/postgres/test_take.py tests/test_publish.py \
-	tests/upkeep/test_segments.py tests/upkeep/test_retention.py tests/roles tests/tenants/test_policies.py tests/tenants/test_turns.py \
-	tests/rollup/test_roles.py tests/jobs/test_claim.py tests/jobs/test_unique.py
-ON_15 := $(ON_16) tests/postgres/test_plans.py tests/postgres/test_torture.py tests/postgres/test_generations.py tests/postgres/test_event_status.py \
-	tests/dispatch/test_handlers.py tests/dispatch/test_failures.py tests/jobs/test_lease.py tests/jobs/test_run.py tests/relay/test_relay.py \
-	tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/tenants/test_keys.py tests/tenants/test_erase.py tests/upkeep/test_load.py
+	tests/upkeep/test_segments.py tests/upkeep/test_retention.py tests/roles tests/tenants/test_policies.py tests/rollup/test_roles.py
+ON_15 := $(ON_16) tests/postgres/test_plans.py tests/postgres/test_torture.py tests/postgres/test_generations.py \
+	tests/dispatch/test_handlers.py tests/dispatch/test_failures.py tests/jobs/test_claim.py tests/jobs/test_unique.py tests/jobs/test_lease.py \
+	tests/jobs/test_run.py tests/relay/test_relay.py tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/tenants/test_turns.py \
+	tests/tenants/test_keys.py tests/tenants/test_erase.py tests/upkeep/test_load.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-alone test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers

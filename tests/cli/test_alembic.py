@@ -248,6 +248,7 @@ def test_an_upgrade_in_two_phases(outrider: Run, project: Project, request: pyte
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_what_is_written_passes_ruff_and_mypy(outrider: Run, project: Project) -> None:
     outrider("migrate", "--alembic", "--app", "shop:app")
     ours = [str(file) for file in project.versions.glob("*_outrider_*.py")]
