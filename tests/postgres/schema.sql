@@ -857,9 +857,7 @@ begin
     if coalesce(p_reason, '') = '' then
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;
-    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
-        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
-    end if;
+    perform "outrider".refuse_nobody(p_workspace_id, p_kind, p_subject);
     audit := p_audit;
     if audit is not null and not exists (
         select from "outrider".audit as a
@@ -1445,9 +1443,7 @@ declare
     entry bigint;
 begin
     perform "outrider".sees_all(true);
-    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
-        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
-    end if;
+    perform "outrider".refuse_nobody(p_workspace_id, p_kind, p_subject);
     if p_audit is null then
         insert into "outrider".audit (role, by, action, details)
         values (session_user, "outrider".signed(p_by), 'export', jsonb_strip_nulls(jsonb_build_object(
@@ -2170,6 +2166,17 @@ begin
         reaped := reaped + 1;
     end loop;
     return reaped;
+end
+$$;
+
+CREATE FUNCTION outrider.refuse_nobody(p_workspace_id text, p_kind text, p_subject text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
+        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
+    end if;
 end
 $$;
 
@@ -4492,7 +4499,7 @@ CREATE FUNCTION outrider.sees_every_tenant(p_role name) RETURNS boolean
         exists (select from pg_policy as p cross join unnest(p.polroles) as held (role)
                 where p.polrelid = c.oid and p.polname = 'every_tenant'
                   and case held.role when 0 then true else pg_has_role(p_role, held.role, 'usage') end)
-        and not exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive))), false)  -- of a role that is not there, or no longer so named: no
+        and not exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive))), false)
     from pg_class as c cross join pg_roles as r
     where r.rolname = p_role and c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass)
 $$;
@@ -5339,9 +5346,7 @@ declare
     ends   bigint;
 begin
     perform "outrider".sees_all(true);
-    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
-        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
-    end if;
+    perform "outrider".refuse_nobody(p_workspace_id, p_kind, p_subject);
     if p_from = 'jobs' then
         select max(step.id) into ends
         from (select d.id from "outrider".delivery as d where d.id > p_after order by d.id limit p_scan) as step
@@ -7784,6 +7789,8 @@ REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_generation bigint
 REVOKE ALL ON FUNCTION outrider.publish(event_type text, payload jsonb, key text, idempotency_key text, event_version integer, source text, target text, content_class text, channel_class text, workspace_id text, aggregate_kind text, entity_version bigint, occurred_at timestamp with time zone, trace_context jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.reap(p_names text[], p_worker uuid, p_limit integer, p_begun bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.refuse_nobody(p_workspace_id text, p_kind text, p_subject text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.refuse_retention() FROM PUBLIC;
 

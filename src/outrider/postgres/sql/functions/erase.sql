@@ -1,6 +1,7 @@
 -- erase: the next payloads of a workspace or a subject are gone for good, with what errors and results said of them; the rows
 -- stay, so do their keys and the receipts. In its own transaction; again with what it returns until place is null, and then
--- once with p_from = rest; before it all, with pending, or a rollup makes new events of what waits. What is erased already is passed over: it may be begun anew at any time.
+-- once with p_from = rest; before it all, with pending, or a rollup makes new events of what waits. What is erased already is
+-- passed over: it may be begun anew at any time.
 --
 -- What has not been handled is withdrawn first, so that no handler meets an empty payload, and nobody takes it later, neither a
 -- relay that goes back nor a new subscription; jobs of it are discarded, also those that run. See tenant_page for whose and where.
@@ -37,9 +38,7 @@ begin
     if coalesce(p_reason, '') = '' then
         raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
     end if;
-    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
-        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
-    end if;
+    perform /*schema*/refuse_nobody(p_workspace_id, p_kind, p_subject);
     audit := p_audit;
     if audit is not null and not exists (
         select from /*schema*/audit as a

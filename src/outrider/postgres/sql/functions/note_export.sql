@@ -12,9 +12,7 @@ declare
     entry bigint;
 begin
     perform /*schema*/sees_all(true);
-    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
-        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
-    end if;
+    perform /*schema*/refuse_nobody(p_workspace_id, p_kind, p_subject);
     if p_audit is null then
         insert into /*schema*/audit (role, by, action, details)
         values (session_user, /*schema*/signed(p_by), 'export', jsonb_strip_nulls(jsonb_build_object(

@@ -17,9 +17,7 @@ declare
     ends   bigint;
 begin
     perform /*schema*/sees_all(true);
-    if p_workspace_id is null and p_subject is null or (p_kind is null) <> (p_subject is null) then
-        raise 'whose? Name a workspace, or the kind and id of a subject, or both' using errcode = 'OR006';
-    end if;
+    perform /*schema*/refuse_nobody(p_workspace_id, p_kind, p_subject);
     if p_from = 'jobs' then
         select max(step.id) into ends
         from (select d.id from /*schema*/delivery as d where d.id > p_after order by d.id limit p_scan) as step
