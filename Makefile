@@ -11,11 +11,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # What depends on the server's version. On 16, between the others: what is most likely to differ. On 15, the
 # oldest: also plans, the torture of the cursor, dispatch, jobs, relays, rollups.
 ON_16 := tests/postgres/test_schema.py tests/postgres/test_migrate.py tests/postgres/test_take.py tests/test_publish.py \
-	tests/upkeep/test_segments.py tests/upkeep/test_retention.py tests/roles tests/tenants/test_policies.py tests/rollup/test_roles.py
+	tests/upkeep/test_segments.py tests/upkeep/test_retention.py tests/postgres/roles tests/cli/test_roles.py \
+	tests/postgres/tenants/test_policies.py tests/rollup/test_roles.py
 ON_15 := $(ON_16) tests/postgres/test_plans.py tests/postgres/test_torture.py tests/postgres/test_generations.py \
-	tests/dispatch/test_handlers.py tests/dispatch/test_failures.py tests/jobs/test_claim.py tests/jobs/test_unique.py tests/jobs/test_lease.py \
-	tests/jobs/test_run.py tests/relay/test_relay.py tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/tenants/test_turns.py \
-	tests/tenants/test_keys.py tests/tenants/test_erase.py tests/upkeep/test_load.py
+	tests/dispatch/test_handlers.py tests/dispatch/test_failures.py tests/postgres/jobs/test_claim.py \
+	tests/postgres/jobs/test_unique.py tests/postgres/jobs/test_lease.py tests/dispatch/jobs/test_run.py \
+	tests/relay/test_relay.py tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/postgres/tenants/test_turns.py \
+	tests/postgres/tenants/test_keys.py tests/postgres/tenants/test_erase.py tests/upkeep/test_load.py
+# What is run as a whole at full length; of all others only what is marked as long.
+AT_LENGTH := tests/faults tests/postgres/jobs tests/dispatch/jobs
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-alone test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers
@@ -84,8 +88,8 @@ bench: $(READY)
 
 faults: brokers
 	@echo "==> faults: long torture runs"
-	@OUTRIDER_SOAK=$(SOAK) $(BIN)/python -m pytest -p no:xdist tests/faults tests/jobs --long $(ARGS)
-	@$(BIN)/python -m pytest -p no:xdist tests --ignore tests/faults --ignore tests/jobs --long -m long $(ARGS)
+	@OUTRIDER_SOAK=$(SOAK) $(BIN)/python -m pytest -p no:xdist $(AT_LENGTH) --long $(ARGS)
+	@$(BIN)/python -m pytest -p no:xdist tests $(AT_LENGTH:%=--ignore %) --long -m long $(ARGS)
 
 soak: $(READY)
 	@echo "==> soak: publishers, workers and retention for $(or $(SOAK),10m), drawn to docs/soak.png"

@@ -1,4 +1,4 @@
-"""`outrider contracts`: options, files, exit codes. What it says of each break: test_contracts_page.py.
+"""`outrider contracts`: options, files, exit codes. What it says of each break: tests/docs/test_contracts.py.
 
 In this process, but for the tests that ask for `process`.
 """

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from psycopg.errors import InsufficientPrivilege
 from tests.cli import inprocess
-from tests.tenants.house import House, built
+from tests.postgres.tenants.house import House, built
 
 from outrider.outcome import describe
 from outrider.postgres.log import forbidden

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from tests.cli import inprocess
 from tests.cli.conftest import Run, Start
-from tests.jobs import sqljobs
+from tests.postgres.jobs import sqljobs
 from tests.processes import until
 
 from outrider.postgres.look import ONE_MOMENT

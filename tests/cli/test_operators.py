@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from tests.cli import inprocess
-from tests.roles.house import before, opened
+from tests.postgres.roles.house import before, opened
 
 from outrider.cli.who import who
 from outrider.postgres.statement import statement

@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from tests.cli import inprocess
 from tests.cli.conftest import Run
-from tests.roles.house import before
+from tests.postgres.roles.house import before
 
 from outrider.postgres.statement import statement
 

@@ -13,7 +13,7 @@ import pytest
 from psycopg import AsyncConnection
 from tests.dispatch.shop import SOON, Cancelled, Placed, Shop, opened
 from tests.dispatch.test_worker import WAIT, Heard
-from tests.roles.house import before
+from tests.postgres.roles.house import before
 
 from outrider import Envelope, HandlerContext, Outrider
 from outrider.dispatch.channels import counterpart

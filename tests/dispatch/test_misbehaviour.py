@@ -248,7 +248,7 @@ async def test_hundreds_that_fail_again_are_each_tried_once_and_kept(database: s
 
 
 async def test_a_role_without_the_right_to_register_runs_handlers(database: str) -> None:
-    """See tests/test_docs.py for the rights; here only that nothing is registered when nothing has changed."""
+    """See tests/docs/test_docs.py for the rights; here only that nothing is registered when nothing has changed."""
     async with opened(database) as shop:
         await shop.rows("revoke all on function outrider.register from public; drop function outrider.register")
         await shop.publish("a1")

@@ -14,7 +14,7 @@ from uuid import uuid4
 import psutil
 import psycopg
 import pytest
-from tests.jobs.factory import SOON, Make, Paint, idle, opened, until
+from tests.dispatch.jobs.factory import SOON, Make, Paint, idle, opened, until
 
 from outrider import JobContext, Outrider, Retry, SyncJobContext
 from outrider.dispatch.lease import Begun, Leases

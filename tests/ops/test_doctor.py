@@ -20,9 +20,9 @@ from tests.brokers import HOST, NatsServer, RedisServer, free_port
 from tests.dispatch.shop import Placed, opened
 from tests.dispatch.test_generations import working
 from tests.pgbouncer import PgBouncer
+from tests.postgres.roles.house import before
 from tests.postgres.test_status import worker
 from tests.postgres.test_story import later, never, published
-from tests.roles.house import before
 
 from outrider import Outrider
 from outrider.ops import doctor, judge

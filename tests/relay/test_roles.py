@@ -12,9 +12,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from redis.asyncio import Redis
 from tests.brokers import RedisServer
+from tests.postgres.roles.house import before, opened
 from tests.relay.depot import Depot
 from tests.relay.test_relay import Refusing
-from tests.roles.house import before, opened
 
 from outrider import Outrider
 from outrider.inbox.again import try_again

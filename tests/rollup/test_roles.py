@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
-from tests.roles.house import before
+from tests.postgres.roles.house import before
 from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 from tests.rollup.test_worker import Shelved, app_of
 
