@@ -6,14 +6,17 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
+from redis.asyncio import Redis
 from tests.brokers import RedisServer
 from tests.cli import inprocess
 from tests.relay.depot import Depot, depot, ids_in
-from tests.relay.test_relay import Refusing
+from tests.relay.test_relay import Refusing, _mark
 
+from outrider.signals import Taken
 from outrider.streams.redis import RedisStreams
 
 
@@ -44,6 +47,15 @@ async def buried(house: Depot, sink: RedisStreams, codec: Refusing) -> list[UUID
     await house.app.drain()
     codec.refused = set()
     return sent
+
+
+async def cut(server: RedisServer, name: str, kept: int) -> None:
+    """The broker loses the end of the stream."""
+    async with Redis.from_url(server.url) as redis:
+        entries: Any = await redis.xrange(name)
+        await redis.delete(name)
+        for position, fields in entries[:kept]:
+            await redis.xadd(name, fields, id=position)
 
 
 @pytest.fixture
@@ -112,6 +124,24 @@ async def test_one_that_is_edited_is_sent_as_it_is_then(
         assert codec.decode(entries[-1].data).payload == {"parcel": "a", "n": 7}
 
 
+async def test_an_edited_dead_letter_stays_edited(
+    database: str, redis_server: RedisServer, sink: RedisStreams, name: str, codec: Refusing
+) -> None:
+    async with depot(database) as house:
+        sent = await buried(house, sink, codec)
+        codec.refused = {2}
+        await house.app.replay(sent[1], payload={"parcel": "a", "n": 7})
+        await house.app.drain()
+        assert await ids_in(sink, name) == [sent[0], sent[2], sent[1]]
+        await cut(redis_server, name, 0)
+        sent += await house.publish("a4")
+        await house.app.drain()
+        assert await ids_in(sink, name) == sent, "now in its turn"
+        async with Redis.from_url(redis_server.url) as redis:
+            entries: Any = await redis.xrange(name)
+        assert codec.decode(entries[1][1][b"event"]).payload == {"parcel": "a", "n": 7}
+
+
 async def test_one_that_is_rejected_again_is_dead_again_and_holds_up_nothing(
     database: str, sink: RedisStreams, name: str, codec: Refusing
 ) -> None:
@@ -125,3 +155,41 @@ async def test_one_that_is_rejected_again_is_dead_again_and_holds_up_nothing(
         assert await ids_in(sink, name) == [sent[0], sent[2], more]
         [row] = await house.rows("select status, cycle, attempts from outrider.delivery")
         assert row == {"status": "failed", "cycle": 2, "attempts": 1}
+
+
+async def test_a_replayed_dead_letter_in_a_lost_end_is_sent_again(
+    database: str, redis_server: RedisServer, sink: RedisStreams, name: str, codec: Refusing
+) -> None:
+    """The cursor of the mark is past it: only what was kept of the replay brings it back."""
+    async with depot(database) as house:
+        sent = await buried(house, sink, codec)
+        await _mark(house)
+        await house.app.replay(sent[1])
+        sent += await house.publish("a4")
+        await house.app.drain()
+        before = await ids_in(sink, name)
+        assert before == [sent[0], sent[2], sent[1], sent[3]]
+        await cut(redis_server, name, 2)
+        sent += await house.publish("a5")
+        await house.app.drain()
+        assert await ids_in(sink, name) == [*before, sent[4]]
+        await cut(redis_server, name, 4)
+        await house.app.drain()
+        await house.publish("a6")
+        await house.app.drain()
+        assert sorted((await ids_in(sink, name))[:5]) == sorted(sent), "nothing is sent twice, nor lost"
+        assert await house.rows("select * from outrider.delivery") == []
+
+
+async def test_a_replayed_letter_without_its_event_does_not_spin(
+    database: str, sink: RedisStreams, codec: Refusing
+) -> None:
+    async with depot(database) as house:
+        sent = await buried(house, sink, codec)
+        await house.execute("delete from outrider.outbox where id = %s", [sent[1]])
+        await house.execute("select outrider.replay(array(select id from outrider.delivery), 'somebody')")
+        takes: list[Taken] = []
+        house.app.signals.listen(lambda each: takes.append(each) if isinstance(each, Taken) else None)
+        async with asyncio.timeout(30):
+            await house.app.drain()
+        assert len(takes) <= 3

@@ -14,7 +14,8 @@ from tests.relay.depot import Depot, Lost, depot, ids_in
 
 from outrider import Envelope
 from outrider.errors import SubscriptionRefused
-from outrider.signals import Rewound
+from outrider.postgres import relays
+from outrider.signals import Rewound, Trimmed
 from outrider.streams import Appended, Sink, StreamOccupied
 from outrider.streams.codecs import EnvelopeCodec
 from outrider.streams.nats import JetStream
@@ -230,6 +231,34 @@ async def test_it_goes_back_to_the_newest_mark_that_is_in_the_stream(
         assert [each.at for each in signals] == [mark]
 
 
+async def test_what_was_trimmed_before_it_was_counted_is_loud(
+    database: str, redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can say which events were in the entries that are gone: they are sent again, and that is said."""
+    sink = RedisStreams(redis_server.url, stream=name)
+    async with depot(database) as house:
+        house.app.relay("depot.out", sink)
+        await house.app.migrate()
+        await house.publish("a1")
+        await house.app.drain()
+        sent = await house.publish_many(20)
+
+        async def die(*_: Any) -> None:
+            raise ConnectionError("died between append and commit")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(relays, "settle", die)
+            with pytest.raises(ConnectionError):
+                await house.app.drain()
+        async with Redis.from_url(redis_server.url) as redis:
+            await redis.xtrim(name, maxlen=5, approximate=False)
+        trimmed: list[Trimmed] = []
+        house.app.signals.listen(lambda each: trimmed.append(each) if isinstance(each, Trimmed) else None)
+        await house.app.drain()
+        assert [each.stream for each in trimmed] == [name]
+        assert set(await ids_in(sink, name)) == set(sent)
+
+
 async def _mark(house: Depot) -> datetime:
     await house.execute("select outrider.relay_mark('depot.out')")
     [row] = await house.rows("select max(at) as at from outrider.stream_mark")
@@ -338,6 +367,28 @@ async def test_a_rejected_event_halts_the_stream_if_asked(database: str, redis_s
         assert await house.rows("select * from outrider.delivery") == []
 
 
+async def test_a_rejection_that_comes_too_late_buries_nothing(
+    database: str, redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a rolling deploy: the old code cannot write it, the new one can, and sends it in between."""
+    codec, really = Refusing(), relays.reject
+    async with depot(database) as old, depot(database) as new:
+        old.app.relay("depot.out", RedisStreams(redis_server.url, stream=name, codec=codec), publish_max_attempts=1)
+        new.app.relay("depot.out", RedisStreams(redis_server.url, stream=name), publish_max_attempts=1)
+        await old.app.migrate()
+        codec.refused = {1}
+        sent = await old.publish("a1")
+
+        async def late(*given: Any) -> tuple[int, bool]:
+            await new.app.drain()
+            return await really(*given)
+
+        monkeypatch.setattr(relays, "reject", late)
+        await old.app.drain()
+        assert await ids_in(RedisStreams(redis_server.url, stream=name), name) == sent
+        assert await old.rows("select * from outrider.delivery") == []
+
+
 async def test_one_that_finds_no_stream_is_rejected(database: str, redis_server: RedisServer, name: str) -> None:
     def stream_for(envelope: Envelope) -> str:
         return name if envelope.payload["n"] != 1 else ""
@@ -361,6 +412,17 @@ async def test_a_withdrawn_event_is_not_sent(database: str, sink: Sink, name: st
         await house.app.withdraw(sent[1])
         await house.app.drain()
         assert await ids_in(sink, name) == [sent[0], sent[2]]
+
+
+async def test_a_withdrawn_event_is_not_rejected(database: str, redis_server: RedisServer, name: str) -> None:
+    async with depot(database) as house:
+        house.app.relay("depot.out", RedisStreams(redis_server.url, stream=name))
+        await house.app.migrate()
+        [event] = await house.publish("a1")
+        await house.app.withdraw(event)
+        query = "select * from outrider.relay_reject('depot.out', 1, 'c', 'm', 'w', interval '1 s', 1, true)"
+        assert await house.rows(query) == [{"attempts": 0, "buried": False}]
+        assert await house.rows("select * from outrider.delivery") == []
 
 
 async def test_another_kind_of_broker_gets_what_the_marks_reach(

@@ -121,6 +121,16 @@ async def test_a_broker_that_is_down_is_not_asked_at_every_publish(database: str
             assert (await ids_in(sink_of(server, name), name))[1:] == ids
 
 
+async def test_a_worker_ends_well_while_the_brokers_are_down(database: str, name: str) -> None:
+    with RedisServer() as server:
+        async with depot(database) as house:
+            lease = RedisLease(server.url, key=f"lock:{name}", ttl=30)
+            house.app.relay("depot.out", RedisStreams(server.url, stream=name), lease=lease, poll=0.05)
+            await house.app.migrate()
+            async with house.app.worker():
+                server.kill()
+
+
 async def test_it_finishes_its_batch_when_it_is_told_to_stop(
     database: str, redis_server: RedisServer, name: str
 ) -> None:
@@ -178,6 +188,12 @@ def test_wrong_options_are_refused_where_they_are_declared(options: Any, said: s
     app = Outrider(context="depot", dsn="postgresql://nowhere")
     with pytest.raises(DeclarationError, match=said):
         app.relay("depot.out", RedisStreams("redis://127.0.0.1:1", stream="s"), **options)
+
+
+def test_less_than_two_batches_are_too_few_to_keep() -> None:
+    app = Outrider(context="depot", dsn="postgresql://nowhere")
+    with pytest.raises(DeclarationError, match="keeps less than two batches of 500"):
+        app.relay("depot.out", RedisStreams("redis://127.0.0.1:1", stream="s", max_len=999), events=[Sent])
 
 
 def test_what_is_no_sink_or_source_is_refused() -> None:

@@ -337,6 +337,26 @@ def test_refusals(bare: Archive) -> None:
     assert "the same short name" in refused(bare, {**declared(), "name": "archive_imports"}, topic="trigger")
 
 
+def test_what_would_feed_itself_or_never_fit_is_refused(bare: Archive) -> None:
+    assert bare.findings({**declared(), "table": "outrider.outbox"})["source"]["value"] == "OURS"
+    own = {**declared(), "notify": {"table": 'public."piece"', "columns": {"document": "key"}}}
+    found = bare.findings(own)["notification"]
+    assert (found["blocks"], found["value"], found["detail"]) == (
+        True,
+        "UNFIT",
+        'public."piece" would feed the rollup itself',
+    )
+    left_out = bare.findings(notify=Notification("note", {"kind": "event_type"}))["notification"]
+    assert (left_out["blocks"], left_out["value"]) == (True, "UNFIT")
+    assert "pieces" in left_out["detail"]
+    bare.ask("alter table note drop constraint note_about_key, add unique (about) deferrable")
+    deferred = bare.findings(notify=NOTE)["notification"]
+    assert (deferred["blocks"], deferred["value"]) == (True, "UNFIT")
+    assert "can be deferred, which ON CONFLICT does not take" in deferred["detail"]
+    with pytest.raises(psycopg.Error, match="there is no rollup 'nothing'"):
+        bare.ask("select outrider.rollup_retry('nothing')")
+
+
 LOOKUPS = {
     "(select s.name from public.shelf as s where s.a = new.id and s.b = 7)": True,
     "(select s.name from public.shelf as s where s.b = new.id::int and s.a = 1)": True,
@@ -503,6 +523,31 @@ def test_who_may_not_install(bare: Archive, database: str) -> None:
         bare.ask(f"drop owned by {user} cascade; drop role {user}")
 
 
+def test_who_installs_lends_its_rights(bare: Archive) -> None:
+    """A superuser's functions over another's table would make that one a superuser."""
+    user = f"role_{bare.conn.info.dbname}"
+    bare.ask(f"create role {user}; alter table note owner to {user}")
+    try:
+        found = bare.findings(notify=NOTE)["rights"]
+        assert (found["passed"], found["value"], found["blocks"]) == (False, "ANOTHERS", True)
+        assert f"public.note belongs to {user}" in found["detail"]
+        with pytest.raises(psycopg.Error, match="install as the owner"):
+            bare.install(notify=NOTE)
+        assert bare.findings()["rights"]["passed"]
+    finally:
+        bare.ask(f"alter table note owner to current_user; drop role {user}")
+    bare.ask(f"create role {user}; grant usage, create on schema outrider to {user}")
+    try:
+        bare.ask(f"grant execute on all functions in schema outrider to {user}; alter table piece owner to {user}")
+        bare.ask(f"grant select on all tables in schema outrider to {user}; set role {user}")
+        found = bare.findings()["rights"]
+        assert (found["value"], found["blocks"]) == ("MISSING", True)
+        assert "may not insert into rollup_pending" in found["detail"]
+    finally:
+        bare.ask("reset role")
+        bare.ask(f"reassign owned by {user} to current_user; drop owned by {user}; drop role {user}")
+
+
 # What is told
 
 
@@ -604,3 +649,14 @@ def test_verify_sees_what_is_broken_and_install_mends_it(bare: Archive) -> None:
         assert row["detail"].endswith("run outrider rollup install")
         bare.install(notify=NOTE)
         assert {row["topic"]: row["detail"] for row in bare.verified().values() if not row["passed"]} == {}, harm
+
+
+def test_a_trigger_that_was_replaced_is_noticed(bare: Archive) -> None:
+    bare.install()
+    bare.ask(
+        "create or replace trigger outrider_rollup_archive_imports after insert or update on piece for each row "
+        "execute function outrider.rollup_stage_archive_imports()"
+    )
+    assert "is not as it was made" in bare.verified()["installed"]["detail"]
+    bare.install()
+    assert bare.verified()["installed"]["passed"]

@@ -7,9 +7,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 from tests.rollup.archive import NAME, NOTE, Archive, DocumentImported, PieceAdded, figures
 
 from outrider import HandlerContext, Notification, Outrider
+from outrider.postgres import rollups, session
 from outrider.signals import Settled
 from outrider.testing import expect
 
@@ -150,6 +152,17 @@ def test_what_was_declared_holds(bare: Archive) -> None:
     assert bare.tick()["result"] == "idle"
     bare.age("26 seconds")
     assert figures(bare.tick()) == ("processed", 1, 2, 0, 5, 0)
+
+
+async def test_clocks_and_sessions(archive: Archive, database: str) -> None:
+    archive.ask("update outrider.rollup set ticked_at = now() + interval '300 days'")
+    async with await session.connect(database, autocommit=True) as conn:
+        await conn.execute("set default_transaction_isolation = 'repeatable read'")
+        state = (await rollups.states(conn, {NAME: {}}, "outrider"))[NAME]
+        assert state.due_in <= 120
+        archive.add("a", "a")
+        archive.ask("update outrider.rollup_pending set staged_at = staged_at + interval '300 days'")
+        assert (await rollups.tick(conn, NAME, "outrider")).groups_emitted == 1
 
 
 def test_tenants_never_share_a_group(bare: Archive) -> None:
@@ -334,6 +347,34 @@ def test_many_culprits_are_sifted_in_turns(bare: Archive) -> None:
     bare.exact()
 
 
+def test_many_bad_groups_do_not_hold_up_the_good_ones(bare: Archive) -> None:
+    bare.install(notify=NOTE)
+    bare.ask("alter table note add check (subject !~ '^bad')")
+    bare.ask("insert into piece (document) select 'bad' || n from generate_series(1, 300) as n")
+    bare.add("good", "good")
+    for _ in range(3):
+        bare.tick(flush=True)
+    assert [each for each in bare.emitted() if each[1] == "good"] == [("document_imported", "good", 2)]
+    assert len(bare.aside()) == 300
+    bare.exact()
+
+
+@pytest.mark.parametrize(
+    ("state", "raised"),
+    [("P0002", "no_data_found"), ("54000", "program_limit_exceeded"), ("42501", "insufficient_privilege")],
+)
+def test_one_row_at_fault_whatever_its_error_is_called(bare: Archive, state: str, raised: str) -> None:
+    bare.install(notify=NOTE)
+    bare.ask(
+        "create function no() returns trigger language plpgsql as $$ begin if new.subject = 'bad' then "
+        f"raise {raised} using message = 'no'; end if; return new; end $$; "
+        "create trigger no before insert on note for each row execute function no()"
+    )
+    bare.add("a", "a", "bad", "b")
+    assert figures(bare.tick(flush=True)) == ("processed", 1, 1, 0, 3, 1)
+    assert bare.aside() == [f"{state}: no"]
+
+
 # What is wrong
 
 
@@ -394,6 +435,16 @@ def test_an_error_loses_nothing_and_leaves_no_lock(bare: Archive) -> None:
     bare.exact()
 
 
+def test_what_the_caller_owes_is_not_blamed_on_a_row(archive: Archive) -> None:
+    archive.ask("create table thing (id int primary key, of int references thing deferrable initially deferred)")
+    archive.add("a")
+    archive.ask("begin; insert into thing values (1, 2)")
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        archive.tick(flush=True)
+    archive.ask("rollback")
+    assert (archive.aside(), archive.staged()) == ([], ["a"])
+
+
 def test_a_hundred_thousand_rows_in_one_tick(bare: Archive) -> None:
     bare.install(notify=NOTE)
     bare.ask("alter table note drop constraint note_pieces_check")
@@ -410,6 +461,33 @@ def test_a_hundred_thousand_rows_in_one_tick(bare: Archive) -> None:
     assert bare.one("select max((payload ->> 'piece_count')::int) from outrider.outbox") == 40_000
     assert bare.one("select sum(pieces) from note") == 100_000
     bare.exact()
+
+
+def test_a_session_that_has_ticked_for_long(archive: Archive) -> None:
+    """Its cached plans were made for one row: five thousand took most of a minute, and each tick anew."""
+    archive.ask("alter table outrider.rollup_pending set (autovacuum_enabled = off)")
+    archive.add("a")
+    archive.ask("analyze outrider.rollup_pending; analyze outrider.outbox")
+    for n in range(8):
+        archive.tick(flush=True)
+        archive.add(f"b{n}")
+    archive.ask(
+        "insert into piece (document, author) select 'c' || n, repeat('z', 300) from generate_series(1, 10000) as n"
+    )
+    archive.ask("set statement_timeout = '60s'")
+    assert archive.tick(flush=True)["rows_marked"] == 10_001
+
+
+def test_an_index_serves_what_waits_and_no_more(archive: Archive) -> None:
+    archive.ask(
+        "insert into outrider.rollup_pending (rollup, carried, set_aside_at) values (%s, %s, now())", NAME, Jsonb({})
+    )
+    archive.ask("set enable_seqscan = off")
+    [plan] = archive.ask(
+        "explain (format json) select * from outrider.rollup_pending as w "
+        f"where w.rollup = '{NAME}' and w.processed_at is null and w.set_aside_at is null"
+    )
+    assert "rollup_pending_waiting" in str(plan)
 
 
 # What reads the events

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import psycopg
 import pytest
-from tests.rollup.archive import NAME, NOTE, Archive, declared, figures
+from psycopg.types.json import Jsonb
+from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 from tests.rollup.test_install import Leafed, catalog
 
 from outrider import Check, Column, Notification
@@ -37,6 +40,16 @@ def uninstall(place: Archive, *, force: bool = False) -> dict[str, str | None]:
     assert [row["step"] for row in done] == list(range(1, len(done) + 1))
     assert all((row["why"] is None) == (row["action"] == "do") for row in done)
     return {row["what"]: row["why"] for row in done if row["action"] == "keep"}
+
+
+def taken_off(place: Archive, name: str = NAME) -> dict[str, str]:
+    """What was kept, and why: without a plan, which could be another one while others are at work."""
+    rows = place.ask("select * from outrider.rollup_uninstall(%s)", name)
+    return {row["what"]: row["why"] for row in rows if row["action"] == "keep"}
+
+
+def second(**changes: Any) -> dict[str, Any]:
+    return {**declared(**changes), "name": "archive.second"}
 
 
 def columns(place: Archive) -> set[str]:
@@ -187,6 +200,61 @@ def test_what_is_needed_stays(bare: Archive) -> None:
     }
 
 
+def test_a_column_that_another_rollup_needs_stays(bare: Archive) -> None:
+    shared: dict[str, Any] = {"columns": [Column("piece", "import_ref", "text")], "key": ["import_ref"]}
+    bare.install(**shared)
+    bare.install(second(**shared))
+    kept = taken_off(bare)
+    assert "outrider.rollup_stage_archive_second()" in kept["drop the column public.piece.import_ref"]
+    bare.add("a")
+    assert "import_ref" in str(bare.column("select attname from pg_attribute where attrelid = 'piece'::regclass"))
+
+
+def test_a_check_that_was_changed_since_is_left_alone(bare: Archive) -> None:
+    wider = Check("note", "note_pieces_check", "pieces < 5000")
+    definition = "select pg_get_constraintdef(oid) from pg_constraint where conname = 'note_pieces_check'"
+    bare.install(checks=[wider])
+    bare.ask(
+        "alter table note drop constraint note_pieces_check, add constraint note_pieces_check check (pieces < 7000)"
+    )
+    assert "it was changed since" in taken_off(bare).values()
+    assert "7000" in bare.one(definition)
+    bare.ask("alter table note drop constraint note_pieces_check")
+    bare.ask("alter table note add constraint note_pieces_check check (pieces < 1000) no inherit not valid")
+    bare.install(checks=[wider])
+    assert bare.one(definition) == "CHECK ((pieces < 5000)) NO INHERIT NOT VALID"
+    bare.install(second(checks=[Check("note", "note_pieces_check", "pieces < 6000")]))
+    assert "it was changed since" in taken_off(bare).values(), "the second one needs it"
+    assert taken_off(bare, "archive.second") == {}
+    assert bare.one(definition) == "CHECK ((pieces < 5000)) NO INHERIT NOT VALID"
+
+
+def test_a_column_whose_rows_are_hidden_is_not_dropped(bare: Archive) -> None:
+    bare.install(columns=[Column("note", "more", "text")])
+    user = f"role_{bare.conn.info.dbname}"
+    bare.ask(f"create role {user} login; grant all on schema outrider, public to {user}")
+    try:
+        bare.ask("insert into note (kind, pieces, more) values ('x', 1, 'data')")
+        bare.ask("alter table note enable row level security; alter table note force row level security")
+        bare.ask(f"grant all on all tables in schema outrider to {user}")
+        bare.ask(f"grant execute on all functions in schema outrider to {user}")
+        bare.ask(f"alter table note owner to {user}; alter table piece owner to {user}")
+        bare.ask(f"set role {user}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            bare.ask("select * from outrider.rollup_plan(%s)", NAME)
+    finally:
+        bare.ask("reset role")
+        bare.ask(f"reassign owned by {user} to current_user; drop owned by {user}; drop role {user}")
+
+
+def test_settings_of_a_rollup_with_a_longer_name_stay(bare: Archive) -> None:
+    bare.install()
+    bare.install({**declared(), "name": "archive"})
+    bare.ask("update outrider.setting set entered = '300' where name = 'rollup.archive.imports.debounce_seconds'")
+    taken_off(bare, "archive")
+    assert bare.column("select entered from outrider.setting where name ~ 'debounce'") == ["300"]
+
+
 def test_one_whose_table_is_gone(archive: Archive) -> None:
     archive.add("a")
     archive.ask("drop table piece")
@@ -203,3 +271,77 @@ def test_one_of_events(bare: Archive) -> None:
         f"retire the subscription {NAME}": f"take it out of the app, then outrider subscription retire {NAME}"
     }
     assert (bare.column(FUNCTIONS), bare.column("select name from outrider.rollup")) == ([], [])
+
+
+# While others are at work
+
+
+def waits(place: Archive, pid: int) -> None:
+    while not place.one("select count(*) from pg_locks where pid = %s and not granted", pid):
+        pass
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_what_an_open_producer_has_staged_survives_an_uninstall(archive: Archive, database: str, renamed: bool) -> None:
+    """Also when the table has another name by now: it is found by its trigger."""
+    if renamed:
+        archive.ask("alter table piece rename to paper")
+    with opened(database) as producer, opened(database) as operator:
+        producer.ask("begin")
+        producer.ask(f"insert into {'paper' if renamed else 'piece'} (document) values ('a')")
+        kept: list[dict[str, str]] = []
+        taking_off = threading.Thread(target=lambda: kept.append(taken_off(operator)))
+        taking_off.start()
+        waits(archive, operator.conn.info.backend_pid)
+        producer.ask("commit")
+        taking_off.join(30)
+    assert archive.staged() == ["a"]
+    assert "delete its rows: 1 wait" in kept[0]
+    assert archive.tick(flush=True)["pieces_emitted"] == 1
+
+
+def test_events_that_are_staged_while_their_rollup_is_taken_off(bare: Archive, database: str) -> None:
+    """What was staged before is seen by the uninstall; who comes after it is told."""
+    bare.install(
+        table=None, events=[Leafed], key=["chapter"], carry=["chapter"], single="archive.one", rollup="archive.all"
+    )
+    bare.ask("select outrider.publish('archive.leafed', %s)", Jsonb({"chapter": "a"}))
+    stage = "select outrider.rollup_stage_archive_imports(array[1])"
+    with opened(database) as worker, opened(database) as operator, opened(database) as late:
+        worker.ask("begin")
+        worker.ask(stage)
+        kept: list[dict[str, str]] = []
+        taking_off = threading.Thread(target=lambda: kept.append(taken_off(operator)))
+        taking_off.start()
+        waits(bare, operator.conn.info.backend_pid)
+        said: list[str] = []
+
+        def come_late() -> None:
+            try:
+                late.ask(stage)
+            except psycopg.Error as error:
+                said.append(str(error))
+
+        coming = threading.Thread(target=come_late)
+        coming.start()
+        waits(bare, late.conn.info.backend_pid)
+        worker.ask("commit")
+        taking_off.join(30)
+        coming.join(30)
+    assert "delete its rows: 1 wait" in kept[0]
+    assert len(said) == 1, "it is not installed any more"
+    assert bare.staged() == ["a"]
+
+
+def test_a_producer_that_has_read_before_is_not_the_victim(archive: Archive, database: str) -> None:
+    """Uninstall raised its lock: whoever had read the table and then inserted was ended as a deadlock."""
+    with opened(database) as producer, opened(database) as operator:
+        producer.ask("begin")
+        producer.ask("select count(*) from piece")
+        taking_off = threading.Thread(target=lambda: taken_off(operator))
+        taking_off.start()
+        waits(archive, operator.conn.info.backend_pid)
+        producer.ask("insert into piece (document) values ('a')")
+        producer.ask("commit")
+        taking_off.join(30)
+    assert archive.staged() == ["a"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
+import signal
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psutil
 import pytest
 from tests.dispatch.jobs.factory import SOON, Make, Ordered, Paint, idle, opened
 
@@ -24,6 +27,8 @@ from outrider import (
 from outrider.dispatch.drain import Drained
 from outrider.envelope import inherited_workspace
 from outrider.errors import DeclarationError, EnqueueRefused
+from outrider.signals import JobsCompleted
+from outrider.testing import expect
 
 
 def in_three(job: Any, ctx: Any, other: Any) -> None:
@@ -54,6 +59,17 @@ async def test_nothing_runs_that_was_rolled_back(database: str) -> None:
         async with factory.app.connect() as conn, conn.transaction(force_rollback=True):
             await factory.app.enqueue(conn, Make())
         assert (await factory.app.drain()).jobs == 0
+
+
+async def test_who_keeps_a_job_knows_that_it_will_see_what_he_wrote(database: str) -> None:
+    """The job is not claimed before the transaction that kept it has committed."""
+    async with opened(database, lambda app: app.job(Make)(idle)) as factory:
+        await factory.enqueue(Make(), unique_key="one")
+        async with factory.app.connect() as conn, conn.transaction():
+            kept = await factory.app.enqueue(conn, Make(), unique_key="one")
+            assert kept.outcome == "kept"
+            assert (await factory.app.drain()).jobs == 0
+        assert (await factory.app.drain()).jobs == 1
 
 
 async def test_a_failed_job_is_tried_again_and_buried_with_its_history(database: str) -> None:
@@ -108,6 +124,22 @@ async def test_what_a_job_raises(database: str, error: Exception, status: str, a
         assert row["lease_token"] is None
 
 
+@pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt, SystemExit])
+async def test_whatever_a_job_raises_is_its_own_failure(database: str, error: type[BaseException]) -> None:
+    def declare(app: Outrider) -> None:
+        @app.job(Make, retry=SOON)
+        async def make(job: Make) -> None:
+            raise error
+
+        @app.job(Paint, retry=SOON)
+        def paint(job: Paint) -> None:
+            raise error
+
+    async with opened(database, declare) as factory:
+        await factory.enqueue(Make(), Paint(part="a"))
+        assert (await factory.app.drain()).jobs_failed == 2
+
+
 async def test_an_undecodable_job_is_buried_and_its_neighbours_run(database: str) -> None:
     ran: list[int] = []
     async with opened(database, lambda app: app.job(Make)(lambda job: ran.append(job.n))) as factory:
@@ -142,6 +174,26 @@ async def test_a_blocking_job_runs_in_a_thread_with_connections_of_its_tenant(da
         assert seen == [(False, ("north",), "north"), ("north", ("north",))]
 
 
+VARIABLE = contextvars.ContextVar("test_run", default="none")
+
+
+async def test_a_context_variable_is_not_the_next_jobs(database: str) -> None:
+    seen: list[str] = []
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            seen.append(VARIABLE.get())
+            VARIABLE.set(f"job {job.n}")
+            await asyncio.sleep(0)
+            assert VARIABLE.get() == f"job {job.n}"
+
+    async with opened(database, declare) as factory:
+        await factory.enqueue(*(Make(n=n) for n in range(12)))
+        await factory.app.drain()
+    assert seen == ["none"] * 12
+
+
 async def test_a_job_that_takes_too_long(database: str) -> None:
     left = threading.Event()
 
@@ -169,6 +221,32 @@ async def test_a_result_that_cannot_be_kept_does_not_undo_the_job(database: str)
         kept = [row["result"] for row in await factory.receipts()]
         assert {"fine": True} in kept
         assert sum("not_kept" in each for each in kept if isinstance(each, dict)) == 3
+
+
+@pytest.mark.parametrize("result", [float("nan"), float("inf"), {"deep": [float("-inf")]}])
+async def test_a_result_that_is_no_json_number_does_not_hold_up_the_others(database: str, result: Any) -> None:
+    async with opened(database, lambda app: app.job(Make)(lambda job: result if job.n == 1 else job.n)) as factory:
+        await factory.enqueue(*(Make(n=n) for n in range(4)))
+        assert (await factory.app.drain()).jobs == 4
+
+
+async def test_a_result_that_postgres_refuses_does_not_hold_up_the_others(database: str) -> None:
+    """As deep as JSON goes in Python, but not in Postgres."""
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> Any:
+            return "[" * 3 + "]" * 3 if job.n else "x"
+
+    async with opened(database, declare) as factory:
+        await factory.rows(
+            """create function refuse() returns trigger language plpgsql as $$
+               begin if new.result = '"x"' then raise using errcode = '22P02'; end if; return new; end $$;
+               create trigger refuse before insert on outrider.event_handled for each row execute function refuse()"""
+        )
+        async with factory.app.worker(), expect(factory.app, JobsCompleted):
+            await factory.enqueue(Make(n=0), Make(n=1))
+        assert await factory.owed() == []
 
 
 async def test_events_become_jobs_once(database: str) -> None:
@@ -270,6 +348,35 @@ async def test_a_process_job_that_takes_too_long_is_killed(database: str) -> Non
 def _spin(job: Make, ctx: SyncJobContext) -> None:
     while True:
         pass
+
+
+def answer(job: Make, ctx: SyncJobContext) -> object:
+    return (lambda: None) if job.n == 9 else os.getpid()
+
+
+async def test_a_process_that_died_while_idle_is_nobodys_fault(database: str) -> None:
+    def declare(app: Outrider) -> None:
+        app.job(Make, executor="process", retry=SOON)(answer)
+
+    async with opened(database, declare) as factory, factory.app.worker():
+        async with expect(factory.app, JobsCompleted):
+            await factory.enqueue(Make())
+        for child in psutil.Process().children():
+            if "outrider.dispatch.child" in child.cmdline():
+                child.send_signal(signal.SIGKILL)
+        async with expect(factory.app, JobsCompleted):
+            await factory.enqueue(Make(n=1))
+        assert await factory.owed() == []
+
+
+async def test_a_result_that_cannot_leave_its_process_does_not_undo_the_job(database: str) -> None:
+    def declare(app: Outrider) -> None:
+        app.job(Make, executor="process", retry=SOON)(answer)
+
+    async with opened(database, declare) as factory:
+        await factory.enqueue(Make(n=9))
+        assert (await factory.app.drain()).jobs == 1
+        assert "not_kept" in (await factory.receipts())[0]["result"]
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,20 @@ import asyncio
 import ctypes
 import os
 import signal
+import sys
 import threading
+import time
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psutil
 import psycopg
 import pytest
 from tests.dispatch.jobs.factory import SOON, Factory, Make, Ordered, Paint, idle, opened, until
 
-from outrider import Cancelled, JobContext, Outrider, SyncJobContext
+from outrider import Cancelled, JobContext, Outrider, Retry, SyncJobContext
 from outrider.dispatch import pace
+from outrider.dispatch.lease import Begun, Leases
 from outrider.errors import SchemaMismatch
 from outrider.postgres import jobs
 from outrider.postgres.joblist import JobRow
@@ -82,6 +85,33 @@ async def test_a_job_from_sql_and_one_that_comes_due(database: str) -> None:
             await factory.enqueue(Make(), delay=0.3)
 
 
+async def test_a_retry_comes_when_it_is_due_and_not_with_the_next_poll(database: str) -> None:
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make, ctx: JobContext) -> None:
+            if ctx.attempt == 1:
+                raise Retry("200ms")
+
+    async with (
+        opened(database, declare, poll="1h") as factory,
+        factory.app.worker(),
+        expect(factory.app, JobsCompleted),
+    ):
+        await factory.enqueue(Make())
+
+
+async def test_suspects_come_one_after_the_other_without_a_poll(database: str) -> None:
+    async with opened(database, lambda app: app.job(Make)(idle), poll="1h") as factory:
+        await factory.enqueue(*(Make(n=n) for n in range(5)))
+        await factory.rows("update outrider.delivery set crashes = 1")
+        async with factory.app.worker():
+
+            async def none() -> bool:
+                return not await factory.owed()
+
+            await until(none)
+
+
 async def test_events_are_routed_and_run(database: str) -> None:
     def declare(app: Outrider) -> None:
         @app.job(on=Ordered, name="factory.produce")
@@ -116,6 +146,25 @@ async def test_a_running_job_is_cancelled(database: str) -> None:
         [row] = await factory.app.jobs.get(job_id)
         assert (row.state, row.attempts) == ("cancelled", 1)
         assert [each["action"] for each in await factory.rows("select * from outrider.audit")] == ["cancel"]
+
+
+async def test_a_cancelled_job_among_many_short_ones_is_told(database: str) -> None:
+    begun = asyncio.Event()
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            if job.n:
+                begun.set()
+                await asyncio.sleep(60)
+
+    async with opened(database, declare, poll="1h") as factory, factory.app.worker(grace=0.1):
+        [job_id] = await factory.enqueue(Make(n=1))
+        await begun.wait()
+        async with factory.app.connect() as conn:
+            await factory.app.enqueue_many(conn, [Make() for _ in range(3000)])
+        async with expect(factory.app, JobReleased, lambda each: each.outcome == "cancelled"):
+            await factory.app.jobs.cancel(job_id)
 
 
 async def test_a_job_may_finish_although_it_was_cancelled(database: str) -> None:
@@ -219,6 +268,53 @@ async def test_shutdown_hands_back_what_is_unfinished_without_an_attempt(databas
         assert not await side_processes()
 
 
+async def test_what_is_handed_back_is_begun_by_another_at_once(database: str) -> None:
+    begun: list[int] = []
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            begun.append(job.n)
+            if len(begun) == 1:
+                await asyncio.sleep(60)
+
+    async with opened(database, declare, poll="1h") as factory:
+        async with factory.app.worker(grace=0.1):
+            async with expect(factory.app, JobsClaimed):
+                await factory.enqueue(Make())
+            other = factory.app.worker()
+            await other.__aenter__()
+        try:
+            async with expect(factory.app, JobsCompleted):
+                pass
+        except TimeoutError:
+            assert not await factory.owed()
+        finally:
+            await other.__aexit__(None, None, None)
+
+
+async def test_a_stop_that_could_not_settle_in_time_counts_no_crash(database: str) -> None:
+    """The row is locked while the worker ends: its side process gives it back afterwards."""
+    begun = asyncio.Event()
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            begun.set()
+            await asyncio.sleep(60)
+
+    async with opened(database, declare) as factory:
+        with psycopg.connect(database) as holding:
+            async with factory.app.worker(grace=0.1):
+                await factory.enqueue(Make())
+                await begun.wait()
+                holding.execute("select from outrider.delivery for update")
+            holding.rollback()
+
+        row = await factory.one()
+        assert row["crashes"] == 0
+
+
 async def test_what_runs_may_finish_within_the_grace_time(database: str) -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
@@ -292,6 +388,31 @@ async def test_a_full_worker_does_not_spin(database: str) -> None:
         assert waits < 10 * asked
 
 
+async def test_what_was_claimed_ahead_is_given_to_others(database: str) -> None:
+    """Short jobs make it claim ahead; then come long ones, while another worker has nothing to do."""
+    end = asyncio.Event()
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            if job.n:
+                await end.wait()
+
+    async with opened(database, declare) as factory:
+        async with factory.app.connect() as conn:
+            await factory.app.enqueue_many(conn, [Make() for _ in range(3000)])
+            await factory.app.enqueue_many(conn, [Make(n=1) for _ in range(60)])
+        async with factory.app.worker(slots=10, grace=1), factory.app.worker(slots=50, grace=1):
+
+            async def all_run() -> bool:
+                [row] = await factory.rows("select count(*) from outrider.delivery where status = 'in_flight'")
+                begun = sum(1 for each in asyncio.all_tasks() if "Slots._run" in repr(each))
+                return bool(row["count"] == 60 and begun >= 60)
+
+            await until(all_run)
+            end.set()
+
+
 async def test_a_worker_that_may_not_claim_says_so(database: str) -> None:
     """Not for ever in trouble without a word: a role without the rights."""
     async with opened(database, lambda app: app.job(Make)(idle)) as factory:
@@ -347,6 +468,36 @@ async def test_a_job_that_holds_the_interpreter_keeps_its_lease(database: str) -
         assert lost == []
 
 
+async def test_a_blocked_loop_loses_nobodys_lease(database: str) -> None:
+    lost: list[Signal] = []
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make, lease=1)
+        async def make(job: Make) -> None:
+            if job.n == 0:
+                await asyncio.sleep(0.2)
+                time.sleep(3.5)  # noqa: ASYNC251
+            else:
+                await asyncio.sleep(4)
+
+    async with opened(database, declare) as factory, factory.app.worker():
+        factory.app.signals.listen(lambda each: lost.append(each) if isinstance(each, LeaseLost) else None)
+        done = 0
+
+        def count(each: Signal) -> None:
+            nonlocal done
+            done += each.jobs if isinstance(each, JobsCompleted) else 0
+
+        factory.app.signals.listen(count)
+        await factory.enqueue(*(Make(n=n) for n in range(5)))
+
+        async def all_done() -> bool:
+            return done == 5
+
+        await until(all_done)
+    assert lost == []
+
+
 async def test_a_lost_lease_cancels_the_job_and_settles_nothing(database: str) -> None:
     begun, cancelled = asyncio.Event(), []
 
@@ -392,6 +543,32 @@ async def test_the_side_process_is_started_again_and_dies_with_its_worker(databa
         await until(renewed)
         async with expect(factory.app, JobsCompleted):
             end.set()
+
+
+async def test_the_side_process_is_replaced_when_it_says_half_a_line(database: str, monkeypatch: Any) -> None:
+    said: list[int] = []
+    begun = Begun(1)
+    script = 'import sys; sys.stdin.readline(); sys.stdout.write(\'{"at": 1, "he\'); sys.stdout.flush()'
+    start = asyncio.create_subprocess_exec
+
+    async def broken(*command: str, **options: Any) -> Any:
+        said.append(1)
+        return await start(sys.executable, "-c", script, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", broken)
+    leases = Leases(
+        dsn=database, schema="outrider", worker=uuid4(), names=[], every=1, begun=begun,
+        heard=lambda _: None,
+    )  # fmt: skip
+    running = asyncio.create_task(leases.run())
+
+    async def twice() -> bool:
+        return len(said) >= 2
+
+    await until(twice)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    begun.close()
 
 
 async def test_secrets_are_not_in_the_process_list(database: str) -> None:
@@ -444,6 +621,19 @@ async def test_queues(database: str) -> None:
         async with factory.app.worker(queues=["fast"]), expect(factory.app, JobsCompleted):
             pass
         assert ran == [2]
+
+
+async def test_jobs_of_a_queue_that_their_generation_does_not_serve_are_taken_by_others(database: str) -> None:
+    async with opened(database, lambda app: app.job(Make)(idle)) as factory:
+        await factory.rows(
+            """insert into outrider.worker (id, host, pid, version, generation, subscriptions, queues)
+               values (gen_random_uuid(), 'h', 1, '1', 7, '{factory.make}', '{fast}')"""
+        )
+        await factory.enqueue(Make(n=1), queue="bulk")
+        await factory.enqueue(Make(n=2), queue="fast")
+        await factory.rows("update outrider.delivery set generation = 7")
+        assert (await factory.app.drain()).jobs == 1
+        assert (await factory.one())["queue"] == "fast"
 
 
 async def test_a_paused_job_waits(database: str) -> None:

@@ -427,6 +427,12 @@ def test_what_sql_may_not_enqueue(conn: Conn, asked: str, why: str) -> None:
     assert not sqljobs.jobs(conn)
 
 
+@pytest.mark.parametrize("when", ["infinity", "-infinity", "20000-01-01"])
+def test_a_time_that_nobody_can_read_is_refused(database: str, when: str) -> None:
+    with psycopg.connect(database, autocommit=True) as conn, pytest.raises(psycopg.errors.CheckViolation):
+        conn.execute("select outrider.enqueue('factory.make', '{}', run_at => %s::timestamptz)", [when])
+
+
 @pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "analyzed"])
 def test_a_settle_reads_what_it_settles(conn: Conn, analyzed: bool) -> None:
     """20,000 wait and 2,000 run."""
