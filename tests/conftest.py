@@ -18,14 +18,13 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from tests import leaks
-from tests.clusters import SETTINGS, migrated
+from tests import leaks, tiers
+from tests.clusters import SETTINGS, TEMPLATE, WHOLE, make_templates
 
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import Embedded
 
 SERVER = "OUTRIDER_TEST_SERVER"
-TEMPLATE = "outrider_template"
 MEMORY = Path("/dev/shm")
 
 _server: Embedded | None = None
@@ -33,24 +32,14 @@ _folder: Path | None = None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run the torture at full length (make faults)")
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The blind search for mutants takes minutes, and their deterministic tests run anyway. pg_cron is not everywhere: its
-    tests run when they are named (make test-cron)."""
-    blind = collection_path.name == "test_mutants.py" and not config.option.long
-    return True if blind or collection_path.name == "test_cron.py" else None
+    tiers.add_options(parser)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.select(config, items)
     if config.option.long:
         for item in items:
             item.add_marker(pytest.mark.timeout(1800), append=False)
-    else:
-        items[:] = [item for item in items if item.get_closest_marker("long") is None]
-    if hasattr(config, "workerinput"):  # one of several: make test runs these afterwards
-        items[:] = [item for item in items if item.get_closest_marker("alone") is None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         shutil.rmtree(_folder, ignore_errors=True)
         raise pytest.UsageError(f"no server to test on: {error}") from error
     os.environ[SERVER] = _server.dsn()
-    asyncio.run(migrated(_server, TEMPLATE))
+    asyncio.run(make_templates(_server))
 
 
 def pytest_report_header() -> str | None:
@@ -124,8 +113,14 @@ def empty_database(server: str) -> Iterator[str]:
 
 @pytest.fixture
 def database(server: str) -> Iterator[str]:
-    """The DSN of a fresh database with the migrated schema."""
+    """The DSN of a fresh database with the migrated schema; its log has two segments."""
     yield from _database(server, TEMPLATE)
+
+
+@pytest.fixture
+def whole_database(server: str) -> Iterator[str]:
+    """One with all the segments that `outrider migrate` makes, for tests of those."""
+    yield from _database(server, WHOLE)
 
 
 @pytest.fixture
@@ -147,7 +142,7 @@ def _sessions_after_closing(conn: psycopg.Connection[Any], name: str) -> list[An
 def quiet_server() -> Iterator[str]:
     """A server of this module's own, where no other test draws transaction ids."""
     with Embedded.temporary(settings=SETTINGS) as quiet:
-        asyncio.run(migrated(quiet, TEMPLATE))
+        asyncio.run(make_templates(quiet))
         yield quiet.dsn()
 
 

@@ -14,7 +14,7 @@ where backend_type = 'client backend' and pid <> pg_backend_pid()
 union all select 'prepared transaction', gid from pg_prepared_xacts
 union all select 'advisory lock', objid::text from pg_locks where locktype = 'advisory'
 union all select 'database', datname from pg_database
-          where datname not in ('postgres', 'template0', 'template1', 'outrider_template')
+          where datname not in ('postgres', 'template0', 'template1', 'outrider_whole', 'outrider_template')
 """
 
 

@@ -15,6 +15,7 @@ from tests.mutants import MUTANTS
 from tests.torture import Torture
 
 SEEDS = range(12)
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name != "without the rebase"])

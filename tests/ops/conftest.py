@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.clusters import SETTINGS, migrated
-from tests.conftest import TEMPLATE, _database
+from tests.clusters import SETTINGS, WHOLE, migrated
+from tests.conftest import _database
 from tests.streams.conftest import name, nats_server, redis_server
 
 from outrider.postgres.embedded import Embedded
@@ -20,11 +20,11 @@ FRAGILE = SETTINGS | {"max_notify_queue_pages": "64", "wal_level": "logical", "a
 @pytest.fixture(scope="module")
 def fragile_server() -> Iterator[str]:
     with Embedded.temporary(settings=FRAGILE) as server:
-        asyncio.run(migrated(server, TEMPLATE))
+        asyncio.run(migrated(server, WHOLE))
         yield server.dsn()
 
 
 @pytest.fixture
 def fragile(fragile_server: str) -> Iterator[str]:
     """The DSN of a fresh database there."""
-    yield from _database(fragile_server, TEMPLATE)
+    yield from _database(fragile_server, WHOLE)

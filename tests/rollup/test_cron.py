@@ -22,7 +22,7 @@ from outrider.postgres import examine, session
 from outrider.postgres.embedded import Embedded
 from outrider.rollup.rollup import Scheduler
 
-pytestmark = pytest.mark.timeout(400)  # up to two full minutes are waited for, on a machine with much else to do
+pytestmark = [pytest.mark.cron, pytest.mark.timeout(400)]  # it waits for up to two full minutes
 
 JOB = "outrider.rollup.hub.imports"
 EVERY_MINUTE = {

@@ -9,6 +9,6 @@ from tests.upkeep.house import House, opened
 
 
 @pytest.fixture
-def house(database: str) -> Iterator[House]:
-    with opened(database) as place:
+def house(whole_database: str) -> Iterator[House]:
+    with opened(whole_database) as place:
         yield place
