@@ -8,28 +8,18 @@ READY  := $(VENV)/.ready
 WORKERS ?= 4
 # The tests start hundreds of Python processes: without compiled modules, each of them compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
-# What depends on the server's version. On 16, between the others: what is most likely to differ. On 15, the
-# oldest: also plans, the torture of the cursor, dispatch, jobs, relays, rollups.
-ON_16 := tests/postgres/test_schema.py tests/postgres/test_migrate.py tests/postgres/test_take.py tests/test_publish.py \
-	tests/upkeep/test_segments.py tests/upkeep/test_retention.py tests/postgres/roles tests/cli/test_roles.py \
-	tests/postgres/tenants/test_policies.py tests/rollup/test_roles.py
-ON_15 := $(ON_16) tests/postgres/test_plans.py tests/postgres/test_torture.py tests/postgres/test_generations.py \
-	tests/dispatch/test_handlers.py tests/dispatch/test_failures.py tests/postgres/jobs/test_claim.py \
-	tests/postgres/jobs/test_unique.py tests/postgres/jobs/test_lease.py tests/dispatch/jobs/test_run.py \
-	tests/relay/test_relay.py tests/inbox/test_inbox.py tests/rollup/test_tick.py tests/postgres/tenants/test_turns.py \
-	tests/postgres/tenants/test_keys.py tests/postgres/tenants/test_erase.py tests/upkeep/test_load.py
 # What is run as a whole at full length; of all others only what is marked as long.
 AT_LENGTH := tests/faults tests/postgres/jobs tests/dispatch/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-alone test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers
+.PHONY: help demo test verify verify-18 test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers
 
 help:
 	@echo "make demo      a small shop on an embedded Postgres, live"
-	@echo "make test      the tests, in parallel, on an embedded Postgres 18"
-	@echo "make test-15   what depends on the server's version, on Debian's Postgres 15 (package postgresql-15)"
-	@echo "make test-16   what is most likely to differ, on the embedded Postgres 16"
-	@echo "make test-cron rollups run by pg_cron, on Debian's Postgres 15 (packages postgresql-15, postgresql-15-cron)"
+	@echo "make test      the tests of every part, in parallel, on an embedded Postgres 18"
+	@echo "make verify    make test, then all other tests on Postgres 18, 15 and 16 and with pg_cron (Debian's Postgres 15)"
+	@echo "make test-15   of make verify, what runs on Debian's Postgres 15 (package postgresql-15); make test-16 likewise"
+	@echo "make test-cron of make verify, what needs pg_cron (packages postgresql-15, postgresql-15-cron)"
 	@echo "make check     lint, types, layers, known vulnerabilities"
 	@echo "make bench     measure the cursor and publish (ratios and counters)"
 	@echo "make faults    the long torture runs; with SOAK=10m a soak of ten minutes among them"
@@ -54,23 +44,37 @@ demo: $(READY)
 brokers: $(READY)
 	@sh requirements/brokers.sh
 
-test: brokers
-	@echo "==> tests: $(WORKERS) in parallel, one embedded Postgres 18, a database per test"
-	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ONLY) $(ARGS)
-	@test -n "$(ONLY)" || $(MAKE) -s test-alone
+PYTEST = OUTRIDER_EMBEDDED_VERSION=$(1) $(BIN)/python -m pytest
+PARALLEL = -n $(WORKERS) --dist loadgroup
 
-# Those that need the machine for themselves.
-test-alone: brokers
-	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -p no:xdist -m alone tests/faults $(ARGS)
+test: brokers
+	@echo "==> make test: $(WORKERS) in parallel, one embedded Postgres 18, a database per test"
+	@$(call PYTEST,18) --tier test $(PARALLEL) $(ONLY) $(ARGS)
+
+# Each test once: those of make test, the rest on Postgres 18, then what depends on the version. The tests with pg_cron mostly
+# wait for the next minute, so they run beside the others.
+verify: test
+	@sh requirements/postgres-15.sh
+	@$(MAKE) -s verify-18
+	@$(MAKE) -s test-cron >.cron.log 2>&1 & waiting=$$!; \
+		$(MAKE) -s test-15 || { kill $$waiting; exit 1; }; \
+		wait $$waiting || { cat .cron.log; exit 1; }; tail -n 1 .cron.log
+	@$(MAKE) -s test-16
+
+verify-18: brokers
+	@echo "==> make verify on Postgres 18: what make test leaves out"
+	@$(call PYTEST,18) --tier verify $(PARALLEL) $(ONLY) $(ARGS)
+	@echo "==> tests that need the machine for themselves"
+	@$(call PYTEST,18) --tier verify -p no:xdist -m alone tests/faults $(ARGS)
 
 test-15 test-16: test-%: brokers
-	@echo "==> tests on Postgres $*: schema, publish, cursor, dispatch, faults"
-	@OUTRIDER_EMBEDDED_VERSION=$* $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(or $(ONLY),$(ON_$*)) $(ARGS)
+	@echo "==> make verify on Postgres $*: what depends on its version"
+	@$(call PYTEST,$*) --tier versions $(PARALLEL) $(ONLY) $(ARGS)
 
 # pg_cron runs a job on the full minute: this waits for one of them.
 test-cron: $(READY)
-	@echo "==> tests with pg_cron, on Postgres 15"
-	@OUTRIDER_EMBEDDED_VERSION=15 $(BIN)/python -m pytest -p no:xdist -p no:cacheprovider tests/rollup/test_cron.py $(ARGS)
+	@echo "==> make verify with pg_cron, on Postgres 15"
+	@$(call PYTEST,15) --tier cron -p no:xdist -p no:cacheprovider tests/rollup/test_cron.py $(ARGS)
 
 check: $(READY)
 	@echo "==> lint"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import tempfile
 import time
 import uuid
@@ -20,6 +21,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from tests import leaks, tiers
 from tests.clusters import SETTINGS, TEMPLATE, WHOLE, make_templates
+from tests.preloaded import Preloaded
 
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import Embedded
@@ -35,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     tiers.add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tiers.select(config, items)
     if config.option.long:
@@ -45,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     """The controlling process owns the folder and the server; the workers of xdist find both in their environment."""
     global _server, _folder
+    # A shell ignores SIGINT in what it starts in the background, and programs that tests interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     # Databases are made by the hundred: in memory, where there is enough of it, this takes half the time.
@@ -94,6 +99,12 @@ def _no_process_left() -> Iterator[None]:
     assert not set(leaks.children()) - before
 
 
+@pytest.fixture(scope="session")
+def preloaded(_no_process_left: None) -> Iterator[Preloaded]:
+    with Preloaded() as found:
+        yield found
+
+
 @pytest.fixture
 def long(request: pytest.FixtureRequest) -> bool:
     """Whether the run is a long one: make faults."""
@@ -134,7 +145,7 @@ def _sessions_after_closing(conn: psycopg.Connection[Any], name: str) -> list[An
     deadline = time.monotonic() + 3
     query = "select state, query from pg_stat_activity where datname = %s and backend_type = 'client backend'"
     while (held := conn.execute(query, [name]).fetchall()) and time.monotonic() < deadline:
-        pass
+        time.sleep(0.005)
     return held
 
 

@@ -40,14 +40,11 @@ class Preloaded:
             command = [sys.executable, "-P", str(Path(__file__)), str(theirs.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
-    def run(
-        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], *, together: bool = False
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """Run `outrider …` or `python …`. `together`: standard error goes where standard output goes."""
         request = json.dumps({"command": list(command), "cwd": str(cwd), "env": dict(env)}).encode()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            streams = [out.fileno(), out.fileno() if together else err.fileno()]
-            socket.send_fds(self._ours, [len(request).to_bytes(4)], streams)
+            socket.send_fds(self._ours, [len(request).to_bytes(4)], [out.fileno(), err.fileno()])
             self._ours.sendall(request)
             try:
                 code = int.from_bytes(self._ours.recv(4), signed=True)
@@ -134,7 +131,7 @@ def _execute(command: Sequence[str]) -> None:
             sys.argv = ["outrider", *arguments]
             importlib.import_module("outrider.cli").main()
         case [_, "-m", module, *arguments]:
-            sys.argv, sys.path[:0] = [module, *arguments], [os.getcwd()]
+            sys.argv, sys.path[:0] = [module, *arguments], [str(Path.cwd())]
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         case [_, "-c", code, *arguments]:
             sys.argv, sys.path[:0] = ["-c", *arguments], [""]

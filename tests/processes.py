@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 DEADLINE = 60.0
+PAUSE = 0.02
+"""Seconds between two looks: one that looks without a pause takes the CPU from what it waits for."""
 
 
 class Begin(Protocol):
@@ -53,3 +55,4 @@ def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> No
         if process.poll() is not None:
             raise AssertionError(f"the process ended: {process.communicate()}")
         assert time.monotonic() < deadline
+        time.sleep(PAUSE)

@@ -31,6 +31,8 @@ from outrider.testing import exercise
 from outrider.testing.cases import Anything, Placed
 from outrider.testing.exercise import CONTEXT, PublishHarness
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 
 class AsyncHarness:
     def __init__(self, app: Outrider, reader: Reader, conn: AsyncConnection[Any]) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
+T = TypeVar("T")
 TIERS = {
     "test": "make test: on Postgres 18, in minutes",
     "verify": "the rest of make verify on Postgres 18",
@@ -29,12 +32,15 @@ def add_options(parser: pytest.Parser) -> None:
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the items of this run. Without --tier: all that need neither --long nor pg_cron."""
     quarantined = read_quarantine()
+    for item in items:
+        if _bare(item.nodeid) in quarantined:
+            item.add_marker(pytest.mark.long)
     tier, long, parallel = config.option.tier, config.option.long, hasattr(config, "workerinput")
     version = int(os.environ.get("OUTRIDER_EMBEDDED_VERSION", "18"))
 
     def wanted(item: pytest.Item) -> bool:
         marks = {mark.name for mark in item.iter_markers()}
-        if not long and ("long" in marks or _bare(item.nodeid) in quarantined):
+        if "long" in marks and not long:
             return False
         if parallel and "alone" in marks:
             return False
@@ -51,6 +57,11 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept = {item.nodeid for item in items if wanted(item)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]
+
+
+def one_in_test(values: Iterable[T], chosen: T) -> list[T | ParameterSet]:
+    """Parameters of a test: with one of them it runs in make test, with the others in make verify."""
+    return [value if value == chosen else pytest.param(value, marks=pytest.mark.verify) for value in values]
 
 
 def read_quarantine() -> set[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from tests.cli.nursery import Nursery
+from tests.preloaded import Preloaded
 from tests.processes import clean, processes
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -28,18 +28,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         )
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as found:
-        yield found
-
-
 @pytest.fixture
-def outrider(nursery: Nursery, tmp_path: Path) -> Run:
+def outrider(preloaded: Preloaded, tmp_path: Path) -> Run:
     def run(
         *arguments: str, cwd: Path = tmp_path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return nursery.run(arguments, cwd, {**clean(), **(env or {})})
+        return preloaded.run(["outrider", *arguments], cwd, {**clean(), **(env or {})})
 
     return run
 

@@ -33,6 +33,11 @@ down_revision: Union[str, Sequence[str], None] = {down!r}
 branch_labels = None
 depends_on = None
 
+@pytest.fixture
+def database(whole_database: str) -> str:
+    return whole_database
+
+
 def upgrade() -> None:
     op.execute("{upgrade}")
 
@@ -137,6 +142,7 @@ def test_forth_and_back_on_every_driver(outrider: Run, project: Project, databas
     assert query(dsn, "select to_regclass('mine')") == [(None,)]
 
 
+@pytest.mark.verify
 def test_offline_the_script_does_the_same(outrider: Run, project: Project, database: str) -> None:
     """With an env.py that leaves the placeholders of the driver as they are, where a % would be doubled."""
     env = project.folder / "alembic" / "env.py"
@@ -158,6 +164,7 @@ def test_offline_the_script_does_the_same(outrider: Run, project: Project, datab
     assert schemas(project.dsn) == {"public", "information_schema"}
 
 
+@pytest.mark.verify
 def test_it_is_part_of_alembics_transaction(outrider: Run, project: Project) -> None:
     outrider("migrate", "--alembic")
     [ours] = [each.id for each in find_project(project.versions).revisions if each.version]
@@ -167,6 +174,7 @@ def test_it_is_part_of_alembics_transaction(outrider: Run, project: Project) -> 
     assert query(project.dsn, "select to_regclass('mine')") == [(None,)]
 
 
+@pytest.mark.verify
 def test_another_schema_beside_the_first(outrider: Run, project: Project) -> None:
     for schema in ("outrider", "events"):
         assert outrider("migrate", "--alembic", "--schema", schema).returncode == 0
@@ -176,6 +184,7 @@ def test_another_schema_beside_the_first(outrider: Run, project: Project) -> Non
     assert schemas(project.dsn) == {"public", "information_schema", "outrider"}
 
 
+@pytest.mark.verify
 def test_only_what_no_revision_has_is_written(outrider: Run, project: Project) -> None:
     outrider("migrate", "--alembic", "--app", "shop:app")
     again = outrider("migrate", "--alembic", "--app", "shop:app")
@@ -201,6 +210,7 @@ def first_version(dsn: str) -> None:
         conn.execute("insert into outrider.migration values (1, 'log', true, now(), 'tests')")
 
 
+@pytest.mark.verify
 def test_an_upgrade_of_a_schema_that_is_there(outrider: Run, project: Project, database: str) -> None:
     first_version(project.dsn)
     outrider("migrate", "--alembic", "--after", "1")
@@ -213,6 +223,7 @@ def test_an_upgrade_of_a_schema_that_is_there(outrider: Run, project: Project, d
     assert "outrider" in schemas(project.dsn)
 
 
+@pytest.mark.verify
 def test_where_outrider_migrate_has_been_before(outrider: Run, project: Project) -> None:
     outrider("migrate", "--alembic")
     first_version(project.dsn)
@@ -224,6 +235,7 @@ def test_where_outrider_migrate_has_been_before(outrider: Run, project: Project)
     assert ledger(project.dsn) == before
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(300)
 def test_an_upgrade_in_two_phases(outrider: Run, project: Project, request: pytest.FixtureRequest) -> None:
     """Each phase is a revision of its own, and a live worker holds up the second one."""
@@ -247,6 +259,7 @@ def test_an_upgrade_in_two_phases(outrider: Run, project: Project, request: pyte
     assert ledger(project.dsn)[-1][0] == NEWEST + 2
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(300)
 @pytest.mark.long
 def test_what_is_written_passes_ruff_and_mypy(outrider: Run, project: Project) -> None:
@@ -267,6 +280,7 @@ def test_what_is_written_passes_ruff_and_mypy(outrider: Run, project: Project) -
 # Finding the project and its head
 
 
+@pytest.mark.verify
 def test_help_and_usage(outrider: Run) -> None:
     assert "--alembic" in outrider("migrate", "--help").stdout
     for wrong in (["--alembic", "--sql"], ["--alembic", "--dry-run"], ["--head", "x"], ["--versions", "x"]):
@@ -303,6 +317,7 @@ def heads(folder: Path | None = None) -> str | None:
     return None if head is None else head.id
 
 
+@pytest.mark.verify
 def test_a_head_is_what_no_other_follows(here: Path) -> None:
     assert heads(here) is None
     texts = {
@@ -329,6 +344,7 @@ sqlalchemy.url = postgresql://x:%%40@host/db
 """
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("location", "more", "wanted"),
     [
@@ -346,6 +362,7 @@ def test_the_folder_is_found_in_alembics_settings(here: Path, location: str, mor
     assert [each.absolute() for each in find_project(None).folders] == [here / each for each in wanted]
 
 
+@pytest.mark.verify
 def test_alembics_settings_elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "sub" / "db").mkdir(parents=True)
     (here / "sub" / "other.ini").write_text(INI.format(location="%(here)s/db", more=""))
@@ -364,6 +381,7 @@ def test_alembics_settings_elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch
     assert project.folder(project.head(None)) == deep
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -383,6 +401,7 @@ def test_a_project_of_no_use(here: Path, files: dict[str, str], said: str) -> No
         find_project(None)
 
 
+@pytest.mark.verify
 def test_several_folders_and_no_head_need_a_choice(outrider: Run, tmp_path: Path) -> None:
     (tmp_path / "db").mkdir()
     (tmp_path / "alembic.ini").write_text(

@@ -14,6 +14,7 @@ from tests.postgres.embedded.conftest import place
 __all__ = ["place"]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_dev_runs_until_a_signal(start: Start, outrider: Run, place: Path, ending: signal.Signals) -> None:
     process = start("dev", cwd=place)

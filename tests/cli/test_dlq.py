@@ -488,6 +488,7 @@ def test_ctrl_c_ends_it_after_the_chunk(desk: Desk, start: Start) -> None:
     assert f"{6 - done} replayed" in rest.stdout
 
 
+@pytest.mark.verify
 def test_a_lost_database_says_how_far_it_came(desk: Desk, start: Start) -> None:
     process = start("dlq", "replay", "--all", "--yes", "--dsn", desk.dsn, "--rate", "1")
     with psycopg.connect(desk.dsn, autocommit=True) as conn:

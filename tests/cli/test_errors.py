@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -86,6 +87,7 @@ def test_ctrl_c_ends_without_a_traceback(start: Start, empty_database: str) -> N
         process = start("migrate", "--dsn", empty_database)
         while other.execute(waiting, [database]).fetchone() != (True,):
             assert process.poll() is None
+            time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "")

@@ -121,6 +121,7 @@ def test_the_migration_is_what_migrate_prints(outrider: Run, tmp_path: Path) -> 
     assert (tmp_path / WRITTEN[0]).read_text() == outrider("migrate", "--sql", cwd=tmp_path / "tests").stdout
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("service", ["billing", pytest.param("b" * LONGEST, marks=pytest.mark.long)])
 def test_what_it_writes_passes_ruff_mypy_and_its_own_test(

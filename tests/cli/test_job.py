@@ -562,6 +562,7 @@ def _numbers(conn: sqljobs.Conn, query: str) -> list[int]:
     return [n for (n,) in conn.execute(query.encode()).fetchall()]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_worker_of_jobs_keeps_to_its_slots_and_queues(desk: Desk, start: Start, processes: int) -> None:
     """Also as a parent of several: what it was told, its children are told."""

@@ -19,6 +19,11 @@ NEWEST = known()[-1].version
 APP = """
 from outrider import Event, Outrider
 
+@pytest.fixture
+def database(whole_database: str) -> str:
+    return whole_database
+
+
 class Placed(Event, type="cli.placed"):
     n: int
 
@@ -120,6 +125,7 @@ def test_another_schema(outrider: Run, empty_database: str) -> None:
     assert "pending" not in status.stdout
 
 
+@pytest.mark.verify
 def test_several_migrators_at_once(start: Start, empty_database: str) -> None:
     processes = [start("migrate", "--dsn", empty_database, "--json") for _ in range(4)]
     outputs = [process.communicate(timeout=60) for process in processes]
@@ -181,6 +187,7 @@ def ledger(dsn: str) -> int:
     return int(newest)
 
 
+@pytest.mark.verify
 @pytest.mark.usefixtures("next_release", "old_worker")
 def test_an_upgrade_beside_an_old_worker(database: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)

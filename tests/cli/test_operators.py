@@ -85,6 +85,7 @@ def shop(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Itera
             owner.execute(f"drop owned by {role}; drop role {role}".encode())
 
 
+@pytest.mark.verify
 def test_they_may_do_what_they_should(shop: Shop, tmp_path: Path) -> None:
     owner, new = shop.owner, not shop.logins["operator"].startswith("operator_")
     ids = [str(each) for (each,) in owner.execute("select id from outrider.outbox order by seq")]

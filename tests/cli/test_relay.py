@@ -127,6 +127,7 @@ def test_it_runs_those_that_are_named(desk: Desk, start: Start, names: list[str]
     assert (desk.sent(), desk.sent(f"{desk.stream}-audit")) == (["a"], [])
 
 
+@pytest.mark.verify
 def test_another_one_takes_over_when_it_is_killed(desk: Desk, start: Start) -> None:
     arguments = ("relay", "depot.out", "--app", "depot:app", "--dsn", desk.dsn)
     first, second = start(*arguments), start(*arguments)
@@ -229,6 +230,7 @@ def test_a_relay_goes_on_after_what_is_in_a_stream(desk: Desk) -> None:
     assert audit == [(getpass.getuser(), "adopt_stream", "depot.out", details)]
 
 
+@pytest.mark.verify
 def test_adopting_says_what_is_lost_or_stays(desk: Desk) -> None:
     desk.said("migrate", "--app", "depot:app")
     desk.publish("a")

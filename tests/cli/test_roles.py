@@ -15,6 +15,8 @@ from tests.cli import inprocess
 from outrider.errors import ConfigError
 from outrider.postgres import roles
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 
 @pytest.fixture
 def owned(empty_database: str) -> Iterator[tuple[psycopg.Connection[Any], str, str]]:

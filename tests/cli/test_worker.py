@@ -176,6 +176,7 @@ def test_the_second_signal_leaves_also_when_a_handler_blocks_the_loop(desk: Desk
     assert end(process)[0] in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
+@pytest.mark.verify
 def test_a_grace_time_that_is_not_enough(desk: Desk) -> None:
     with desk.locked(100):
         process = desk.worker("--grace", "1s")
@@ -232,6 +233,7 @@ def test_an_app_that_has_set_up_logging_keeps_it(desk: Desk) -> None:
 # Several processes
 
 
+@pytest.mark.verify
 def test_a_killed_process_is_replaced_and_the_others_end_with_the_parent(desk: Desk) -> None:
     with desk.locked(100):
         parent = desk.worker("--processes", "2", "--health-port", "0", "--log-level", "error")
@@ -258,6 +260,7 @@ def test_a_killed_process_is_replaced_and_the_others_end_with_the_parent(desk: D
     assert desk.effects() == [1, 100]
 
 
+@pytest.mark.verify
 def test_the_second_signal_ends_all_processes_at_once(desk: Desk) -> None:
     with desk.locked(100):
         parent = desk.worker("--processes", "2", "--health-port", "0")
@@ -273,6 +276,7 @@ def test_the_second_signal_ends_all_processes_at_once(desk: Desk) -> None:
         assert psutil.wait_procs(children, timeout=DEADLINE)[1] == []
 
 
+@pytest.mark.verify
 def test_children_drain_when_everybody_is_signalled(desk: Desk) -> None:
     """As systemd does: the children hear it from both sides, and that is not a second signal."""
     with desk.locked(100):
@@ -290,6 +294,7 @@ def test_children_drain_when_everybody_is_signalled(desk: Desk) -> None:
     assert desk.effects() == [100]
 
 
+@pytest.mark.verify
 def test_children_drain_when_the_parent_is_killed(desk: Desk) -> None:
     with desk.locked(100):
         parent = desk.worker("--processes", "2")
@@ -344,6 +349,7 @@ def test_a_database_without_the_schema(outrider: Run, empty_database: str, tmp_p
     assert (done.returncode, "run outrider migrate" in done.stderr) == (1, True)
 
 
+@pytest.mark.verify
 def test_another_schema_is_used_throughout(desk: Desk, outrider: Run) -> None:
     """Handlers that publish and the app's readers follow the option too."""
     (desk.folder / "shop.py").write_text(

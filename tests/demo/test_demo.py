@@ -24,7 +24,7 @@ from outrider.errors import OutriderError
 
 __all__ = ["place"]
 
-pytestmark = pytest.mark.xdist_group("demo")
+pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.verify]
 
 COMMAND = [sys.executable, "-P", "-c", "from outrider.cli import main; main()", "demo"]
 RIGHT = "Nothing lost, nothing doubled, nothing out of order."

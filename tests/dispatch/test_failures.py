@@ -16,6 +16,8 @@ from tests.dispatch.shop import SOON, Placed, Shop, opened
 from outrider import Backoff, Bury, HandlerContext, Retry, RetryPolicy, Snooze, SyncHandlerContext, TerminalError
 from outrider.signals import Buried, Failed, Parked, Settled, Signal, Troubled
 
+pytestmark = pytest.mark.also_on(15)
+
 
 def failing(error: BaseException) -> Callable[[], None]:
     def fail() -> None:

@@ -15,6 +15,8 @@ from outrider import Event, HandlerContext, Outrider, SyncHandlerContext
 from outrider.errors import ConfigError, DeclarationError
 from outrider.signals import Settled, Signal
 
+pytestmark = pytest.mark.also_on(15)
+
 
 async def test_effects_and_receipts_commit_together(database: str) -> None:
     async with opened(database) as shop:

@@ -37,8 +37,8 @@ async def after(database: str, declare: Callable[[Shop], object], *names: str) -
             query = """select (select count(*) from outrider.event_handled) + (select count(*) from outrider.delivery
                        where status = 'failed') as n"""
             async with asyncio.timeout(20):
-                while (await shop.rows(query))[0]["n"] < len(names):
-                    pass
+                while (await shop.rows(query))[0]["n"] < len(names):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             assert not worker.stopping
         return shop
 

@@ -164,8 +164,8 @@ async def test_it_is_seen_while_it_lives(database: str) -> None:
     async with opened(database) as shop:
         async with idle_worker(shop) as (worker, _):
             async with asyncio.timeout(WAIT):
-                while not (rows := await shop.rows("select * from outrider.worker")):
-                    pass
+                while not (rows := await shop.rows("select * from outrider.worker")):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             [row] = rows
             assert row["id"] == worker.identity.id
             assert row["subscriptions"] == ["shop.effect"]

@@ -19,6 +19,8 @@ from tests.processes import clean, until
 
 from outrider.postgres.embedded import Embedded
 
+pytestmark = pytest.mark.verify
+
 PAGE = Path(__file__).parents[2] / "docs" / "adopting.md"
 BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n", re.MULTILINE)

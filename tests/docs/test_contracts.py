@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from tests.cli import inprocess
 
+pytestmark = pytest.mark.verify
+
 PAGE = Path(__file__).parents[2] / "docs" / "contracts.md"
 BLOCKS = re.compile(r"^```(py|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)

@@ -45,6 +45,7 @@ class Follower(Operator):
         return said
 
 
+@pytest.mark.verify
 def test_the_page_says_what_happens(tmp_path: Path, empty_database: str) -> None:
     page = PAGE.read_text()
     blocks = PROGRAM.findall(page)

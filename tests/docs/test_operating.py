@@ -18,6 +18,8 @@ from tests.processes import clean
 
 from outrider.postgres.embedded import Embedded
 
+pytestmark = pytest.mark.verify
+
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 BLOCK = re.compile(r"^```(py|sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n", re.MULTILINE)

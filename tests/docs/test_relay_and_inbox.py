@@ -41,6 +41,8 @@ from outrider.streams.replica import Change, ReplicaCodec
 from outrider.streams.redis import RedisStreams
 import billing
 
+pytestmark = pytest.mark.verify
+
 class Changed(Event, type="crm.changed", key="customer"):
     customer: str
 

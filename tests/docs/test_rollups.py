@@ -20,6 +20,8 @@ from tests.docs.test_operating import BLOCK, Reader
 from tests.postgres.embedded.conftest import place
 from tests.processes import clean
 
+pytestmark = pytest.mark.verify
+
 __all__ = ["place"]
 
 PAGE = ROOT / "docs" / "rollups.md"

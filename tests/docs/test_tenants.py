@@ -15,6 +15,8 @@ from psycopg.conninfo import make_conninfo
 from tests.docs.test_docs import ROOT, python_blocks
 from tests.postgres.roles.house import opened
 
+pytestmark = pytest.mark.verify
+
 PAGE = ROOT / "docs" / "tenants.md"
 SQL = re.compile(r"^```sql\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INVOICES = """insert into invoice (workspace_id, number)

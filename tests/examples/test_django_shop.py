@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.postgres.embedded.conftest import place
 
+pytestmark = pytest.mark.verify
+
 __all__ = ["place"]
 
 ROOT = Path(__file__).parents[2]

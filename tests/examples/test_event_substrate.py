@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from outrider.testing import contract_test
+
+pytestmark = pytest.mark.verify
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "event_substrate"

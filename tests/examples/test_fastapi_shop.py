@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import psycopg
+import pytest
+
+pytestmark = pytest.mark.verify
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,6 +22,8 @@ from outrider import HandlerContext, Outrider
 from outrider.config import Settings
 from outrider.postgres.embedded import Embedded
 
+pytestmark = pytest.mark.verify
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "knowledge_hub"
 NOTHING = {"groups_emitted": 0, "pieces_emitted": 0, "conflicts_skipped": 0, "rows_marked": 0, "set_aside": 0}

@@ -24,6 +24,8 @@ from outrider.config import Settings
 from outrider.signals import JobsCompleted, ListenerUp
 from outrider.testing import expect
 
+pytestmark = pytest.mark.verify
+
 ROOT = Path(__file__).parents[2]
 HISTORY = """
 create table history (item_id uuid, state text);

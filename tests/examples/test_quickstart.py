@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
+import pytest
 from tests.postgres.embedded.conftest import place
+
+pytestmark = pytest.mark.verify
 
 __all__ = ["place"]
 

@@ -26,7 +26,7 @@ from outrider.signals import Ingested
 from outrider.streams.codecs import EnvelopeCodec
 from outrider.streams.replica import ReplicaCodec
 
-pytestmark = pytest.mark.xdist_group("tenant_replica")  # the role belongs to the server
+pytestmark = [pytest.mark.xdist_group("tenant_replica"), pytest.mark.verify]  # the role belongs to the server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "tenant_replica"

@@ -25,6 +25,8 @@ from examples.worlds_platform.worlds.survey import UnknownWorld
 
 from outrider import Envelope, PublishRefused
 
+pytestmark = pytest.mark.verify
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples.worlds_platform"
 TERRA, NOX = UUID("00000000-0000-4000-8000-00000000000a"), UUID("00000000-0000-4000-8000-00000000000b")

@@ -23,6 +23,8 @@ from tests.oracle import Oracle, check
 from outrider import Outrider
 from outrider.signals import Troubled
 
+pytestmark = pytest.mark.verify
+
 FULL = "53100"
 MOVED = """select oid::regclass::text, relkind in ('i') from pg_class
            where relnamespace = any (array['outrider', 'public']::regnamespace[]) and relkind in ('r', 'i')

@@ -23,6 +23,8 @@ from outrider.postgres.lend import LentSession, lend
 from outrider.postgres.log import Asked
 from outrider.signals import ListenerUp
 
+pytestmark = pytest.mark.verify
+
 HAS_RECEIPT = """exists (
     select from /*schema*/event_handled as h where h.handler_name = p_subscription
        and h.idempotency_key = coalesce(batch.event_type || ':' || batch.idempotency_key, batch.id::text))"""

@@ -23,6 +23,8 @@ from outrider import Outrider
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.embedded.binaries import runnable
 
+pytestmark = pytest.mark.verify
+
 PORT = 5433
 PUBLISHED = "select payload ->> 'key', (payload ->> 'n')::bigint from outrider.outbox"
 

@@ -21,6 +21,8 @@ from outrider import Event, Outrider
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.embedded.home import shared_folder
 
+pytestmark = pytest.mark.verify
+
 Conn = psycopg.Connection[Any]
 
 SMALL, LARGE = 10_000, 10_000_000

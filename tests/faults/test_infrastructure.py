@@ -16,6 +16,8 @@ from tests.oracle import EFFECT, Oracle, check
 from outrider import HandlerContext, Outrider
 from outrider.signals import Troubled
 
+pytestmark = pytest.mark.verify
+
 ROWS = (
     "create table account (id integer primary key, n integer not null default 0); insert into account values (1), (2)"
 )

@@ -28,6 +28,7 @@ def unarmed() -> Iterator[None]:
     failpoint.load(os.environ)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_worker_that_dies_at(database: str, tmp_path: Path, point: str, long: bool) -> None:
     """Once by exit, once by SIGKILL; its side process hands back what it held, and others do it."""
@@ -47,6 +48,7 @@ async def test_a_worker_that_dies_at(database: str, tmp_path: Path, point: str, 
     job_subject.check(database, oracle.outside_file, enqueuer.ok, crashes=crashes)
 
 
+@pytest.mark.verify
 @pytest.mark.usefixtures("unarmed")
 async def test_no_point_is_out_of_the_way(database: str, tmp_path: Path) -> None:
     log = tmp_path / "hits"
@@ -57,6 +59,7 @@ async def test_no_point_is_out_of_the_way(database: str, tmp_path: Path) -> None
     assert set(log.read_text().split()) == set(POINTS)
 
 
+@pytest.mark.verify
 async def test_a_dead_workers_jobs_do_not_wait_for_their_lease(database: str, tmp_path: Path) -> None:
     """The lease is an hour, and they are somebody else's at once: the side process has seen its worker die."""
     oracle = Oracle(tmp_path)
@@ -97,6 +100,7 @@ async def test_a_kill_storm(database: str, tmp_path: Path, long: bool) -> None:
     job_subject.check(database, oracle.outside_file, enqueuer.ok, crashes=crashes)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("act", [pytest.param("exit", marks=pytest.mark.long), "segfault", "kill"])
 async def test_process_poison_is_buried_and_its_neighbours_finish(database: str, tmp_path: Path, act: str) -> None:
     """Fault 17: three workers die of it, then it is a dead letter; whoever ran beside it is done."""

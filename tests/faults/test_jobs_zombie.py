@@ -109,6 +109,7 @@ async def wedge(job: Wedge) -> None:
 """
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("kind", "second"), [("", False), ("stubborn", False), ("", True)])
 async def test_a_worker_that_is_told_to_end(database: str, tmp_path: Path, kind: str, second: bool) -> None:
     """Fault 32: SIGTERM under load; jobs that do not end, even ones that refuse to; a second SIGTERM. All leases are given
@@ -150,6 +151,7 @@ async def test_a_worker_that_is_told_to_end(database: str, tmp_path: Path, kind:
         assert rows == [("pending", 0)]
 
 
+@pytest.mark.verify
 async def test_a_slow_database(database: str, tmp_path: Path) -> None:
     """Fault 33: each answer comes 200 ms late."""
     oracle = Oracle(tmp_path)
@@ -163,6 +165,7 @@ async def test_a_slow_database(database: str, tmp_path: Path) -> None:
     job_subject.check(database, oracle.outside_file, enqueuer.ok, crashes=0)
 
 
+@pytest.mark.verify
 async def test_a_full_database(database: str, tmp_path: Path) -> None:
     """Fault 33: a role whose connections are used up, until some are given back."""
     oracle = Oracle(tmp_path)

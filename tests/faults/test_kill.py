@@ -13,6 +13,7 @@ from tests.faults import subject, test_jobs_kill, test_relay
 from tests.faults.nursery import Nursery
 from tests.faults.subject import Producer
 from tests.oracle import Oracle, check
+from tests.tiers import one_in_test
 
 from outrider import failpoint
 
@@ -41,12 +42,13 @@ async def die_at(dsn: str, folder: Path, point: str, seeds: range, handlers: str
     check(dsn, oracle, crashes=len(seeds))
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", one_in_test(POINTS, "commit.before"))
 async def test_a_worker_that_dies_at(database: str, tmp_path: Path, point: str, long: bool) -> None:
     """Once by exit, once by SIGKILL; the others then find what it left."""
     await die_at(database, tmp_path, point, range(20 if long else 2))
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "point",
     [
@@ -97,10 +99,12 @@ async def storm(dsn: str, folder: Path, seed: int, seconds: float) -> None:
     check(dsn, oracle, crashes=crashes + 2)
 
 
+@pytest.mark.verify
 async def test_a_storm_of_kills(database: str, tmp_path: Path, long: bool) -> None:
     await storm(database, tmp_path, seed=0, seconds=20 if long else 3)
 
 
+@pytest.mark.verify
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 6))
 async def test_more_storms_of_kills(database: str, tmp_path: Path, seed: int) -> None:

@@ -14,6 +14,8 @@ from outrider.postgres import handling, subscriptions
 from outrider.postgres.handling import Connection
 from outrider.postgres.log import Params
 
+pytestmark = pytest.mark.verify
+
 
 def fail() -> None:
     raise RuntimeError("as told")

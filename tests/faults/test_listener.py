@@ -36,6 +36,7 @@ async def latency(dsn: str, share: float) -> float:
         return float(row[0])
 
 
+@pytest.mark.verify
 async def test_a_poke_says_the_type_on_the_channel(database: str) -> None:
     """Real dispatch: a plain LISTEN that was there before hears it, and what must not be heard is not."""
     app = Outrider(context="fault", dsn=database)
@@ -60,6 +61,7 @@ async def test_a_poke_says_the_type_on_the_channel(database: str) -> None:
         assert heard == [("outbox_default", "fault.fact"), ("outbox_default", "the end")]
 
 
+@pytest.mark.verify
 async def test_a_poke_per_channel_and_type_of_a_statement(database: str) -> None:
     insert = """insert into outrider.outbox (event_type, source, channel, payload)
                 select 'a.' || n % 2, 'test', 'outbox_gen_' || n % 3, '{}' from generate_series(1, 60) as n"""
@@ -72,6 +74,7 @@ async def test_a_poke_per_channel_and_type_of_a_statement(database: str) -> None
     assert sorted(heard) == [(f"outbox_gen_{channel}", f"a.{kind}") for channel in range(3) for kind in range(2)]
 
 
+@pytest.mark.verify
 async def test_pokes_can_be_switched_off_for_a_database(database: str) -> None:
     app = Outrider(context="fault", dsn=database)
     with psycopg.connect(database, autocommit=True) as ear:
@@ -86,6 +89,7 @@ async def test_pokes_can_be_switched_off_for_a_database(database: str) -> None:
         assert [poke.payload for poke in ear.notifies(timeout=5, stop_after=1)] == ["the end"]
 
 
+@pytest.mark.verify
 async def test_a_worker_is_woken_by_the_poke(database: str, tmp_path: Path) -> None:
     """With half a minute between polls, only a poke can be this quick."""
     oracle = Oracle(tmp_path)
@@ -119,6 +123,7 @@ async def test_the_listener_is_terminated_again_and_again(database: str, tmp_pat
     assert await latency(database, 0.99) <= POLL + 0.3 + slack(long)
 
 
+@pytest.mark.verify
 async def test_a_deaf_listener_is_noticed(database: str, tmp_path: Path, long: bool) -> None:
     """Half-open: the server is gone without a word, so that only the heartbeat can tell."""
     oracle = Oracle(tmp_path)
@@ -142,6 +147,7 @@ async def test_a_deaf_listener_is_noticed(database: str, tmp_path: Path, long: b
     assert await latency(database, 0.99) <= POLL + 0.2 + slack(long)
 
 
+@pytest.mark.verify
 async def test_polling_finds_what_nobody_was_told(database: str, tmp_path: Path, long: bool) -> None:
     """NOTIFY is off for all publishers, and the workers do not know."""
     oracle = Oracle(tmp_path)
@@ -182,6 +188,7 @@ async def listen_race(dsn: str, folder: Path, connects: int) -> None:
     check(dsn, oracle, blameless=True, unsuspected=True)
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(300)
 async def test_no_event_slips_between_listen_and_scan(database: str, tmp_path: Path, long: bool) -> None:
     await listen_race(database, tmp_path, 500 if long else 20)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from psycopg import AsyncConnection
 from tests.faults import subject
 from tests.faults.subject import Fact, Producer
 from tests.oracle import Oracle, check
 
 from outrider import Outrider
+
+pytestmark = pytest.mark.verify
 
 
 async def test_only_their_own_events_wait(database: str, server: str, tmp_path: Path, long: bool) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
+pytestmark = pytest.mark.verify
+
 Conn = psycopg.Connection[Any]
 
 NAME = "a.handler"

@@ -43,12 +43,14 @@ async def test_order_across_retries(database: str, tmp_path: Path, seed: int) ->
     await retries(database, tmp_path, seed)
 
 
+@pytest.mark.verify
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 12))
 async def test_order_across_more_retries(database: str, tmp_path: Path, seed: int) -> None:
     await retries(database, tmp_path, seed, transactions=300)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("seed", range(1))
 async def test_order_across_retries_and_deaths(database: str, tmp_path: Path, seed: int, long: bool) -> None:
     oracle = Oracle(tmp_path)
@@ -70,6 +72,7 @@ async def test_order_across_retries_and_deaths(database: str, tmp_path: Path, se
     await subject.eventually(database, WRONG_TOTAL, 0, seconds=0.1)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("order", ["key", "none", "total"])
 async def test_a_retry_comes_when_it_is_due(database: str, tmp_path: Path, order: str) -> None:
     """Also the second and the third, without a poke and with half a minute between polls."""
@@ -92,6 +95,7 @@ async def test_a_retry_comes_when_it_is_due(database: str, tmp_path: Path, order
     check(database, oracle, unsuspected=True)
 
 
+@pytest.mark.verify
 async def test_every_failure_is_counted_once(database: str, tmp_path: Path) -> None:
     """A failed event that the next, smaller take does not reach stays in mind, whatever that take parks."""
     oracle, app = Oracle(tmp_path), Outrider(context="fault", dsn=database)

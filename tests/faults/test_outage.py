@@ -6,10 +6,13 @@ import asyncio
 import socket
 from pathlib import Path
 
+import pytest
 from tests.faults import outage_subject, subject
 from tests.faults.nursery import Nursery
 from tests.faults.subject import Producer, eventually
 from tests.oracle import Oracle, check
+
+pytestmark = pytest.mark.verify
 
 PROBED = "select bool_and(failures >= {}) from outrider.cursor"
 DEAD = "select count(*) from outrider.delivery where status = 'failed'"

@@ -12,6 +12,8 @@ from tests.faults.nursery import Nursery
 from tests.faults.subject import KEYED, LOOSE, NAMES, TOTAL, Producer
 from tests.oracle import Oracle, check
 
+pytestmark = pytest.mark.verify
+
 BURIED = "select count(*) from outrider.delivery where status = 'failed' and last_error_code = 'worker_crash'"
 DONE = """select (select count(*) from effect) + (select count(*) from outrider.delivery where status = 'failed') >= %s
                  and not exists (select from outrider.delivery where status = 'pending')"""

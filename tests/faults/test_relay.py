@@ -18,6 +18,7 @@ from tests.brokers import Broker, NatsServer, RedisServer
 from tests.faults import relay_subject as subject
 from tests.faults.nursery import Nursery
 from tests.oracle import Oracle
+from tests.tiers import one_in_test
 
 from outrider import Outrider, failpoint
 from outrider.signals import BrokerDown, Rewound
@@ -41,7 +42,7 @@ def broker(kind: str) -> Iterator[Broker]:
         yield server
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", one_in_test(POINTS, "relay.appended"))
 async def test_a_relay_that_dies_at(
     database: str, tmp_path: Path, broker: Broker, kind: str, point: str, long: bool
 ) -> None:
@@ -65,6 +66,7 @@ async def test_a_relay_that_dies_at(
             await subject.check(database, broker, kind)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("point", [pytest.param("relay.taken", marks=pytest.mark.long), "relay.appended"])
 async def test_a_relay_that_was_stopped_wakes_too_late(
     database: str, tmp_path: Path, broker: Broker, kind: str, point: str
@@ -92,6 +94,7 @@ async def _stopped(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_STOPPED
 
 
+@pytest.mark.verify
 async def test_a_broker_that_is_killed_again_and_again(
     database: str, tmp_path: Path, broker: Broker, kind: str, long: bool
 ) -> None:
@@ -108,6 +111,7 @@ async def test_a_broker_that_is_killed_again_and_again(
         await subject.check(database, broker, kind)
 
 
+@pytest.mark.verify
 async def test_a_broker_that_comes_back_empty(database: str, broker: Broker, kind: str) -> None:
     """What it has lost is sent again, in its order; the relay finds out by itself, also when there is nothing to send."""
     await subject.setup(database, kind, broker.url)
@@ -132,6 +136,7 @@ async def test_a_broker_that_comes_back_empty(database: str, broker: Broker, kin
             await subject.check(database, broker, kind)
 
 
+@pytest.mark.verify
 async def test_an_outage_buries_nothing(database: str, broker: Broker, kind: str, long: bool) -> None:
     await subject.setup(database, kind, broker.url)
     down: asyncio.Queue[BrokerDown] = asyncio.Queue()
@@ -150,6 +155,7 @@ async def test_an_outage_buries_nothing(database: str, broker: Broker, kind: str
     await subject.check(database, broker, kind)
 
 
+@pytest.mark.verify
 async def test_a_broker_that_does_not_move(database: str, broker: Broker, kind: str) -> None:
     """It takes what it was sent only after the relay has given up on it: found in the tail, sent once."""
     await subject.setup(database, kind, broker.url)
@@ -169,6 +175,7 @@ async def test_a_broker_that_does_not_move(database: str, broker: Broker, kind: 
     await subject.check(database, broker, kind)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("kind", ["nats"])
 async def test_a_stream_that_was_deleted_is_loud(database: str, broker: Broker) -> None:
     """Without create=True a missing stream is an error that says what to do, at once, and again and again."""
@@ -200,6 +207,7 @@ async def test_a_stream_that_was_deleted_is_loud(database: str, broker: Broker) 
     await subject.check(database, broker, "nats")
 
 
+@pytest.mark.verify
 async def test_a_long_writer_holds_up_only_its_own_events(database: str, broker: Broker, kind: str) -> None:
     await subject.setup(database, kind, broker.url)
     async with subject.make(database) as app, app.worker():
@@ -214,7 +222,7 @@ async def test_a_long_writer_holds_up_only_its_own_events(database: str, broker:
     assert there[-20:] == mine
 
 
-@pytest.mark.parametrize("point", INBOX_POINTS)
+@pytest.mark.parametrize("point", one_in_test(INBOX_POINTS, "inbox.read"))
 async def test_an_inbox_that_dies_at(
     database: str, other_database: str, tmp_path: Path, broker: Broker, kind: str, point: str, long: bool
 ) -> None:

@@ -23,6 +23,8 @@ from tests.processes import Begin, processes
 from outrider.postgres import recovery
 from outrider.postgres.deadletters import Filter
 
+pytestmark = pytest.mark.verify
+
 HANDLERS = "tests.faults.replay_subject"
 FAILED = "select count(*) from outrider.delivery where status = 'failed'"
 PENDING = "select count(*) from outrider.delivery where status = 'pending'"

@@ -47,6 +47,7 @@ async def torture_across_restore(
         return await Torture(new.dsn("shop"), seed + 1, rounds=rounds, big=big).run()
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(170)
 @pytest.mark.parametrize(
     "above", [False, pytest.param(True, marks=pytest.mark.long)], ids=["ids below the log's", "ids above the log's"]
@@ -152,6 +153,7 @@ async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant:
             return desk.seen == names
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "before",
     [True, pytest.param(False, marks=pytest.mark.long)],
@@ -161,10 +163,12 @@ async def test_restored_events_do_not_come_back(tmp_path: Path, before: bool) ->
     assert await read_beside_colliding_writers(tmp_path, before=before)
 
 
+@pytest.mark.verify
 async def test_mutant_without_the_rebase_brings_them_back(tmp_path: Path) -> None:
     assert not await read_beside_colliding_writers(tmp_path, before=True, mutant=MUTANTS["without the rebase"])
 
 
+@pytest.mark.verify
 async def test_back_into_the_first_cluster(tmp_path: Path) -> None:
     """A → B → A, where the cursor was not used in B: it looks as if it had never left, but B's events carry B's ids."""
     with Embedded.temporary(settings=SETTINGS) as a, Embedded.temporary(settings=SETTINGS) as b:
@@ -187,6 +191,7 @@ async def test_back_into_the_first_cluster(tmp_path: Path) -> None:
             assert desk.seen == names
 
 
+@pytest.mark.verify
 async def test_a_clone_of_the_cluster_that_ran_ahead(tmp_path: Path) -> None:
     """A physical copy has the same identifier; dumped and restored into the original, its ids are of another future."""
     with Embedded.temporary(settings=SETTINGS) as server:

@@ -22,6 +22,8 @@ from tests.oracle import Oracle, check
 
 from outrider.postgres import subscriptions
 
+pytestmark = pytest.mark.verify
+
 ALL = (KEYED, TOTAL, EXTENDED, AUDIT)
 SECONDS = 60.0
 

@@ -66,6 +66,7 @@ def accounted(archive: Archive) -> None:
     assert archive.locks() == []
 
 
+@pytest.mark.verify
 def test_of_two_ticks_the_second_is_skipped(archive: Archive, database: str) -> None:
     """Whichever of its locks is held; and what the first one has done is undone with it."""
     archive.add("a", "a", "b")
@@ -97,6 +98,7 @@ def test_of_two_ticks_the_second_is_skipped(archive: Archive, database: str) -> 
     accounted(archive)
 
 
+@pytest.mark.verify
 def test_late_commits_are_never_missed(archive: Archive, database: str) -> None:
     """Begun before a tick and committed after it, in any order; what is rolled back never was."""
     with opened(database) as slow, opened(database) as slower, opened(database) as gone:
@@ -174,6 +176,7 @@ def test_a_tick_that_dies(archive: Archive, database: str, how: str) -> None:
     assert archive.one("select count(*) from outrider.outbox where aggregate_id = 'a'") == (2 if done else 1)
 
 
+@pytest.mark.verify
 def test_a_tick_that_must_wait_too_long(archive: Archive, database: str) -> None:
     """A lock that it cannot have is an error like any other: told, nothing lost. A cancelled one leaves nothing at all."""
     archive.add("a", "a")
@@ -291,6 +294,7 @@ class Turmoil:
                 self.corrupted += done.rowcount
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("seed", range(4))
 async def test_turmoil(archive: Archive, database: str, seed: int, long: bool) -> None:
     turmoil = Turmoil(database, seed, turns=600 if long else 50)

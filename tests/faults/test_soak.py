@@ -14,6 +14,8 @@ from tests.oracle import check
 
 from outrider.postgres.embedded import Embedded
 
+pytestmark = pytest.mark.verify
+
 MIB = 2.0**20
 BOUNDED: dict[str, tuple[Callable[[Sample], float], float]] = {
     "depth": (lambda each: each.depth, 500),

@@ -19,6 +19,8 @@ from tests.faults.subject import RETRY, eventually
 
 from outrider import Event, HandlerContext, Outrider, SyncHandlerContext
 
+pytestmark = pytest.mark.verify
+
 TENANTS = ("w1", "w2", "w3", None)
 ACTS = (*HOSTILE, "", "fail", "fail as a thief")
 HANDLERS = ("house.async", "house.role", "house.blocking", "house.batch", "house.session")

@@ -16,6 +16,8 @@ from outrider.postgres.handling import Connection
 from outrider.postgres.log import Params
 from outrider.signals import Settled
 
+pytestmark = pytest.mark.verify
+
 
 @pytest.mark.parametrize("others", ["handles", "parks", "buries"])
 async def test_another_worker_was_quicker(

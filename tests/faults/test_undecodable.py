@@ -11,6 +11,8 @@ from tests.faults import subject
 from tests.faults.subject import NAMES, Producer
 from tests.oracle import Oracle, check
 
+pytestmark = pytest.mark.verify
+
 POISON = {
     "nested 2,000 deep": '{"key": "x", "n": 1, "extra": ' + "[" * 2000 + "]" * 2000 + "}",
     "nested where a number should be": '{"key": "x", "n": ' + "[" * 2000 + "]" * 2000 + "}",

@@ -57,6 +57,7 @@ async def cut_anywhere(dsn: str, folder: Path, times: int, seed: int) -> None:
     check(dsn, oracle, blameless=True)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("seed", range(2))
 async def test_the_wire_breaks_anywhere(database: str, tmp_path: Path, seed: int, long: bool) -> None:
     await cut_anywhere(database, tmp_path, 250 if long else 15, seed)
@@ -85,6 +86,7 @@ async def lose_commits(dsn: str, folder: Path, times: int) -> None:
     check(dsn, oracle, blameless=True, unsuspected=True)
 
 
+@pytest.mark.verify
 async def test_the_server_never_got_the_commit(database: str, tmp_path: Path, long: bool) -> None:
     await lose_commits(database, tmp_path, 100 if long else 5)
 
@@ -102,6 +104,7 @@ class CutNextCommit:
             self._proxy.cut_reply_to(COMMIT)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("act", ["bury", "fail"])
 async def test_the_answer_is_lost_when_a_failure_is_parked(database: str, tmp_path: Path, act: str, name: str) -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 from uuid import UUID
 
 import psycopg
+import pytest
 from psycopg import AsyncConnection
 from tests.faults import subject
 from tests.faults.subject import NAMES, Producer
 from tests.oracle import Oracle
+
+pytestmark = pytest.mark.verify
 
 NEWEST = "select id from outrider.outbox order by seq desc limit %s"
 EFFECTS = """select e.subscription, o.id, count(*) from effect as e join outrider.outbox as o on o.seq = e.seq

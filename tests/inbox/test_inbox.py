@@ -27,6 +27,8 @@ from outrider.streams.redis import RedisStreams
 from outrider.streams.replica import ReplicaCodec
 from outrider.streams.url import broker
 
+pytestmark = pytest.mark.also_on(15)
+
 
 class Arrived(Event, type="depot.sent", foreign=True):
     """What the other service wants to know of a parcel."""

@@ -83,6 +83,7 @@ def stop(process: subprocess.Popen[str]) -> str:
 # Exactly once
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("point", "left"),
     [
@@ -105,6 +106,7 @@ def test_a_killed_worker_leaves_all_or_nothing(
     assert desk.counts() == (2, 2, 2)
 
 
+@pytest.mark.verify
 def test_every_process_sets_django_up(desk: Desk, start: Start) -> None:
     parent = start("outrider", "worker", "--processes", "2", TEST_DSN=desk.dsn)
     until(lambda: len(desk.workers()) == 2, parent)
@@ -118,6 +120,7 @@ def test_every_process_sets_django_up(desk: Desk, start: Start) -> None:
 # The command
 
 
+@pytest.mark.verify
 def test_migrating_can_be_left_to_the_outrider_command(empty_database: str, manage: Run) -> None:
     where = {"TEST_DSN": empty_database, "TEST_MIGRATE": "0"}
     assert manage("migrate", "--run-syncdb", **where).returncode == 0
@@ -131,6 +134,7 @@ def test_migrating_can_be_left_to_the_outrider_command(empty_database: str, mana
     assert "shop.invoice" in manage("outrider", "subscription", "list", **where).stdout
 
 
+@pytest.mark.verify
 def test_arguments_pass_through(manage: Run) -> None:
     version = manage("outrider", "--version")
     assert (version.returncode, version.stdout.split()[0]) == (0, "outrider")
@@ -139,6 +143,7 @@ def test_arguments_pass_through(manage: Run) -> None:
     assert (wrong.returncode, "--nonsense" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.verify
 def test_another_app_and_djangos_own_options(desk: Desk, manage: Run) -> None:
     settings = "tests.integrations.django_project.settings"
     app = "tests.integrations.django_project.events:app"
@@ -146,6 +151,7 @@ def test_another_app_and_djangos_own_options(desk: Desk, manage: Run) -> None:
     assert (done.returncode, "shop.invoice: unchanged" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.verify
 def test_a_dsn_of_outriders_own_wins(empty_database: str, manage: Run) -> None:
     done = manage("outrider", "migrate", TEST_ALIAS="lite", OUTRIDER_DSN=empty_database)
     assert (done.returncode, "shop.invoice: created" in done.stdout) == (0, True), done.stderr
@@ -164,6 +170,7 @@ except CommandError as error:
 """
 
 
+@pytest.mark.verify
 def test_it_can_be_called_from_python(desk: Desk, manage: Run) -> None:
     settings = "tests.integrations.django_project.settings"
     done = manage(program=("-c", CALL), TEST_DSN=desk.dsn, DJANGO_SETTINGS_MODULE=settings)
@@ -172,6 +179,7 @@ def test_it_can_be_called_from_python(desk: Desk, manage: Run) -> None:
     assert "outrider worker --grace soon ended with code 1" in done.stdout
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("env", "said"),
     [
@@ -211,6 +219,7 @@ assert not settings.configured
 """
 
 
+@pytest.mark.verify
 def test_nobody_else_imports_django_and_importing_needs_no_settings(manage: Run) -> None:
     done = manage(program=("-W", "error", "-c", BARE))
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import nursery, outrider, start
+from tests.cli.conftest import outrider, start
 from tests.streams.conftest import name, nats_server, redis_server
 
-__all__ = ["name", "nats_server", "nursery", "outrider", "redis_server", "start"]
+__all__ = ["name", "nats_server", "outrider", "redis_server", "start"]

@@ -477,6 +477,7 @@ def test_a_worker_gives_them_to_opentelemetry(database: str, folder: Path, start
     raise AssertionError(worker.communicate())
 
 
+@pytest.mark.verify
 def test_each_process_has_a_port_of_its_own(database: str, folder: Path, start: Start) -> None:
     first = next(port for port in range(21000, 30000, 7) if all(map(free, (port, port + 1))))
     options = ("--app", "shop:app", "--processes", "2", "--metrics-port", str(first))

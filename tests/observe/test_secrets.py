@@ -119,6 +119,7 @@ def folder(database: str, tmp_path: Path, redis: RedisServer) -> Path:
     return tmp_path
 
 
+@pytest.mark.verify
 def test_nothing_is_told(database: str, folder: Path, redis: RedisServer, start: Start) -> None:
     dsn = make_conninfo(database, password=SECRET)
     options = ("--app", "shop:app", "--dsn", dsn, "--processes", "2", "--metrics-port", "0", "--health-port", "0")

@@ -11,7 +11,7 @@ from tests.postgres.test_plans import nodes
 from outrider.postgres import examine, look, session
 from outrider.postgres.statement import statement
 
-pytestmark = pytest.mark.xdist_group("doctor")
+pytestmark = [pytest.mark.xdist_group("doctor"), pytest.mark.verify]
 
 STATEMENTS = sorted(
     file.stem for file in (Path(__file__).parents[2] / "src/outrider/postgres/sql/doctor").glob("*.sql")

@@ -20,7 +20,7 @@ from tests.postgres.test_take import until_blocked
 Conn = AsyncConnection[Any]
 NAME = "a.handler"
 
-pytestmark = pytest.mark.xdist_group("quiet_generations")
+pytestmark = [pytest.mark.xdist_group("quiet_generations"), pytest.mark.also_on(15)]
 
 
 class Desk:

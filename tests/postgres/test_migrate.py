@@ -21,6 +21,8 @@ from outrider.postgres import migrate, session
 from outrider.postgres.embedded import Embedded
 from outrider.testing.cases import Placed
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 KNOWN = migrate.known()
 NEWEST = KNOWN[-1].version
 DEFINERS = {
@@ -31,6 +33,11 @@ DEFINERS = {
     "upkeep_segments", "upkeep_log", "upkeep_receipts", "upkeep_dead_letters", "upkeep_traces", "upkeep_reap", "erase",
     "tenant_page", "note_export", "count_take",
 }  # fmt: skip
+
+
+@pytest.fixture
+def database(whole_database: str) -> str:
+    return whole_database
 
 
 @asynccontextmanager

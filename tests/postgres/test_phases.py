@@ -241,8 +241,8 @@ async def beating(dsn: str) -> bool:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):
-        while not await condition():
-            pass
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 # Locks

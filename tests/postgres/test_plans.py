@@ -65,7 +65,7 @@ def log(server: str) -> Iterator[str]:
         admin.execute(f"drop database {name} with (force)".encode())
 
 
-pytestmark = pytest.mark.xdist_group("plans")
+pytestmark = [pytest.mark.xdist_group("plans"), pytest.mark.verify, pytest.mark.also_on(15)]
 
 
 @pytest.fixture(params=[False, True], ids=["no statistics", "analyzed"])

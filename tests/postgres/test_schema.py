@@ -11,11 +11,19 @@ import subprocess
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from outrider.postgres import migrate
 from outrider.postgres.embedded import Embedded
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 SNAPSHOT = Path(__file__).parent / "schema.sql"
+
+
+@pytest.fixture
+def database(whole_database: str) -> str:
+    return whole_database
 
 
 def dumped(dsn: str) -> str:

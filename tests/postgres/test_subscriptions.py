@@ -233,8 +233,8 @@ async def test_a_rename_and_a_batch_that_parks_do_not_deadlock(database: str, co
         await taking.execute("select from outrider.cursor where subscription = 'shop.effect' for update")
         renaming = asyncio.create_task(subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA))
         async with asyncio.timeout(30):
-            while not await shop.rows(f"select 1 from pg_locks where pid = {pid} and not granted"):
-                pass
+            while not await shop.rows(f"select 1 from pg_locks where pid = {pid} and not granted"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         await taking.execute(
             """insert into outrider.delivery
                (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)

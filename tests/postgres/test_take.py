@@ -70,7 +70,7 @@ async def publish(conn: Conn, *names: str, event_type: str = "a.happened", key: 
         )
 
 
-pytestmark = pytest.mark.xdist_group("quiet")
+pytestmark = [pytest.mark.xdist_group("quiet"), pytest.mark.also_on(15, 16)]
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.torture import Torture
 
+pytestmark = [pytest.mark.verify, pytest.mark.also_on(15)]
+
 
 @pytest.mark.parametrize("seed", [1])
 async def test_cursor_is_exact_under_torture(database: str, seed: int) -> None:

@@ -6,6 +6,8 @@ import pytest
 from tests.postgres.test_generations import BROKEN, MUTANTS
 from tests.turmoil import Turmoil, mutate
 
+pytestmark = pytest.mark.verify
+
 DETERMINISTIC_ONLY = {
     "an armed suspect is run by any cursor",
     "the floor of the catch-all stays",

@@ -22,6 +22,11 @@ WAITING = "select 1 from pg_locks where pid = %s and not granted"
 
 
 @pytest.fixture
+def database(whole_database: str) -> str:
+    return whole_database
+
+
+@pytest.fixture
 async def conn(database: str) -> AsyncIterator[AsyncConnection[Any]]:
     async with await AsyncConnection.connect(database, autocommit=True) as conn:
         yield conn
@@ -56,8 +61,8 @@ async def publish(conn: AsyncConnection[Any], name: str) -> None:
 
 async def until_waiting(conn: AsyncConnection[Any], watcher: AsyncConnection[Any]) -> None:
     async with asyncio.timeout(30):
-        while not await (await watcher.execute(WAITING, [conn.info.backend_pid])).fetchone():
-            pass
+        while not await (await watcher.execute(WAITING, [conn.info.backend_pid])).fetchone():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def explode() -> None:

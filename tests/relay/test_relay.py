@@ -21,6 +21,8 @@ from outrider.streams.codecs import EnvelopeCodec
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
 
+pytestmark = pytest.mark.also_on(15)
+
 BROKERS = ("redis", "nats")
 
 

@@ -29,8 +29,8 @@ async def sent(house: Depot, number: int) -> bool:
 
 async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(30):
-        while not await condition():
-            pass
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -16,6 +16,8 @@ from tests.rollup.test_worker import Shelved, app_of
 from outrider.postgres import roles
 from outrider.postgres.statement import statement
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 NEW = """
 revoke all on outrider.rollup, outrider.rollup_pending, outrider.rollup_log from app;
 revoke all on function outrider.rollup_tick, outrider.rollup_settings from app;

@@ -15,6 +15,8 @@ from outrider.postgres import rollups, session
 from outrider.signals import Settled
 from outrider.testing import expect
 
+pytestmark = pytest.mark.also_on(15)
+
 SECRET = "select count(*) from outrider.outbox where payload::text ~ 'secret'"
 
 
@@ -329,6 +331,7 @@ def test_when_everything_is_refused_the_rows_are_not_to_blame(bare: Archive) -> 
     bare.exact()
 
 
+@pytest.mark.verify
 def test_many_culprits_are_sifted_in_turns(bare: Archive) -> None:
     """Two hundred at a time; nobody who is innocent is set aside."""
     bare.ask("alter table note add check (subject !~ '[05]$')")
@@ -445,6 +448,7 @@ def test_what_the_caller_owes_is_not_blamed_on_a_row(archive: Archive) -> None:
     assert (archive.aside(), archive.staged()) == ([], ["a"])
 
 
+@pytest.mark.verify
 def test_a_hundred_thousand_rows_in_one_tick(bare: Archive) -> None:
     bare.install(notify=NOTE)
     bare.ask("alter table note drop constraint note_pieces_check")

@@ -29,6 +29,7 @@ def touched(archive: Archive, rows: int) -> dict[str, int]:
     return {name: after[name] - before[name] for name in after}
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("looks_up", [False, True], ids=["columns", "a look-up"])
 def test_its_cost_does_not_grow(bare: Archive, looks_up: bool) -> None:
     """With nothing waiting, with 50,000 rows waiting, with as many done: the same work for a row, by the counters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import psycopg
@@ -278,7 +279,7 @@ def test_one_of_events(bare: Archive) -> None:
 
 def waits(place: Archive, pid: int) -> None:
     while not place.one("select count(*) from pg_locks where pid = %s and not granted", pid):
-        pass
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("renamed", [False, True])

@@ -424,6 +424,7 @@ async def test_a_message_that_was_deleted_before_it_was_read(sink: JetStream, js
     same(page.entries, given[5:])
 
 
+@pytest.mark.verify
 @pytest.mark.usefixtures("all_at_once")
 async def test_a_paused_server_is_unavailable_and_comes_back(name: str) -> None:
     with NatsServer() as server:

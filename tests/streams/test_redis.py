@@ -349,6 +349,7 @@ async def test_a_read_that_was_cancelled(sink: RedisStreams, redis: Any, name: s
     same((await sink.read("0-0", 10, 1)).entries, given)
 
 
+@pytest.mark.verify
 async def test_a_paused_server_is_unavailable_and_comes_back(name: str) -> None:
     with RedisServer(durable=False) as server:
         sink = RedisStreams(server.url, stream=name, timeout=2)

@@ -60,6 +60,7 @@ def failure(project: Path) -> str:
     return str(failed.value)
 
 
+@pytest.mark.verify
 def test_it_passes_while_the_contracts_hold_wherever_it_is_run(project: Path) -> None:
     """Events that the tests declare are none of its business."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(project / "tests")]

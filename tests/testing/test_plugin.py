@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-pytestmark = pytest.mark.xdist_group("plugin")
+pytestmark = [pytest.mark.xdist_group("plugin"), pytest.mark.verify]
 
 Run = Callable[..., str]
 LEFTOVERS = "select datname from pg_database where pg_get_userbyid(datdba) = %s"

@@ -32,6 +32,8 @@ import json, sys
 from typer.testing import CliRunner
 from outrider.cli.main import cli
 
+pytestmark = pytest.mark.verify
+
 for command in json.loads(sys.argv[1]):
     done = CliRunner().invoke(cli, command, prog_name="outrider")
     print(json.dumps([done.exit_code, done.stdout, done.stderr]))

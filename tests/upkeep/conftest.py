@@ -9,6 +9,11 @@ from tests.upkeep.house import House, opened
 
 
 @pytest.fixture
-def house(whole_database: str) -> Iterator[House]:
-    with opened(whole_database) as place:
+def database(whole_database: str) -> str:
+    return whole_database
+
+
+@pytest.fixture
+def house(database: str) -> Iterator[House]:
+    with opened(database) as place:
         yield place

@@ -23,7 +23,7 @@ DRAIN = "select count(seq), min(outcome) from outrider.take(%s, 0, 2000)"
 TOUCHED = """select c.relname, pg_stat_get_xact_tuples_fetched(c.oid) + pg_stat_get_xact_tuples_returned(c.oid) as touched
              from pg_class as c where c.relnamespace = 'outrider'::regnamespace and c.relkind in ('r', 'i')"""
 
-pytestmark = pytest.mark.xdist_group("growth")
+pytestmark = [pytest.mark.xdist_group("growth"), pytest.mark.verify]
 
 
 def grown(server: str, name: str, events: int) -> Iterator[str]:

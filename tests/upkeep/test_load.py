@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
+import pytest
 from tests.upkeep.house import House
+
+pytestmark = pytest.mark.also_on(15)
 
 PUBLISH = """insert into outrider.outbox (event_type, source, aggregate_id, payload)
              values ('a.happened', 'a', %s, '{}'), ('a.happened', 'a', %s, '{}') returning seq"""

@@ -6,6 +6,8 @@ import psycopg
 import pytest
 from tests.upkeep.house import House
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 
 def reasons(house: House, name: str) -> str:
     return str(house.value("select coalesce(kept, '') from outrider.segment where name = %s", name))

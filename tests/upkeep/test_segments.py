@@ -11,6 +11,8 @@ from tests.upkeep.house import SIZE, House
 
 from outrider.postgres import statement
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 SMALL = "update outrider.setting set value = 1000 where name = 'segments.size'"
 
 

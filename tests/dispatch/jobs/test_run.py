@@ -30,6 +30,8 @@ from outrider.errors import DeclarationError, EnqueueRefused
 from outrider.signals import JobsCompleted
 from outrider.testing import expect
 
+pytestmark = pytest.mark.also_on(15)
+
 
 def in_three(job: Any, ctx: Any, other: Any) -> None:
     pass

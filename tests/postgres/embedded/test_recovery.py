@@ -40,6 +40,7 @@ def kill(*processes: psutil.Process) -> None:
         await_ended(process)
 
 
+@pytest.mark.verify
 def test_a_server_without_supervisor_is_adopted(server: Embedded, project: Path, arrive: Arrive) -> None:
     postmaster = psutil.Process(server.pid)
     with psycopg.connect(server.dsn()) as connection:
@@ -53,6 +54,7 @@ def test_a_server_without_supervisor_is_adopted(server: Embedded, project: Path,
     assert ended(postmaster)
 
 
+@pytest.mark.verify
 def test_the_last_to_leave_stops_a_server_without_supervisor(server: Embedded) -> None:
     postmaster = psutil.Process(server.pid)
     kill(supervisor(server.home))
@@ -67,6 +69,7 @@ def test_a_killed_postmaster_is_started_again(server: Embedded) -> None:
         assert kept(server)
 
 
+@pytest.mark.verify
 def test_everything_killed_at_once(project: Path, arrive: Arrive, server: Embedded) -> None:
     server.stop()
     user = arrive(project)
@@ -76,6 +79,7 @@ def test_everything_killed_at_once(project: Path, arrive: Arrive, server: Embedd
     assert kept(server)
 
 
+@pytest.mark.verify
 def test_user_and_supervisor_killed_leaves_a_server_to_adopt(project: Path, arrive: Arrive, server: Embedded) -> None:
     server.stop()
     user = arrive(project)
@@ -87,6 +91,7 @@ def test_user_and_supervisor_killed_leaves_a_server_to_adopt(project: Path, arri
     assert kept(server)
 
 
+@pytest.mark.verify
 def test_a_reused_pid_is_neither_trusted_nor_signalled(server: Embedded, account: Account) -> None:
     home, pid = server.home, server.pid
     content = (home / "data" / "postmaster.pid").read_text()
@@ -103,6 +108,7 @@ def test_a_reused_pid_is_neither_trusted_nor_signalled(server: Embedded, account
         assert stranger.poll() is None
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_restart_keeps_rows_and_registrations(
     server: Embedded, project: Path, arrive: Arrive, mode: Literal["fast", "immediate"]
@@ -140,6 +146,7 @@ def test_a_killed_initdb_leaves_nothing_in_the_way(
         assert not (folder / "data.new").exists()
 
 
+@pytest.mark.verify
 def test_temporary_servers_are_removed_whatever_died(
     place: Path, arrive: Arrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +170,7 @@ def test_temporary_servers_are_removed_whatever_died(
     assert not home.exists()
 
 
+@pytest.mark.verify
 def test_a_removed_folder_is_made_anew(place: Path) -> None:
     server = Embedded(place / "pg")
     server.start()

@@ -36,6 +36,7 @@ def test_data_outlives_the_server(project: Path) -> None:
         assert query(server, "SHOW server_encoding") == [("UTF8",)]
 
 
+@pytest.mark.verify
 def test_objects_of_one_process_count_separately(project: Path) -> None:
     one, two = Embedded(project), Embedded(project)
     one.start()
@@ -63,6 +64,7 @@ def test_the_server_stops_only_after_the_second_process(project: Path, arrive: A
     assert ended(watchdog)
 
 
+@pytest.mark.verify
 def test_the_first_starters_settings_win(project: Path) -> None:
     with (
         Embedded(project, settings={"work_mem": "5MB"}) as first,
@@ -71,6 +73,7 @@ def test_the_first_starters_settings_win(project: Path) -> None:
         assert query(first, "SHOW work_mem") == query(second, "SHOW work_mem") == [("5MB",)]
 
 
+@pytest.mark.verify
 def test_the_last_user_may_be_killed(project: Path, arrive: Arrive) -> None:
     user = arrive(project)
     watchdog = user.supervisor
@@ -79,6 +82,7 @@ def test_the_last_user_may_be_killed(project: Path, arrive: Arrive) -> None:
     assert ended(user.postmaster)
 
 
+@pytest.mark.verify
 def test_a_user_who_forgets_to_stop_leaves_all_the_same(project: Path, arrive: Arrive) -> None:
     user = arrive(project, "forget")
     watchdog = user.supervisor
@@ -87,6 +91,7 @@ def test_a_user_who_forgets_to_stop_leaves_all_the_same(project: Path, arrive: A
     assert ended(user.postmaster)
 
 
+@pytest.mark.verify
 def test_an_arrival_during_the_stop_gets_a_new_server(project: Path, arrive: Arrive) -> None:
     leaving = arrive(project)
     leaving.process.send_signal(signal.SIGKILL)
@@ -94,6 +99,7 @@ def test_an_arrival_during_the_stop_gets_a_new_server(project: Path, arrive: Arr
         assert query(server, "SELECT 1") == [(1,)]
 
 
+@pytest.mark.verify
 def test_a_forked_child_keeps_the_server(project: Path) -> None:
     server = Embedded(project)
     server.start()
@@ -113,6 +119,7 @@ def test_a_forked_child_keeps_the_server(project: Path) -> None:
     assert ended(postmaster)
 
 
+@pytest.mark.verify
 def test_processes_that_arrive_at_once_agree(
     place: Path, begin: Callable[..., subprocess.Popen[str]], arrive: Arrive
 ) -> None:
@@ -124,6 +131,7 @@ def test_processes_that_arrive_at_once_agree(
     assert ended(users[0].postmaster)
 
 
+@pytest.mark.verify
 def test_a_temporary_server_of_a_killed_user_leaves_nothing(arrive: Arrive) -> None:
     user = arrive()
     watchdog = user.supervisor
@@ -133,6 +141,7 @@ def test_a_temporary_server_of_a_killed_user_leaves_nothing(arrive: Arrive) -> N
     assert not user.home.exists()
 
 
+@pytest.mark.verify
 def test_a_database_is_made_once_by_many(project: Path) -> None:
     with Embedded(project) as server:
         with ThreadPoolExecutor(6) as pool:
@@ -145,6 +154,7 @@ def test_settings_that_would_break_the_sharing_are_refused(project: Path) -> Non
         Embedded(project, settings={"port": "5433"})
 
 
+@pytest.mark.verify
 def test_a_setting_that_postgres_refuses_is_named(project: Path) -> None:
     with pytest.raises(EmbeddedError, match="shared_buffers"):
         Embedded(project, settings={"shared_buffers": "plenty"}).start()

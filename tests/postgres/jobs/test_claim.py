@@ -16,6 +16,8 @@ from tests.mutants import changed
 from tests.postgres.jobs import sqljobs
 from tests.postgres.jobs.sqljobs import Conn, claim, done, enqueue, enqueue_many, fail, register, serve, settle, sound
 
+pytestmark = pytest.mark.also_on(15)
+
 JOINS = ("enable_nestloop", "enable_hashjoin", "enable_mergejoin")
 TOUCHED = """
     select coalesce(sum(pg_stat_get_xact_tuples_returned(c.oid)) filter (where c.relkind = 'r'), 0) as by_seq_scan,
@@ -219,6 +221,7 @@ def test_what_nobody_registered_waits(conn: Conn) -> None:
     assert len(claim(conn, 9, ["mail.unknown"]).jobs) == 1
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "analyzed"])
 def test_a_claim_reads_what_it_takes(conn: Conn, analyzed: bool) -> None:
     """100,000 wait in 4 lanes, and 2,000 run; the fifth claim of a session too."""

@@ -33,6 +33,8 @@ from tests.postgres.jobs.sqljobs import (
 
 from outrider.postgres.statement import statement
 
+pytestmark = pytest.mark.also_on(15)
+
 PROGRESS = statement("progress", "outrider")
 VERDICTS = ["later", "dead", "back", "lapsed", "crashed", "cancelled"]
 

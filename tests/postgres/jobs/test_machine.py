@@ -652,6 +652,7 @@ QUICK = (
 )
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in MUTANTS]
 )

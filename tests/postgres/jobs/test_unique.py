@@ -27,6 +27,8 @@ from tests.postgres.jobs.sqljobs import (
     sound,
 )
 
+pytestmark = pytest.mark.also_on(15)
+
 
 @pytest.fixture
 def conn(database: str) -> Iterator[Conn]:

@@ -20,6 +20,8 @@ from outrider.signals import Fired, JobsCompleted, Relayed, Rewound
 from outrider.streams.redis import RedisStreams
 from outrider.testing import expect
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 
 class Placed(Event, type="roles.placed", key="n"):
     n: int

@@ -18,6 +18,8 @@ from outrider import Outrider
 from outrider.signals import Settled
 from outrider.testing import expect
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 DEFINERS = """
     select p.oid::regprocedure::text, p.proname, p.proowner = n.nspowner, p.proconfig,
            exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a where a.grantee = 0),

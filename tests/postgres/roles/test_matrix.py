@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from tests.postgres.roles.house import NOBODY, House
 
 from outrider.postgres import roles, statement
+
+pytestmark = pytest.mark.also_on(15, 16)
 
 MATRIX = Path(__file__).with_name("matrix.txt")
 COLUMNS = (NOBODY, *roles.ROLES)

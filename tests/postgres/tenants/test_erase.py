@@ -17,6 +17,8 @@ from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPoli
 from outrider.postgres import tenants
 from outrider.postgres.tenants import TenantsRefused, Whose
 
+pytestmark = pytest.mark.also_on(15)
+
 NEVER = RetryPolicy(retries=0)
 LATER = RetryPolicy(retries=3, base="1h", cap="1h", jitter="none")
 TABLES = """

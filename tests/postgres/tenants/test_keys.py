@@ -6,10 +6,13 @@ import re
 from typing import Any
 
 import psycopg
+import pytest
 from tests.postgres.jobs.sqljobs import claim, done, register
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
 from outrider.postgres import migrate
+
+pytestmark = pytest.mark.also_on(15)
 
 LATER = RetryPolicy(retries=2, base="1h", cap="1h", jitter="none")
 TENANTS = ("a", "b", None)

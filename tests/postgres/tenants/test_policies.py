@@ -28,6 +28,8 @@ select outrider.publish('x.y', jsonb_build_object('of', w), key => '7', idempote
 from unnest('{{a,b}}'::text[]) as w;
 select outrider.enqueue('x.job', jsonb_build_object('of', w), unique_key => 'u', workspace_id => w)
 from unnest('{{a,b}}'::text[]) as w;
+
+pytestmark = pytest.mark.also_on(15, 16)
 insert into outrider.delivery (subscription, partition, seq, event_id, event_type, ordering_key, status, head, reached,
     run_at, workspace_id, last_error)
 select 'house.handler', 0, o.seq, o.id, o.event_type, '1:' || o.workspace_id || ':7', 'failed', false, true, now(),

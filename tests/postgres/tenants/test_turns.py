@@ -22,6 +22,8 @@ select 'mail.send', 0, gen_random_uuid(), 'mail.send', 1, 'sql', %(tenant)s, 'pe
        clock_timestamp() - %(ago)s * interval '1 minute' + n * interval '1 millisecond', 'default', %(priority)s,
        case when %(keys)s > 0 then 'k' || n %% %(keys)s end, jsonb_build_object('n', coalesce(%(tenant)s, ''))
 from generate_series(1, %(jobs)s) as n
+
+pytestmark = pytest.mark.also_on(15)
 """
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees to it that Debian's Postgres 15 is there, for make test-15, and its pg_cron, for make test-cron. The tests start a
+# Sees to it that Debian's Postgres 15 is there, for make verify, and its pg_cron. The tests start a
 # server of their own: the cluster that Debian would make and start with a first installation is not made, and what is
 # there already stays as it is.
 set -eu
