@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-LONGEST = 80.0
+LONGEST = 170.0
 """Seconds that a program may take."""
 IMPORTED = ("outrider.cli", "outrider.testing", "sqlalchemy.ext.asyncio", "alembic.config", "pytest", "pytest_asyncio")
 PYTHON = ("python", "python3", sys.executable)

@@ -15,6 +15,7 @@ from sqlalchemy import URL
 from tests.cli import inprocess
 from tests.cli.conftest import Run
 from tests.cli.test_migrate import APP, NEWEST, OLD_WORKER, dump, next_release, psql, query, schemas
+from tests.preloaded import Preloaded
 
 from outrider.cli.alembic_project import find_project
 from outrider.errors import ConfigError
@@ -53,8 +54,9 @@ def mine(revision: str, down: object = None, upgrade: str = "select 1", downgrad
 class Project:
     """A real Alembic project in a folder, with one revision of its own."""
 
-    def __init__(self, folder: Path, dsn: str, driver: str) -> None:
+    def __init__(self, folder: Path, dsn: str, driver: str, preloaded: Preloaded) -> None:
         self.folder = folder
+        self._preloaded = preloaded
         self.dsn = dsn
         self._alembic("init", "--template", "async" if driver == "asyncpg" else "generic", "alembic")
         ini = folder / "alembic.ini"
@@ -80,8 +82,7 @@ class Project:
         return done.stderr
 
     def _alembic(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "alembic", *arguments]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=80)
+        return self._preloaded.run(["python", "-m", "alembic", *arguments], self.folder, os.environ)
 
 
 def _url(dsn: str, driver: str) -> str:
@@ -92,9 +93,9 @@ def _url(dsn: str, driver: str) -> str:
 
 
 @pytest.fixture
-def project(tmp_path: Path, empty_database: str, request: pytest.FixtureRequest) -> Project:
+def project(tmp_path: Path, empty_database: str, preloaded: Preloaded, request: pytest.FixtureRequest) -> Project:
     (tmp_path / "shop.py").write_text(APP)
-    return Project(tmp_path, empty_database, getattr(request, "param", "psycopg"))
+    return Project(tmp_path, empty_database, getattr(request, "param", "psycopg"), preloaded)
 
 
 def handled(dsn: str) -> None:

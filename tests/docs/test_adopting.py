@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from tests.cli.test_init import counted
 from tests.cli.test_worker import end
+from tests.preloaded import Preloaded
 from tests.processes import clean, until
 
 from outrider.postgres.embedded import Embedded
@@ -35,9 +36,10 @@ CALM = {
 class Reader:
     """Whoever follows the page."""
 
-    def __init__(self, folder: Path, dsn: str, server: str) -> None:
+    def __init__(self, folder: Path, dsn: str, server: str, preloaded: Preloaded) -> None:
         path = os.pathsep.join([str(Path(sys.executable).parent), str(Embedded().bin), os.environ["PATH"]])
         self._folder = folder
+        self._shell = preloaded.shell
         self._dsn = dsn
         self._env = clean() | {"PATH": path, "OUTRIDER_DSN": dsn, "OUTRIDER_TEST_DSN": server}
 
@@ -55,10 +57,7 @@ class Reader:
         return block.group()
 
     def _run(self, command: str) -> str:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=self._folder, env=self._env, capture_output=True, text=True, timeout=60,
-            check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        done = self._shell(command, self._folder, self._env)
         assert "Traceback" not in done.stderr
         assert (done.returncode == 1) == done.stderr.startswith("outrider: "), done.stderr
         said = (done.stdout + done.stderr).replace(str(self._folder), "~/billing")
@@ -81,11 +80,11 @@ class Reader:
 
 
 @pytest.mark.timeout(300)
-def test_the_page_says_what_happens(tmp_path: Path, empty_database: str, server: str) -> None:
+def test_the_page_says_what_happens(tmp_path: Path, empty_database: str, server: str, preloaded: Preloaded) -> None:
     page = PAGE.read_text()
     folder = tmp_path / "billing"
     folder.mkdir()
-    played = BLOCK.sub(Reader(folder, empty_database, server).follow, page)
+    played = BLOCK.sub(Reader(folder, empty_database, server, preloaded).follow, page)
     if os.environ.get("OUTRIDER_UPDATE_SNAPSHOT") == "1":
         PAGE.write_text(played)
     assert played == page or os.environ.get("OUTRIDER_UPDATE_SNAPSHOT") == "1"

@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from tests.docs.test_recovery import BLOCK, Operator
 from tests.postgres.jobs import sqljobs
 from tests.postgres.roles.house import before
+from tests.preloaded import Preloaded
 
 import outrider
 from outrider import Event, Job, JobContext, Outrider, RetryPolicy
@@ -34,8 +35,8 @@ CALM = {r"\([\w.-]+:\d+:[0-9a-f]{8}\)": "(host:4711:edeeaa5a)"}
 
 
 class Follower(Operator):
-    def __init__(self, folder: Path, dsn: str) -> None:
-        super().__init__(folder, dsn, long=True)
+    def __init__(self, folder: Path, dsn: str, preloaded: Preloaded) -> None:
+        super().__init__(folder, dsn, preloaded, long=True)
         self._env["COLUMNS"] = "110"
 
     def _run(self, command: str) -> str:
@@ -46,13 +47,13 @@ class Follower(Operator):
 
 
 @pytest.mark.verify
-def test_the_page_says_what_happens(tmp_path: Path, empty_database: str) -> None:
+def test_the_page_says_what_happens(tmp_path: Path, empty_database: str, preloaded: Preloaded) -> None:
     page = PAGE.read_text()
     blocks = PROGRAM.findall(page)
     (tmp_path / "shop.py").write_text("\n\n".join(each for each in blocks if not each.startswith(RUN)))
     [program] = [each for each in blocks if each.startswith(RUN)]
     (tmp_path / "run.py").write_text(program)
-    played = BLOCK.sub(Follower(tmp_path, empty_database).follow, page)
+    played = BLOCK.sub(Follower(tmp_path, empty_database, preloaded).follow, page)
     if os.environ.get("OUTRIDER_UPDATE_SNAPSHOT") == "1":
         PAGE.write_text(played)
         return

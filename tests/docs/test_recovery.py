@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.preloaded import Preloaded
 from tests.processes import clean
 
 from outrider import Outrider
@@ -54,9 +54,10 @@ order by o.seq
 class Operator:
     """Whoever follows the page. Ids are those of the page, in the order in which they are first seen."""
 
-    def __init__(self, folder: Path, dsn: str, *, long: bool) -> None:
+    def __init__(self, folder: Path, dsn: str, preloaded: Preloaded, *, long: bool) -> None:
         path = os.pathsep.join([str(Path(sys.executable).parent), str(Embedded().bin), os.environ["PATH"]])
         self._folder = folder
+        self._shell = preloaded.shell
         self._dsn = dsn
         self._env = clean() | {"PATH": path, "OUTRIDER_DSN": dsn, "OUTRIDER_APP": "shop:app", "TZ": "UTC"}
         self._shortcut = not long
@@ -84,10 +85,7 @@ class Operator:
         return re.sub(r" +$", "", said, flags=re.MULTILINE)
 
     def _run(self, command: str) -> str:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=self._folder, env=self._env, capture_output=True, text=True, timeout=1000,
-            check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        done = self._shell(command, self._folder, self._env)
         assert "Traceback" not in done.stderr, done.stderr
         assert (done.returncode == 1) == done.stderr.startswith("outrider: "), done
         return done.stdout + done.stderr
@@ -113,11 +111,11 @@ async def run_blocks(page: str, dsn: str) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_the_page_says_what_happens(tmp_path: Path, empty_database: str, long: bool) -> None:
+def test_the_page_says_what_happens(tmp_path: Path, empty_database: str, preloaded: Preloaded, long: bool) -> None:
     page, folder = PAGE.read_text(), tmp_path / "shop"
     folder.mkdir()
     (folder / "shop.py").write_text(PROGRAM.findall(page)[0])
-    played = BLOCK.sub(Operator(folder, empty_database, long=long).follow, page)
+    played = BLOCK.sub(Operator(folder, empty_database, preloaded, long=long).follow, page)
     if os.environ.get("OUTRIDER_UPDATE_SNAPSHOT") == "1":
         PAGE.write_text(played)
     assert played == page or os.environ.get("OUTRIDER_UPDATE_SNAPSHOT") == "1"

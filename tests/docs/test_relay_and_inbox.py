@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -17,6 +16,7 @@ import psycopg
 import pytest
 from tests.brokers import NatsServer, RedisServer
 from tests.docs.test_recovery import BLOCK, Operator
+from tests.preloaded import Preloaded
 from tests.relay.test_metrics import names_of
 
 from outrider import Envelope
@@ -71,8 +71,8 @@ asyncio.run(main())
 class Follower(Operator):
     """Whoever follows one of the pages: the brokers are elsewhere than the page says."""
 
-    def __init__(self, folder: Path, dsn: str, urls: dict[str, str], app: str) -> None:
-        super().__init__(folder, dsn, long=True)
+    def __init__(self, folder: Path, dsn: str, preloaded: Preloaded, urls: dict[str, str], app: str) -> None:
+        super().__init__(folder, dsn, preloaded, long=True)
         self.urls = urls
         self._env |= {"COLUMNS": "110", "OUTRIDER_APP": app}
 
@@ -88,10 +88,7 @@ class Follower(Operator):
         if command.endswith(" list"):  # just now, however slow this machine is
             with psycopg.connect(self._dsn) as conn:
                 conn.execute("update outrider.stream set moved_at = clock_timestamp()")
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=self._folder, env=self._env, capture_output=True, text=True, timeout=120,
-            check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        done = self._shell(command, self._folder, self._env)
         assert "Traceback" not in done.stderr, done.stderr
         said = done.stdout + done.stderr
         for pattern, instead in CALM.items():
@@ -108,17 +105,22 @@ class Follower(Operator):
 
 
 def test_the_pages_say_what_happens(
-    tmp_path: Path, database: str, other_database: str, redis_server: RedisServer, nats_server: NatsServer
+    tmp_path: Path,
+    database: str,
+    other_database: str,
+    preloaded: Preloaded,
+    redis_server: RedisServer,
+    nats_server: NatsServer,
 ) -> None:
     urls = {REDIS: f"{redis_server.url}/7", NATS: nats_server.url}
-    shop = Follower(tmp_path, database, urls, "shop:app")
+    shop = Follower(tmp_path, database, preloaded, urls, "shop:app")
     shop.write((DOCS / "relay.md").read_text(), "shop.py")
     shop.says(DOCS / "relay.md")
     told = shop._run("python -c 'import asyncio, shop; print(asyncio.run(shop.told()))'").strip()
     assert re.fullmatch(r"\d+-\d+", told)
 
     page = (DOCS / "inbox.md").read_text()
-    billing = Follower(tmp_path, other_database, urls, "billing:app")
+    billing = Follower(tmp_path, other_database, preloaded, urls, "billing:app")
     billing.write(page, "billing.py")
     billing.says(DOCS / "inbox.md")
     [table] = re.findall(r"^```sql\n(create table.*?)^```$", page, re.DOTALL | re.MULTILINE)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from tests.processes import processes, until
+from tests.preloaded import Preloaded
+from tests.processes import clean, processes, until
 
 ROOT = Path(__file__).parents[2]
 MANAGE = ROOT / "tests" / "integrations" / "django_project" / "manage.py"
@@ -31,11 +32,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def manage(start: Start) -> Run:
-    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        process = start(*arguments, **options)
-        out, err = process.communicate(timeout=DEADLINE)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+def manage(preloaded: Preloaded, tmp_path: Path) -> Run:
+    def run(*arguments: str, program: Sequence[str] = (str(MANAGE),), **env: str) -> subprocess.CompletedProcess[str]:
+        environment = clean() | {"PYTHONPATH": str(ROOT)} | env
+        return preloaded.run(["python", *program, *arguments], tmp_path, environment)
 
     return run
 
