@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,8 @@ from tests.jobs.factory import SOON, Make, Paint, idle, opened, until
 
 from outrider import JobContext, Outrider, Retry, SyncJobContext
 from outrider.dispatch.lease import Begun, Leases
+from outrider.postgres import jobs
+from outrider.postgres.jobs import Asked
 from outrider.signals import JobReleased, JobsClaimed, JobsCompleted, LeaseLost, Signal
 from outrider.testing import expect
 
@@ -108,6 +111,44 @@ async def test_what_was_claimed_ahead_is_given_to_others(database: str) -> None:
 
             await until(all_run)
             end.set()
+
+
+async def test_what_was_claimed_while_another_was_settled_is_given_to_others(database: str, monkeypatch: Any) -> None:
+    """The answers to a settlement and to a claim are read in one breath, before any of the claimed jobs has begun."""
+    settled, claimed, end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    settle = jobs.settle
+
+    async def settle_late(*args: Any) -> Any:
+        landed = await settle(*args)
+        if not settled.is_set():
+            settled.set()
+            await claimed.wait()
+        return landed
+
+    def one_ahead(claim: Any) -> Any:
+        async def claim_one_ahead(conn: Any, asked: Asked, *args: Any) -> Any:
+            found = await claim(conn, replace(asked, limit=asked.limit + 1), *args)
+            if found.rows and settled.is_set():
+                claimed.set()
+            return found
+
+        return claim_one_ahead
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            if job.n:
+                await end.wait()
+
+    monkeypatch.setattr(jobs, "settle", settle_late)
+    monkeypatch.setattr(jobs, "claim", one_ahead(jobs.claim))
+    monkeypatch.setattr(jobs, "claim_lane", one_ahead(jobs.claim_lane))
+    async with opened(database, declare) as factory, factory.app.worker(slots=1, grace=1):
+        await factory.enqueue(Make())
+        await settled.wait()
+        async with expect(factory.app, JobReleased):
+            await factory.enqueue(Make(n=1), Make(n=2))
+        end.set()
 
 
 async def test_a_retry_comes_when_it_is_due_and_not_with_the_next_poll(database: str) -> None:

@@ -334,7 +334,7 @@ class Crew:
                 raise self._slots.broken
             if claiming.done() and self._slots.idle:
                 return
-            await within(PROGRESS if self._slots.busy or self._stopping else None, self._news.wait())
+            await within(PROGRESS if not self._slots.idle or self._stopping else None, self._news.wait())
             self._slots.expire()
             if self._slots.shed():
                 self._ahead = 0
