@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -15,13 +16,13 @@ from uuid import uuid4
 import psutil
 import psycopg
 import pytest
-from tests.jobs.factory import SOON, Make, Paint, idle, opened, until
+from tests.jobs.factory import SOON, Make, Ordered, Paint, idle, opened, until
 
 from outrider import JobContext, Outrider, Retry, SyncJobContext
 from outrider.dispatch.lease import Begun, Leases
 from outrider.postgres import jobs
 from outrider.postgres.jobs import Asked
-from outrider.signals import JobReleased, JobsClaimed, JobsCompleted, LeaseLost, Signal
+from outrider.signals import JobReleased, JobsClaimed, JobsCompleted, LeaseLost, Routed, Signal
 from outrider.testing import expect
 
 
@@ -60,6 +61,18 @@ async def test_who_keeps_a_job_knows_that_it_will_see_what_he_wrote(database: st
             assert kept.outcome == "kept"
             assert (await factory.app.drain()).jobs == 0
         assert (await factory.app.drain()).jobs == 1
+
+
+async def test_a_kept_job_is_run_when_who_kept_it_rolls_back(database: str) -> None:
+    """Nobody notifies then."""
+    async with opened(database, lambda app: app.job(Make)(idle), notify="off", poll="1h") as factory:
+        await factory.enqueue(Make(), unique_key="one")
+        async with AsyncExitStack() as ending, factory.app.connect() as conn:
+            async with conn.transaction(force_rollback=True):
+                await factory.app.enqueue(conn, Make(), unique_key="one")
+                await ending.enter_async_context(factory.app.worker())
+            async with expect(factory.app, JobsCompleted):
+                pass
 
 
 async def test_the_side_process_is_replaced_when_it_says_half_a_line(database: str, monkeypatch: Any) -> None:
@@ -235,6 +248,51 @@ async def test_suspects_come_one_after_the_other_without_a_poll(database: str) -
 
 def answer(job: Make, ctx: SyncJobContext) -> object:
     return (lambda: None) if job.n == 9 else os.getpid()
+
+
+async def test_a_suspect_comes_when_the_one_before_it_was_lost(database: str, monkeypatch: Any) -> None:
+    begun: list[int] = []
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            begun.append(job.n)
+            if job.n == 1:
+                await asyncio.sleep(60)
+
+    monkeypatch.setattr("outrider.dispatch.crew.RENEWAL", 0.2)
+    async with opened(database, declare, poll="1h") as factory:
+        await factory.enqueue(Make(n=1), Make(n=2))
+        await factory.rows("update outrider.delivery set crashes = 1")
+        async with factory.app.worker(grace=1):
+
+            async def first() -> bool:
+                return begun == [1]
+
+            await until(first)
+            async with expect(factory.app, JobsCompleted), expect(factory.app, LeaseLost):
+                await factory.rows("delete from outrider.delivery where status = 'in_flight'")
+        assert begun == [1, 2]
+
+
+async def test_a_withdrawn_event_makes_room_for_the_next_job(database: str) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    def declare(app: Outrider) -> None:
+        @app.job(on=Ordered, name="factory.produce", concurrency=1)
+        async def produce(event: Ordered) -> None:
+            if event.n == 1:
+                begun.set()
+                await end.wait()
+
+    async with opened(database, declare, poll="1h") as factory, factory.app.worker(grace=1):
+        [first] = await factory.publish(Ordered(n=1))
+        await begun.wait()
+        async with expect(factory.app, Routed):
+            await factory.publish(Ordered(n=2))
+        async with expect(factory.app, JobsCompleted):
+            await factory.app.withdraw(first)
+        end.set()
 
 
 async def test_a_process_that_died_while_idle_is_nobodys_fault(database: str) -> None:
