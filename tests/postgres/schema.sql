@@ -89,7 +89,7 @@ begin
             select w.id, w.run_at from "outrider".delivery as w
             where w.subscription = p_subscription and coalesce(w.workspace_id, '') = tenant and w.job_key = p_key
                and w.waiting and w.priority = step.priority
-            order by w.run_at, w.id limit 1 for update skip locked) as w
+            order by w.run_at, w.id limit 1 for no key update skip locked) as w
         order by w.run_at - step.priority * interval '1 minute', w.run_at, w.id limit 1
     )
     update "outrider".delivery as d set waiting = false
@@ -263,6 +263,7 @@ declare
     limits  record;
     taken   integer := 0;
     counted bigint;
+    missed  boolean := false;
 begin
     perform "outrider".sees_all();
     perform "outrider".reap(p_names);
@@ -331,6 +332,7 @@ begin
                   and (not limited or "outrider".room(d.subscription, d.job_key, d.workspace_id) > 0)
                 order by d.run_at, d.id limit 1 for update skip locked) as picked
             limit 1);
+        missed := chosen = '{}';
         wanted := wanted - cardinality(chosen);
     end if;
     if limited and wanted > 0 then
@@ -418,6 +420,26 @@ begin
                  where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
                    and d.crashes > 0 and d.run_at > moment
                  order by d.run_at limit 1) as next),
+            -- Somebody holds what is due, and may let go of it without a word: a claim that fails, an enqueue that is undone.
+            (select moment + interval '1 second'
+             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                 as l (subscription, generation, queue, priority, tenanted)
+             cross join lateral (
+                 select from "outrider".delivery as d
+                 where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+                   and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= moment
+                 order by d.run_at limit 1) as held
+             where not limited or "outrider".room(l.subscription, null) > 0
+             limit 1),
+            (select moment + interval '1 second' from unnest(names) as n (name)
+             cross join lateral (
+                 select from "outrider".delivery as d
+                 where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                   and d.crashes > 0 and d.run_at <= moment
+                 order by d.run_at limit 1) as held
+             where missed and (not limited or "outrider".room(n.name, null) > 0)
+             limit 1),
             lapses) - moment);
         if due_in < 0 then
             due_in := 0;
@@ -2347,6 +2369,7 @@ begin
           is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency);
     if found then
         update "outrider".delivery as d set waiting = false where d.subscription = p_name and d.waiting;
+        perform "outrider".wake(array[p_name]);
     end if;
 end
 $$;
@@ -2666,7 +2689,11 @@ begin
     if job.job_key is not null then
         perform "outrider".admit(job.subscription, job.job_key, job.workspace_id);
     end if;
-    if job.status = 'pending' and job.run_at <= clock_timestamp() then
+    -- Also where it is due later: its worker may be busy or gone by then, and the others must know the time. And where it does
+    -- not come back: there is room for another.
+    if job.status = 'pending' or exists (
+        select from "outrider".subscription as s
+        where s.name = job.subscription and (s.concurrency is not null or s.key_concurrency is not null)) then
         perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
                           job.subscription);
     end if;
@@ -2927,12 +2954,7 @@ begin
     get diagnostics closed = row_count;
     perform "outrider".note('resume', p_by, p_reason, p_name, null, jsonb_strip_nulls(jsonb_build_object(
         'paused_since', since, 'breakers_closed', nullif(closed, 0))));
-    perform pg_notify(poke.channel, poke.event_type)
-    from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
-                 wanted.event_type
-          from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
-          cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
-          where s.name = p_name) as poke;
+    perform "outrider".wake(array[p_name]);
     return since is not null;
 end
 $$;
@@ -2950,11 +2972,7 @@ begin
     perform "outrider".note('resume_all', p_by, p_reason, null, null, jsonb_strip_nulls(jsonb_build_object(
         'paused_since', since, 'subscriptions', (select count(*) from "outrider".subscription))));
     if was then
-        perform pg_notify(poke.channel, poke.event_type)
-        from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
-                     wanted.event_type
-              from "outrider".cursor as c join "outrider".subscription as s on s.name = c.subscription
-              cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)) as poke;
+        perform "outrider".wake(array(select s.name from "outrider".subscription as s));
     end if;
     return was;
 end
@@ -4426,6 +4444,9 @@ declare
     seen boolean := false;
 begin
     perform "outrider".sees_all(true);
+    -- While it is locked, admit passes it over: so nobody admits now.
+    perform "outrider".hold_limits(array(
+        select d.subscription from "outrider".delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
         select d.* from "outrider".delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
@@ -6007,6 +6028,21 @@ CREATE FUNCTION outrider.uuid7() RETURNS uuid
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$select uuidv7()$$;
 
+CREATE FUNCTION outrider.wake(p_names text[]) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
+    from (select c.generation, wanted.event_type as kind
+          from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
+          cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
+          where s.name = any (p_names)
+          union
+          select w.generation, served.name
+          from "outrider".worker as w cross join unnest(w.subscriptions) as served (name)
+          where served.name = any (p_names)) as each
+$$;
+
 CREATE FUNCTION outrider.withdraw(p_event_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6058,7 +6094,7 @@ begin
             perform "outrider".admit(gone.subscription, gone.job_key, gone.workspace_id);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          gone.event_type);
+                          case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
     perform "outrider".note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
         'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
@@ -7929,5 +7965,7 @@ REVOKE ALL ON FUNCTION outrider.upkeep_segments(p_dry boolean) FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.upkeep_traces(p_dry boolean, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.wake(p_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.withdraw(p_event_id uuid, p_by text, p_reason text) FROM PUBLIC;

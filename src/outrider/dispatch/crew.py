@@ -84,6 +84,8 @@ class Crew:
         self._looking = False
         """Ask even if there is no room: somebody may want a job to stop."""
         self._claiming = False
+        self._wary = False
+        """There was a suspect here with the last claim: others may wait for it to go."""
         self._lane: Lane | None = None
         self._looks_at = float("-inf")
         """When all lanes are looked at again."""
@@ -242,6 +244,8 @@ class Crew:
         if self._due is not None and clock() >= self._due:
             self._hungry, self._due = True, None
         slots = self._slots
+        if self._wary and not slots.suspect:
+            self._hungry = True
         room = slots.number + self._ahead - slots.busy - slots.waiting
         full = room <= 0 or (slots.busy >= slots.number and slots.waiting > self._ahead // 2)
         if self._stopping or not self._hungry or (full and not self._looking):
@@ -251,7 +255,7 @@ class Crew:
     async def _claim(self, asked: Asked) -> int:
         """What there is room for; how many jobs it was."""
         hit("claim.sent")
-        self._claiming, sent = True, clock()
+        self._claiming, self._wary, sent = True, not asked.suspect, clock()
         looking, self._hungry, self._looking = self._looking, False, False
         try:
             async with asyncio.timeout(DEADLINE):
@@ -304,6 +308,7 @@ class Crew:
             return
         for each in leased:
             each.until += each.lease
+            self._wary = self._wary or each.suspect
         if self._stopping:  # it was told while the claim was under way
             self._slots.hand_back(leased)
             return
@@ -334,7 +339,7 @@ class Crew:
                 raise self._slots.broken
             if claiming.done() and self._slots.idle:
                 return
-            await within(PROGRESS if self._slots.busy or self._stopping else None, self._news.wait())
+            await within(PROGRESS if not self._slots.idle or self._stopping else None, self._news.wait())
             self._slots.expire()
             if self._slots.shed():
                 self._ahead = 0
@@ -387,7 +392,7 @@ class Crew:
                 self._voice.ended(each, settle, outcome)
                 if outcome in ("retry", "back"):
                     self._wait_at_most(settle.delay)
-            if each.leased.subscription in self._limited or each.leased.suspect:
+            if each.leased.subscription in self._limited:
                 self._hungry = True
         if self._again:
             self._again.difference_update(each.leased.delivery for each in outcomes)

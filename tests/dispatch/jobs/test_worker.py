@@ -9,6 +9,8 @@ import signal
 import sys
 import threading
 import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -23,6 +25,7 @@ from outrider.dispatch.lease import Begun, Leases
 from outrider.errors import SchemaMismatch
 from outrider.postgres import jobs
 from outrider.postgres.joblist import JobRow
+from outrider.postgres.jobs import Asked
 from outrider.signals import (
     JobFailed,
     JobReleased,
@@ -411,6 +414,101 @@ async def test_what_was_claimed_ahead_is_given_to_others(database: str) -> None:
 
             await until(all_run)
             end.set()
+
+
+async def test_what_was_claimed_while_another_was_settled_is_given_to_others(database: str, monkeypatch: Any) -> None:
+    """The answers to a settlement and to a claim are read in one breath, before any of the claimed jobs has begun."""
+    settled, claimed, end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    settle = jobs.settle
+
+    async def settle_late(*args: Any) -> Any:
+        landed = await settle(*args)
+        if not settled.is_set():
+            settled.set()
+            await claimed.wait()
+        return landed
+
+    def one_ahead(claim: Any) -> Any:
+        async def claim_one_ahead(conn: Any, asked: Asked, *args: Any) -> Any:
+            found = await claim(conn, replace(asked, limit=asked.limit + 1), *args)
+            if found.rows and settled.is_set():
+                claimed.set()
+            return found
+
+        return claim_one_ahead
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            if job.n:
+                await end.wait()
+
+    monkeypatch.setattr(jobs, "settle", settle_late)
+    monkeypatch.setattr(jobs, "claim", one_ahead(jobs.claim))
+    monkeypatch.setattr(jobs, "claim_lane", one_ahead(jobs.claim_lane))
+    async with opened(database, declare) as factory, factory.app.worker(slots=1, grace=1):
+        await factory.enqueue(Make())
+        await settled.wait()
+        async with expect(factory.app, JobReleased):
+            await factory.enqueue(Make(n=1), Make(n=2))
+        end.set()
+
+
+async def test_a_kept_job_is_run_when_who_kept_it_rolls_back(database: str) -> None:
+    """Nobody notifies then."""
+    async with opened(database, lambda app: app.job(Make)(idle), notify="off", poll="1h") as factory:
+        await factory.enqueue(Make(), unique_key="one")
+        async with AsyncExitStack() as ending, factory.app.connect() as conn:
+            async with conn.transaction(force_rollback=True):
+                await factory.app.enqueue(conn, Make(), unique_key="one")
+                await ending.enter_async_context(factory.app.worker())
+            async with expect(factory.app, JobsCompleted):
+                pass
+
+
+async def test_a_suspect_comes_when_the_one_before_it_was_lost(database: str, monkeypatch: Any) -> None:
+    begun: list[int] = []
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            begun.append(job.n)
+            if job.n == 1:
+                await asyncio.sleep(60)
+
+    monkeypatch.setattr("outrider.dispatch.crew.RENEWAL", 0.2)
+    async with opened(database, declare, poll="1h") as factory:
+        await factory.enqueue(Make(n=1), Make(n=2))
+        await factory.rows("update outrider.delivery set crashes = 1")
+        async with factory.app.worker(grace=1):
+
+            async def first() -> bool:
+                return begun == [1]
+
+            await until(first)
+            async with expect(factory.app, JobsCompleted), expect(factory.app, LeaseLost):
+                await factory.rows("delete from outrider.delivery where status = 'in_flight'")
+        assert begun == [1, 2]
+
+
+async def test_a_withdrawn_event_makes_room_for_the_next_job(database: str) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    def declare(app: Outrider) -> None:
+        @app.job(on=Ordered, name="factory.produce", concurrency=1)
+        async def produce(event: Ordered) -> None:
+            if event.n == 1:
+                begun.set()
+                await end.wait()
+
+    async with opened(database, declare, poll="1h") as factory, factory.app.worker(grace=1):
+        [first] = await factory.publish(Ordered(n=1))
+        await begun.wait()
+        async with expect(factory.app, Routed):
+            await factory.publish(Ordered(n=2))
+        async with expect(factory.app, JobsCompleted):
+            await factory.app.withdraw(first)
+        end.set()
 
 
 async def test_a_worker_that_may_not_claim_says_so(database: str) -> None:

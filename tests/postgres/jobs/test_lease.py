@@ -36,6 +36,7 @@ from outrider.postgres.statement import statement
 pytestmark = pytest.mark.also_on(15)
 
 PROGRESS = statement("progress", "outrider")
+FAREWELL = statement("farewell", "outrider")
 VERDICTS = ["later", "dead", "back", "lapsed", "crashed", "cancelled"]
 
 
@@ -504,3 +505,72 @@ def test_room_wakes_a_suspect_too(conn: Conn, database: str, limits: dict[str, A
         hearing.execute("listen outbox_default")
         done(conn, job)
         assert [each.payload for each in hearing.notifies(timeout=5, stop_after=1)] == ["mail.send"]
+
+
+@pytest.mark.parametrize("what", ["retry", "buried", "resume", "resume all", "limits", "farewell"])
+def test_who_sleeps_hears_of_what_may_be_claimed(conn: Conn, database: str, what: str) -> None:
+    """Though nothing was enqueued: of a retry that its worker may have no room for, of room, of what rested."""
+    register(conn, "mail.send", concurrency=1 if what == "buried" else None)
+    serve(conn, worker := uuid4(), "mail.send")
+    if what in ("resume", "resume all"):
+        conn.execute("select outrider.pause_all()" if what == "resume all" else "select outrider.pause('mail.send')")
+    else:
+        enqueue(conn)
+        conn.execute("update outrider.delivery set crashes = 2")
+        [lease] = claim(conn, worker=worker).jobs
+        enqueue(conn)
+    with psycopg.connect(database, autocommit=True) as hearing:
+        hearing.execute("listen outbox_default")
+        match what:
+            case "retry":
+                assert fail(conn, lease, delay=1000) == "retry"
+            case "buried":
+                assert reap(conn, worker=worker) == 1
+            case "resume":
+                conn.execute("select outrider.resume('mail.send')")
+            case "resume all":
+                conn.execute("select outrider.resume_all()")
+            case "limits":
+                register(conn, "mail.send", concurrency=2)
+            case _:
+                serve(conn, leaving := uuid4(), "mail.send", generation=1)
+                conn.execute(FAREWELL, {"id": leaving})
+        assert "mail.send" in [each.payload for each in hearing.notifies(timeout=5, stop_after=1)]
+
+
+@pytest.mark.parametrize("limits", [{}, {"concurrency": 9}, {"key_concurrency": 9}], ids=str)
+@pytest.mark.parametrize("crashes", [0, 1])
+def test_what_somebody_holds_is_looked_for_again_soon(
+    conn: Conn, database: str, limits: dict[str, Any], crashes: int
+) -> None:
+    """Whoever lets go of it without a change tells nobody."""
+    register(conn, "mail.send", **limits)
+    enqueue(conn, key="k")
+    conn.execute("update outrider.delivery set crashes = %s", [crashes])
+    with psycopg.connect(database) as holding:
+        holding.execute("select from outrider.delivery for key share")
+        found = claim(conn, 2)
+    assert (found.jobs, found.due_in) == ([], 1)
+    assert len(claim(conn, 2).jobs) == 1
+
+
+def test_what_there_is_no_room_for_is_not_looked_for(conn: Conn) -> None:
+    """Its worker says when there is."""
+    register(conn, "mail.send", concurrency=1)
+    for _ in range(2):
+        enqueue(conn)
+    found = claim(conn, 2)
+    assert (len(found.jobs), found.due_in) == (1, None)
+
+
+def test_a_key_is_not_stranded_by_who_keeps_its_next_job(conn: Conn, database: str) -> None:
+    register(conn, KEYED, key_concurrency=1)
+    enqueue(conn, KEYED, "first", key="k")
+    enqueue(conn, KEYED, "second", key="k", unique_key="u")
+    [lease] = claim(conn, 9, [KEYED]).jobs
+    with psycopg.connect(database) as producer:
+        assert enqueue(producer, KEYED, "third", key="k", unique_key="u")[1] == "kept"
+        done(conn, lease)
+        assert claim(conn, 9, [KEYED]).jobs == [], "it shall see what the producer writes"
+        producer.commit()
+    assert claim(conn, 9, [KEYED]).names == ["second"]

@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: ff47182d1bc570eb
+-- functions: a481a3f3cdeff06f
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

@@ -1,2 +1,11 @@
--- farewell: a worker that ends in good order takes its row with it.
-delete from /*schema*/worker where id = %(id)s
+-- farewell: a worker that ends in good order takes its row with it. Those that stay look again: what it had put off is due at a
+-- time that it alone may know, and jobs of its generation may be theirs now.
+with gone as (
+    delete from /*schema*/worker where id = %(id)s returning id, subscriptions
+)
+select count(pg_notify(case poke.generation when 0 then 'outbox_default' else 'outbox_gen_' || poke.generation end, poke.kind))
+from (select w.generation, wanted.kind
+      from gone join /*schema*/worker as w on w.id <> gone.id and w.subscriptions && gone.subscriptions
+      join /*schema*/subscription as s on s.name = any (gone.subscriptions) and s.name = any (w.subscriptions)
+      cross join unnest(coalesce(s.event_types, array['']) || s.name) as wanted (kind)
+      group by 1, 2) as poke

@@ -43,6 +43,7 @@ declare
     limits  record;
     taken   integer := 0;
     counted bigint;
+    missed  boolean := false;
 begin
     perform /*schema*/sees_all();
     perform /*schema*/reap(p_names);
@@ -111,6 +112,7 @@ begin
                   and (not limited or /*schema*/room(d.subscription, d.job_key, d.workspace_id) > 0)
                 order by d.run_at, d.id limit 1 for update skip locked) as picked
             limit 1);
+        missed := chosen = '{}';
         wanted := wanted - cardinality(chosen);
     end if;
     if limited and wanted > 0 then
@@ -198,6 +200,26 @@ begin
                  where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
                    and d.crashes > 0 and d.run_at > moment
                  order by d.run_at limit 1) as next),
+            -- Somebody holds what is due, and may let go of it without a word: a claim that fails, an enqueue that is undone.
+            (select moment + interval '1 second'
+             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                 as l (subscription, generation, queue, priority, tenanted)
+             cross join lateral (
+                 select from /*schema*/delivery as d
+                 where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+                   and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= moment
+                 order by d.run_at limit 1) as held
+             where not limited or /*schema*/room(l.subscription, null) > 0
+             limit 1),
+            (select moment + interval '1 second' from unnest(names) as n (name)
+             cross join lateral (
+                 select from /*schema*/delivery as d
+                 where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                   and d.crashes > 0 and d.run_at <= moment
+                 order by d.run_at limit 1) as held
+             where missed and (not limited or /*schema*/room(n.name, null) > 0)
+             limit 1),
             lapses) - moment);
         if due_in < 0 then
             due_in := 0;

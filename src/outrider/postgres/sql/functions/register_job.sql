@@ -16,6 +16,7 @@ begin
           is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency);
     if found then
         update /*schema*/delivery as d set waiting = false where d.subscription = p_name and d.waiting;
+        perform /*schema*/wake(array[p_name]);
     end if;
 end
 $$;

@@ -101,7 +101,11 @@ begin
     if job.job_key is not null then
         perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);
     end if;
-    if job.status = 'pending' and job.run_at <= clock_timestamp() then
+    -- Also where it is due later: its worker may be busy or gone by then, and the others must know the time. And where it does
+    -- not come back: there is room for another.
+    if job.status = 'pending' or exists (
+        select from /*schema*/subscription as s
+        where s.name = job.subscription and (s.concurrency is not null or s.key_concurrency is not null)) then
         perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
                           job.subscription);
     end if;

@@ -1,5 +1,5 @@
--- resume: takes read the subscription again, also where its breaker is open. Pokes its workers, which may be asleep, as a
--- publisher would. Whether it was paused. Audited.
+-- resume: takes read the subscription again, also where its breaker is open, and such jobs are claimed. Pokes its workers, which
+-- may be asleep. Whether it was paused. Audited.
 -- Locks:  its row; then its cursors that have a breaker to close, waiting for the batches that are being handled.
 create or replace function /*schema*/resume(p_name text, p_by text default null, p_reason text default null)
     returns boolean
@@ -20,12 +20,7 @@ begin
     get diagnostics closed = row_count;
     perform /*schema*/note('resume', p_by, p_reason, p_name, null, jsonb_strip_nulls(jsonb_build_object(
         'paused_since', since, 'breakers_closed', nullif(closed, 0))));
-    perform pg_notify(poke.channel, poke.event_type)
-    from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
-                 wanted.event_type
-          from /*schema*/subscription as s join /*schema*/cursor as c on c.subscription = s.name
-          cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
-          where s.name = p_name) as poke;
+    perform /*schema*/wake(array[p_name]);
     return since is not null;
 end
 $$;

@@ -13,11 +13,7 @@ begin
     perform /*schema*/note('resume_all', p_by, p_reason, null, null, jsonb_strip_nulls(jsonb_build_object(
         'paused_since', since, 'subscriptions', (select count(*) from /*schema*/subscription))));
     if was then
-        perform pg_notify(poke.channel, poke.event_type)
-        from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
-                     wanted.event_type
-              from /*schema*/cursor as c join /*schema*/subscription as s on s.name = c.subscription
-              cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)) as poke;
+        perform /*schema*/wake(array(select s.name from /*schema*/subscription as s));
     end if;
     return was;
 end

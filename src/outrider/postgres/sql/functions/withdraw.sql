@@ -56,7 +56,7 @@ begin
             perform /*schema*/admit(gone.subscription, gone.job_key, gone.workspace_id);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          gone.event_type);
+                          case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
     perform /*schema*/note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
         'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
