@@ -263,6 +263,7 @@ declare
     limits  record;
     taken   integer := 0;
     counted bigint;
+    suspect boolean := false;
 begin
     perform "outrider".sees_all();
     perform "outrider".reap(p_names);
@@ -332,6 +333,7 @@ begin
                 order by d.run_at, d.id limit 1 for update skip locked) as picked
             limit 1);
         wanted := wanted - cardinality(chosen);
+        suspect := chosen <> '{}';
     end if;
     if limited and wanted > 0 then
         select p.* into limits from "outrider".pick_limited(
@@ -421,6 +423,31 @@ begin
             lapses) - moment);
         if due_in < 0 then
             due_in := 0;
+        end if;
+        -- Due, and still there: others hold it, and whoever does not take it then (dies, rolls back) tells nobody.
+        if (due_in <= 1) is not true and (
+            exists (
+                select from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                    as l (subscription, generation, queue, priority, tenanted)
+                cross join lateral (
+                    select from "outrider".delivery as d
+                    where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+                      and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+                      and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                      and d.run_at <= moment
+                    order by d.run_at limit 1) as held
+                where not limited or "outrider".room(l.subscription, null) > 0)
+            or p_suspect and not suspect and exists (
+                select from unnest(names) as n (name)
+                cross join lateral (
+                    select from "outrider".delivery as d
+                    where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                      and d.crashes > 0 and d.run_at <= moment
+                      and (p_queues is null or d.queue = any (p_queues))
+                      and (d.generation = p_generation or not "outrider".has_workers(d.subscription, d.generation, d.queue))
+                      and (not limited or 0 < "outrider".room(d.subscription, d.job_key, d.workspace_id))
+                    order by d.run_at, d.id limit 1) as held)) then
+            due_in := 1;
         end if;
     end if;
     last.head := jsonb_build_object(
@@ -2666,10 +2693,9 @@ begin
     if job.job_key is not null then
         perform "outrider".admit(job.subscription, job.job_key, job.workspace_id);
     end if;
-    if job.status = 'pending' and job.run_at <= clock_timestamp() then
-        perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                          job.subscription);
-    end if;
+    -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
+    perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                      job.subscription);
     return told;
 end
 $$;
@@ -2932,7 +2958,11 @@ begin
                  wanted.event_type
           from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
-          where s.name = p_name) as poke;
+          where s.name = p_name
+          union
+          select case w.generation when 0 then 'outbox_default' else 'outbox_gen_' || w.generation end, s.name
+          from "outrider".subscription as s join "outrider".worker as w on s.name = any (w.subscriptions)
+          where s.name = p_name and s.kind = 'job') as poke;
     return since is not null;
 end
 $$;
@@ -2954,7 +2984,11 @@ begin
         from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
                      wanted.event_type
               from "outrider".cursor as c join "outrider".subscription as s on s.name = c.subscription
-              cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)) as poke;
+              cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
+              union
+              select case w.generation when 0 then 'outbox_default' else 'outbox_gen_' || w.generation end, s.name
+              from "outrider".subscription as s join "outrider".worker as w on s.name = any (w.subscriptions)
+              where s.kind = 'job') as poke;
     end if;
     return was;
 end

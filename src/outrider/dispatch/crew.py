@@ -83,6 +83,8 @@ class Crew:
         """There may be something to claim."""
         self._looking = False
         """Ask even if there is no room: somebody may want a job to stop."""
+        self._suspect = False
+        """A job has come whose worker has died before: others of its kind may wait until it is gone."""
         self._claiming = False
         self._lane: Lane | None = None
         self._looks_at = float("-inf")
@@ -242,6 +244,8 @@ class Crew:
         if self._due is not None and clock() >= self._due:
             self._hungry, self._due = True, None
         slots = self._slots
+        if self._suspect and not slots.suspect:
+            self._suspect, self._hungry = False, True
         room = slots.number + self._ahead - slots.busy - slots.waiting
         full = room <= 0 or (slots.busy >= slots.number and slots.waiting > self._ahead // 2)
         if self._stopping or not self._hungry or (full and not self._looking):
@@ -304,6 +308,7 @@ class Crew:
             return
         for each in leased:
             each.until += each.lease
+            self._suspect = self._suspect or each.suspect
         if self._stopping:  # it was told while the claim was under way
             self._slots.hand_back(leased)
             return
@@ -387,7 +392,7 @@ class Crew:
                 self._voice.ended(each, settle, outcome)
                 if outcome in ("retry", "back"):
                     self._wait_at_most(settle.delay)
-            if each.leased.subscription in self._limited or each.leased.suspect:
+            if each.leased.subscription in self._limited:
                 self._hungry = True
         if self._again:
             self._again.difference_update(each.leased.delivery for each in outcomes)

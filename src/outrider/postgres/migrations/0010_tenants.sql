@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: ff47182d1bc570eb
+-- functions: 798b219bc040653f
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

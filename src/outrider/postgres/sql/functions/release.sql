@@ -101,10 +101,9 @@ begin
     if job.job_key is not null then
         perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);
     end if;
-    if job.status = 'pending' and job.run_at <= clock_timestamp() then
-        perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                          job.subscription);
-    end if;
+    -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
+    perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                      job.subscription);
     return told;
 end
 $$;

@@ -25,7 +25,11 @@ begin
                  wanted.event_type
           from /*schema*/subscription as s join /*schema*/cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
-          where s.name = p_name) as poke;
+          where s.name = p_name
+          union
+          select case w.generation when 0 then 'outbox_default' else 'outbox_gen_' || w.generation end, s.name
+          from /*schema*/subscription as s join /*schema*/worker as w on s.name = any (w.subscriptions)
+          where s.name = p_name and s.kind = 'job') as poke;
     return since is not null;
 end
 $$;

@@ -17,7 +17,11 @@ begin
         from (select distinct case c.generation when 0 then 'outbox_default' else 'outbox_gen_' || c.generation end as channel,
                      wanted.event_type
               from /*schema*/cursor as c join /*schema*/subscription as s on s.name = c.subscription
-              cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)) as poke;
+              cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
+              union
+              select case w.generation when 0 then 'outbox_default' else 'outbox_gen_' || w.generation end, s.name
+              from /*schema*/subscription as s join /*schema*/worker as w on s.name = any (w.subscriptions)
+              where s.kind = 'job') as poke;
     end if;
     return was;
 end
