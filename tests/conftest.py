@@ -56,6 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     """The controlling process owns the folder and the server; the workers of xdist find both in their environment."""
     global _server, _folder
+    config.pluginmanager.register(leaks.Started())
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     # Databases are made by the hundred: in memory, where there is enough of it, this takes half the time.
