@@ -88,8 +88,10 @@ class Broker(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.kill()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def data(self) -> Path:
@@ -151,8 +153,7 @@ class Broker(ABC):
         self.start()
 
     def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
+        if (process := self._process) is None:
             return
         process.send_signal(number)
         if number != signal.SIGKILL:
@@ -163,6 +164,9 @@ class Broker(ABC):
             process.kill()
             process.wait(DEADLINE)
             raise
+        finally:
+            if process.returncode is not None:  # else whoever ends the block tries again
+                self._process = None
 
     def _who(self) -> str:
         if self.password is None:

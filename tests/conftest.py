@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     global _server, _folder
     # A shell ignores SIGINT in what it starts in the background, and programs that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(leaks.Started())
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     # Databases are made by the hundred: in memory, where there is enough of it, this takes half the time.

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+from asyncio.base_subprocess import BaseSubprocessTransport
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
+import pytest
+
+ROOT = Path(__file__).parents[1]
 
 HELD = """
 select 'session', format('%s in %s: %s', pid, datname, query) from pg_stat_activity
@@ -42,3 +50,60 @@ def children() -> list[str]:
     return [
         f"process {child.pid}: {' '.join(child.cmdline())[:200]}" for child in psutil.Process().children(recursive=True)
     ]
+
+
+class Started:
+    """The processes that a test has started, itself or through asyncio, and by which line: whoever starts one waits for it.
+
+    Python says so only when it collects the garbage, during whatever test that happens.
+    """
+
+    def __init__(self) -> None:
+        self._started: list[tuple[Any, str]] = []
+        self._shared = 0
+        """A fixture is being set up that is for several tests."""
+        for kind in (subprocess.Popen, BaseSubprocessTransport):
+            self._note(kind)
+
+    def _note(self, kind: Any) -> None:
+        make = kind.__init__
+
+        def noted(made: Any, *args: Any, **options: Any) -> None:
+            make(made, *args, **options)
+            if not self._shared:
+                self._started.append((made, _caller()))
+
+        kind.__init__ = noted
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        self._shared += fixturedef.scope != "function"
+        try:
+            return (yield)
+        finally:
+            self._shared -= fixturedef.scope != "function"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Generator[None, None, None]:
+        yield
+        started, self._started = self._started, []
+        left = [f"{where} started {made!r} and has not {what}" for made, where in started if (what := _lacks(made))]
+        assert not left, "\n".join(left)
+
+
+def _lacks(made: Any) -> str:
+    if isinstance(made, BaseSubprocessTransport):
+        return "" if made.is_closing() else "closed it"
+    return "" if made.returncode is not None else "waited for it"
+
+
+def _caller() -> str:
+    """The line of ours."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and not _ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _ours(file: str) -> bool:
+    return file.startswith((f"{ROOT}/tests/", f"{ROOT}/src/", f"{ROOT}/examples/"))

@@ -42,10 +42,12 @@ def processes() -> Iterator[Begin]:
         begun.append(process)
         return process
 
-    yield begin
-    for process in begun:
-        process.kill()
-        process.communicate()
+    try:
+        yield begin
+    finally:
+        for process in begun:
+            process.kill()
+            process.communicate()
 
 
 def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:

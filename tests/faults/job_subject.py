@@ -155,11 +155,14 @@ def left_over(dsn: str) -> list[dict[str, Any]]:
                       w.seen_at - now() as seen, w.stopping, d.last_error_code, d.payload
                from outrider.delivery as d left join outrider.worker as w on w.id = d.locked_by
                where d.status in ('pending', 'in_flight')"""
+    sessions = """select pid, application_name, state, now() - query_start as since, wait_event_type, wait_event,
+                         pg_blocking_pids(pid) as blocked_by, left(query, 60) as query
+                  from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"""
     with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
         cursors = conn.execute(
             "select subscription, seq, (select max(seq) from outrider.outbox) as last from outrider.cursor"
         )
-        return cursors.fetchall() + conn.execute(query).fetchall()
+        return cursors.fetchall() + conn.execute(query).fetchall() + conn.execute(sessions).fetchall()
 
 
 async def settled(dsn: str) -> None:

@@ -39,9 +39,11 @@ class Nursery:
             async with asyncio.timeout(10):
                 await self._process.wait()
                 await self._reading
-        except TimeoutError:
-            self._process.kill()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
             await self._process.wait()
+            self._reading.cancel()
             raise
 
     async def _read(self) -> None:

@@ -139,13 +139,18 @@ async def test_a_worker_that_is_told_to_end(database: str, tmp_path: Path, kind:
             stderr=asyncio.subprocess.DEVNULL,
         )
         held = "select count(*) from outrider.delivery where status = 'in_flight'"
-        await until(lambda: conn.execute(held).fetchone() == (5,))
-        worker.send_signal(signal.SIGTERM)
-        if second:
-            await until(lambda: conn.execute("select bool_or(stopping) from outrider.worker").fetchone() == (True,))
+        try:
+            await until(lambda: conn.execute(held).fetchone() == (5,))
             worker.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
-            assert await worker.wait() != 0
+            if second:
+                await until(lambda: conn.execute("select bool_or(stopping) from outrider.worker").fetchone() == (True,))
+                worker.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(30):
+                assert await worker.wait() != 0
+        finally:
+            if worker.returncode is None:
+                worker.kill()
+                await worker.wait()
         await until(lambda: conn.execute(held).fetchone() == (0,))
         rows = conn.execute("select distinct status, attempts from outrider.delivery").fetchall()
         assert rows == [("pending", 0)]

@@ -263,7 +263,7 @@ declare
     limits  record;
     taken   integer := 0;
     counted bigint;
-    missed  boolean := false;
+    suspect boolean := false;
 begin
     perform "outrider".sees_all();
     perform "outrider".reap(p_names);
@@ -332,8 +332,8 @@ begin
                   and (not limited or "outrider".room(d.subscription, d.job_key, d.workspace_id) > 0)
                 order by d.run_at, d.id limit 1 for update skip locked) as picked
             limit 1);
-        missed := chosen = '{}';
         wanted := wanted - cardinality(chosen);
+        suspect := chosen <> '{}';
     end if;
     if limited and wanted > 0 then
         select p.* into limits from "outrider".pick_limited(
@@ -420,29 +420,34 @@ begin
                  where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
                    and d.crashes > 0 and d.run_at > moment
                  order by d.run_at limit 1) as next),
-            -- Somebody holds what is due, and may let go of it without a word: a claim that fails, an enqueue that is undone.
-            (select moment + interval '1 second'
-             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
-                 as l (subscription, generation, queue, priority, tenanted)
-             cross join lateral (
-                 select from "outrider".delivery as d
-                 where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-                   and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
-                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= moment
-                 order by d.run_at limit 1) as held
-             where not limited or "outrider".room(l.subscription, null) > 0
-             limit 1),
-            (select moment + interval '1 second' from unnest(names) as n (name)
-             cross join lateral (
-                 select from "outrider".delivery as d
-                 where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
-                   and d.crashes > 0 and d.run_at <= moment
-                 order by d.run_at limit 1) as held
-             where missed and (not limited or "outrider".room(n.name, null) > 0)
-             limit 1),
             lapses) - moment);
         if due_in < 0 then
             due_in := 0;
+        end if;
+        -- Due, and still there: others hold it, and whoever does not take it then (dies, rolls back) tells nobody.
+        if (due_in <= 1) is not true and (
+            exists (
+                select from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                    as l (subscription, generation, queue, priority, tenanted)
+                cross join lateral (
+                    select from "outrider".delivery as d
+                    where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+                      and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+                      and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                      and d.run_at <= moment
+                    order by d.run_at limit 1) as held
+                where not limited or "outrider".room(l.subscription, null) > 0)
+            or p_suspect and not suspect and exists (
+                select from unnest(names) as n (name)
+                cross join lateral (
+                    select from "outrider".delivery as d
+                    where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                      and d.crashes > 0 and d.run_at <= moment
+                      and (p_queues is null or d.queue = any (p_queues))
+                      and (d.generation = p_generation or not "outrider".has_workers(d.subscription, d.generation, d.queue))
+                      and (not limited or 0 < "outrider".room(d.subscription, d.job_key, d.workspace_id))
+                    order by d.run_at, d.id limit 1) as held)) then
+            due_in := 1;
         end if;
     end if;
     last.head := jsonb_build_object(
@@ -2689,14 +2694,9 @@ begin
     if job.job_key is not null then
         perform "outrider".admit(job.subscription, job.job_key, job.workspace_id);
     end if;
-    -- Also where it is due later: its worker may be busy or gone by then, and the others must know the time. And where it does
-    -- not come back: there is room for another.
-    if job.status = 'pending' or exists (
-        select from "outrider".subscription as s
-        where s.name = job.subscription and (s.concurrency is not null or s.key_concurrency is not null)) then
-        perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                          job.subscription);
-    end if;
+    -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
+    perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                      job.subscription);
     return told;
 end
 $$;

@@ -49,6 +49,7 @@ class Processes:
                 await asyncio.wait([stopping, *keepers], return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.wait(keepers, timeout=self._grace + MARGIN)
             finally:
+                self._stopping.set()
                 self._send(signal.SIGKILL)
                 results = await asyncio.gather(*keepers)
                 stopping.cancel()

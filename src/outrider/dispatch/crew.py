@@ -70,9 +70,9 @@ class Crew:
             for each in handlers
             if each.limits.concurrency is not None or each.limits.key_concurrency is not None
         }
-        processes = Processes()
-        work = {each.name: Work(each, pool.connection, dsn, processes) for each in handlers}
-        self._slots = Slots(slots, work, processes, on_change=self._changed, on_lost=self._voice.lost)
+        self._processes = Processes()
+        work = {each.name: Work(each, pool.connection, dsn, self._processes) for each in handlers}
+        self._slots = Slots(slots, work, self._processes, on_change=self._changed, on_lost=self._voice.lost)
         self._renewal = min([RENEWAL, *(each.limits.lease.total_seconds() / 3 for each in handlers)])
         self._claims, self._settles = Session(dsn), Session(dsn)
         self._room = asyncio.Event()
@@ -183,6 +183,9 @@ class Crew:
                 self._slots.close()
                 self._claims.drop()
                 self._settles.drop()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FAREWELL):
+                        await self._processes.ended()
 
     @asynccontextmanager
     async def _renewing(self) -> AsyncIterator[None]:

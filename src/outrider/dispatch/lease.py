@@ -129,19 +129,16 @@ class Leases:
             return b""
 
     async def _kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        """And read on until its end: a pipe that nobody has seen end stays open with its transport."""
+        if (process := self._process) is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
 
     async def _end(self) -> None:
-        if (process := self._process) is None or process.returncode is not None:
-            return
-        assert process.stdin is not None
-        with suppress(ConnectionError):
-            process.stdin.write(renewer.BYE)
-            process.stdin.close()
         try:
             async with asyncio.timeout(FAREWELL):
-                await process.wait()
+                if self._process is not None:
+                    await self._process.communicate(renewer.BYE)
         except (TimeoutError, asyncio.CancelledError):
             await self._kill()

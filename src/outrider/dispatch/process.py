@@ -11,7 +11,7 @@ import pickle
 import struct
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import DeclarationError
@@ -33,6 +33,7 @@ class Processes:
     def __init__(self) -> None:
         self._free: list[_Child] = []
         self._all: set[_Child] = set()
+        self._ending: set[asyncio.Task[int]] = set()
         self._said: dict[int, str] = {}
 
     async def call(self, handler: JobHandler, job: Any, leased: Leased, dsn: str) -> Any:
@@ -57,17 +58,18 @@ class Processes:
             if finished and child.alive:
                 self._free.append(child)
             else:
-                self._all.discard(child)
-                child.kill()
+                self._end(child)
 
     async def _child(self) -> _Child:
         """One that lives: a death while it was idle is nobody's fault."""
         while self._free:
-            child = self._free.pop()
-            if await child.answers():
-                return child
-            self._all.discard(child)
-            child.kill()
+            child, answers = self._free.pop(), False
+            try:
+                if answers := await child.answers():
+                    return child
+            finally:
+                if not answers:
+                    self._end(child)
         child = await _Child.start()
         self._all.add(child)
         return child
@@ -77,10 +79,22 @@ class Processes:
         return self._said.pop(delivery, None)
 
     def close(self) -> None:
-        for child in self._all:
-            child.kill()
-        self._all.clear()
+        for child in list(self._all):
+            self._end(child)
         self._free.clear()
+
+    async def ended(self) -> None:
+        """Until those that were told to end are gone."""
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def _end(self, child: _Child) -> None:
+        if child in self._all:
+            self._all.discard(child)
+            child.kill()
+            ending = asyncio.create_task(child.gone())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
 
 class _Child:
@@ -93,21 +107,25 @@ class _Child:
     @classmethod
     async def start(cls) -> _Child:
         """It speaks through pipes of its own: what jobs print goes where the worker prints."""
-        inner_read, outer_write = os.pipe()
-        outer_read, inner_write = os.pipe()
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(outer_read, "rb", buffering=0)
-        )
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "outrider.dispatch.child", str(inner_read), str(inner_write)),
-            pass_fds=(inner_read, inner_write),
-            stdin=DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))},
-        )
-        os.close(inner_read)
-        os.close(inner_write)
+        with ExitStack() as ours, ExitStack() as its:
+            inner_read, outer_write = os.pipe()
+            its.callback(os.close, inner_read)
+            ours.callback(os.close, outer_write)
+            outer_read, inner_write = os.pipe()
+            its.callback(os.close, inner_write)
+            incoming = ours.enter_context(os.fdopen(outer_read, "rb", buffering=0))
+            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), incoming)
+            ours.callback(transport.close)
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "outrider.dispatch.child", str(inner_read), str(inner_write)),
+                pass_fds=(inner_read, inner_write),
+                stdin=DEVNULL,
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))},
+            )
+            ours.pop_all()
         return cls(process, reader, outer_write, transport)
 
     @property
@@ -156,10 +174,12 @@ class _Child:
     def kill(self) -> None:
         with suppress(ProcessLookupError):
             self._process.kill()
-        with suppress(OSError):
-            os.close(self._writer)
+        os.close(self._writer)
         self._writer = -1
         self._transport.close()
+
+    async def gone(self) -> int:
+        return await self._process.wait()
 
 
 def _write(pipe: int, data: bytes) -> None:

@@ -239,6 +239,7 @@ class Slots:
         running = self._running.get(leased.delivery)
         if running is None:
             self._ready.remove(leased)
+            self._on_change()
         elif running.reason == "lost":
             return
         else:

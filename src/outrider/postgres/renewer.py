@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 
 LONGEST_PAUSE = 5.0
+SECOND_LOOK = 2.0
 BYE = b"bye\n"
 
 
@@ -39,10 +40,10 @@ class Renewer:
                     self.give_up([])
                     return
                 if not said:
-                    self.give_up(self.begun())
+                    self.bury()
                     return
             if os.getppid() != self.told["parent"]:
-                self.give_up(self.begun())
+                self.bury()
                 return
             if time.monotonic() >= due:
                 due = time.monotonic() + self.step()
@@ -67,6 +68,14 @@ class Renewer:
         """The jobs that the worker was at: it left them in memory that outlives it."""
         with mmap.mmap(self.told["begun"], 0, prot=mmap.PROT_READ) as memory:
             return [job for (job,) in struct.iter_unpack("q", memory[:]) if job]
+
+    def bury(self) -> None:
+        """Twice: the server may have been at a claim of the worker's when it died, which lands later."""
+        begun = self.begun()
+        self.give_up(begun)
+        self.close()
+        time.sleep(SECOND_LOOK)
+        self.give_up(begun)
 
     def give_up(self, begun: "list[int]") -> None:
         """The worker has ended: what it held is everybody's, and a crash is counted for what it was at."""

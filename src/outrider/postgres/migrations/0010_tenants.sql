@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: a481a3f3cdeff06f
+-- functions: 1703d11b4bb9b577
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

@@ -13,8 +13,8 @@
 -- The CTE is MATERIALIZED: inlined, a join may run it more than once, and each run would lock and claim another p_limit.
 --
 -- First what ran out is reaped. Back: the jobs in their order, and after them a row without one: the seconds until there
--- may be more (null = nothing is waiting), and those of the worker's jobs that somebody wants to stop. With p_limit 0 only
--- that row.
+-- may be more (null = nothing is waiting; 1 where others hold what is due), and those of the worker's jobs that somebody
+-- wants to stop. With p_limit 0 only that row.
 create or replace function /*schema*/claim(
     p_worker uuid, p_names text[], p_limit integer, p_generation bigint default 0, p_queues text[] default null,
     p_suspect boolean default true
@@ -43,7 +43,7 @@ declare
     limits  record;
     taken   integer := 0;
     counted bigint;
-    missed  boolean := false;
+    suspect boolean := false;
 begin
     perform /*schema*/sees_all();
     perform /*schema*/reap(p_names);
@@ -112,8 +112,8 @@ begin
                   and (not limited or /*schema*/room(d.subscription, d.job_key, d.workspace_id) > 0)
                 order by d.run_at, d.id limit 1 for update skip locked) as picked
             limit 1);
-        missed := chosen = '{}';
         wanted := wanted - cardinality(chosen);
+        suspect := chosen <> '{}';
     end if;
     if limited and wanted > 0 then
         select p.* into limits from /*schema*/pick_limited(
@@ -200,29 +200,34 @@ begin
                  where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
                    and d.crashes > 0 and d.run_at > moment
                  order by d.run_at limit 1) as next),
-            -- Somebody holds what is due, and may let go of it without a word: a claim that fails, an enqueue that is undone.
-            (select moment + interval '1 second'
-             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
-                 as l (subscription, generation, queue, priority, tenanted)
-             cross join lateral (
-                 select from /*schema*/delivery as d
-                 where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-                   and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
-                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= moment
-                 order by d.run_at limit 1) as held
-             where not limited or /*schema*/room(l.subscription, null) > 0
-             limit 1),
-            (select moment + interval '1 second' from unnest(names) as n (name)
-             cross join lateral (
-                 select from /*schema*/delivery as d
-                 where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
-                   and d.crashes > 0 and d.run_at <= moment
-                 order by d.run_at limit 1) as held
-             where missed and (not limited or /*schema*/room(n.name, null) > 0)
-             limit 1),
             lapses) - moment);
         if due_in < 0 then
             due_in := 0;
+        end if;
+        -- Due, and still there: others hold it, and whoever does not take it then (dies, rolls back) tells nobody.
+        if (due_in <= 1) is not true and (
+            exists (
+                select from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
+                    as l (subscription, generation, queue, priority, tenanted)
+                cross join lateral (
+                    select from /*schema*/delivery as d
+                    where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+                      and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+                      and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+                      and d.run_at <= moment
+                    order by d.run_at limit 1) as held
+                where not limited or /*schema*/room(l.subscription, null) > 0)
+            or p_suspect and not suspect and exists (
+                select from unnest(names) as n (name)
+                cross join lateral (
+                    select from /*schema*/delivery as d
+                    where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
+                      and d.crashes > 0 and d.run_at <= moment
+                      and (p_queues is null or d.queue = any (p_queues))
+                      and (d.generation = p_generation or not /*schema*/has_workers(d.subscription, d.generation, d.queue))
+                      and (not limited or 0 < /*schema*/room(d.subscription, d.job_key, d.workspace_id))
+                    order by d.run_at, d.id limit 1) as held)) then
+            due_in := 1;
         end if;
     end if;
     last.head := jsonb_build_object(

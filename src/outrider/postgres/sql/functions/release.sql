@@ -101,14 +101,9 @@ begin
     if job.job_key is not null then
         perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);
     end if;
-    -- Also where it is due later: its worker may be busy or gone by then, and the others must know the time. And where it does
-    -- not come back: there is room for another.
-    if job.status = 'pending' or exists (
-        select from /*schema*/subscription as s
-        where s.name = job.subscription and (s.concurrency is not null or s.key_concurrency is not null)) then
-        perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                          job.subscription);
-    end if;
+    -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
+    perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                      job.subscription);
     return told;
 end
 $$;

@@ -1,0 +1,178 @@
+"""What a worker leaves behind is found by another without a poll, which is an hour away: each state is made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import IO, Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from tests.faults.job_subject import RETRY, Enqueuer, Task, setup, until, worker_of
+from tests.oracle import append
+
+from outrider import Outrider
+from outrider.dispatch import crew
+from outrider.dispatch.lease import Begun, Leases
+from outrider.dispatch.worker import Worker
+from outrider.postgres import renewer
+from outrider.postgres.statement import statement
+
+NAME = "fault.task"
+GONE = uuid4()
+"""A worker that has claimed something and is no more."""
+SOON = 10.0
+
+
+@pytest.fixture
+async def conn(database: str) -> AsyncIterator[psycopg.Connection[Any]]:
+    await setup(database)
+    with psycopg.connect(database, autocommit=True) as conn:
+        yield conn
+
+
+@asynccontextmanager
+async def asleep(dsn: str, outside: Path, **limits: Any) -> AsyncIterator[Worker]:
+    """A worker that has looked at everything and waits to be woken. Its first job never ends."""
+    app = Outrider(context="fault", dsn=dsn, poll="1h")
+
+    @app.job(Task, retry=RETRY, **limits)
+    async def task(job: Task) -> None:
+        if job.n == 1 and job.act == "linger":
+            await asyncio.sleep(3600)
+        append(outside, f"{job.n}\n")
+
+    async with app:
+        await app.migrate()
+        async with worker_of(app, grace=0) as worker:
+            await until(lambda: sleeps(worker))
+            yield worker
+
+
+def sleeps(worker: Worker) -> bool:
+    assert worker._labour is not None
+    jobs = worker._labour._crew
+    return worker.listening and not jobs._hungry and not jobs._claiming
+
+
+async def done(outside: Path, *numbers: int) -> None:
+    async with asyncio.timeout(SOON):
+        await until(lambda: outside.exists() and [int(n) for n in outside.read_text().split()] == [*numbers])
+
+
+def claim(conn: psycopg.Connection[Any], worker: UUID = GONE) -> tuple[int, int]:
+    """Its delivery and token; its lease ends after the test."""
+    conn.execute("update outrider.subscription set lease = '1 hour'")
+    asked = {"worker": worker, "names": [NAME], "limit": 1, "generation": 0, "queues": None, "suspect": True}
+    row, _ = conn.execute(statement("claim", "outrider"), asked).fetchall()
+    return row[1], row[2]
+
+
+@pytest.mark.parametrize("crashes", [0, 1])
+@pytest.mark.parametrize("limits", [{}, {"concurrency": 5, "key_concurrency": 1}], ids=["free", "limited"])
+async def test_a_job_that_somebody_held_when_it_was_looked_at(
+    database: str, conn: psycopg.Connection[Any], tmp_path: Path, limits: dict[str, int], crashes: int
+) -> None:
+    """As a claim does whose worker dies before it has its answer: it is rolled back, and nobody is told."""
+    await Enqueuer(database).one(Task(n=1))
+    conn.execute("update outrider.delivery set crashes = %s", [crashes])
+    with psycopg.connect(database) as holding:
+        holding.execute("select from outrider.delivery for update")
+        async with asleep(database, tmp_path / "outside", **limits):
+            holding.rollback()
+            await done(tmp_path / "outside", 1)
+
+
+async def test_a_retry_whose_worker_is_gone_when_it_is_due(
+    database: str, conn: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    await Enqueuer(database).one(Task(n=1))
+    delivery, token = claim(conn)
+    async with asleep(database, tmp_path / "outside"):
+        other = {"delivery": delivery, "token": token, "verdict": "later", "delay": 0.5, "code": "error"}
+        conn.execute("select outrider.settle_jobs(%s, '{}', '{}', '{}', %s, 'w')", [[NAME], json.dumps([other])])
+        await done(tmp_path / "outside", 1)
+
+
+@pytest.mark.parametrize("how", ["crashes = 2", "cancelled_at = now()"])
+async def test_room_that_a_dead_worker_leaves(
+    database: str, conn: psycopg.Connection[Any], tmp_path: Path, how: str
+) -> None:
+    """The job that it ran does not come back."""
+    for n in (1, 2):
+        await Enqueuer(database).one(Task(n=n, key=str(n)))
+    delivery, _ = claim(conn)
+    conn.execute(f"update outrider.delivery set {how} where id = %s".encode(), [delivery])
+    async with asleep(database, tmp_path / "outside", concurrency=1):
+        conn.execute("select outrider.reap(%s, %s)", [[NAME], GONE])
+        await done(tmp_path / "outside", 2)
+
+
+async def test_a_suspect_after_one_whose_lease_was_lost(
+    database: str, conn: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time: the first is this worker's no more, the second is next."""
+    monkeypatch.setattr(crew, "RENEWAL", 0.5)
+    for n in (1, 2):
+        await Enqueuer(database).one(Task(n=n, act="linger"))
+    conn.execute("update outrider.delivery set crashes = 1")
+    query = "select payload -> 'n' from outrider.delivery where status = 'in_flight'"
+    async with asleep(database, tmp_path / "outside", lease="1h"):
+        await until(lambda: conn.execute(query).fetchall() == [(1,)])
+        conn.execute(
+            """update outrider.delivery set status = 'pending', run_at = now() + interval '1 hour', locked_by = null,
+                      locked_at = null, lease_token = null, lease_expires_at = null where status = 'in_flight'"""
+        )
+        await done(tmp_path / "outside", 2)
+
+
+@contextmanager
+def side_process(dsn: str) -> Iterator[IO[bytes]]:
+    """Its input, at whose end its worker is dead; waits for it in turn."""
+    begun = Begun(1)
+    leases = Leases(dsn=dsn, schema="outrider", worker=GONE, names=[NAME], every=60, begun=begun, heard=lambda _: None)
+    command = [sys.executable, "-P", renewer.__file__]
+    with (
+        closing(begun),
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[begun.fileno()]
+        ) as process,
+    ):
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(leases._told).encode() + b"\n")
+        process.stdin.flush()
+        yield process.stdin
+
+
+async def test_a_claim_that_lands_after_its_worker_has_died(
+    database: str, conn: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    """Its lease lasts five minutes; the side process looks once more."""
+    sessions = "select count(*) from pg_stat_activity where application_name = 'outrider leases' and datname = %s"
+    await Enqueuer(database).one(Task(n=1))
+    with psycopg.connect(database) as claiming:
+        claim(claiming)
+        with side_process(database) as worker:
+            await until(lambda: conn.execute(sessions, [conn.info.dbname]).fetchone() == (1,))
+            worker.close()
+            await until(lambda: conn.execute(sessions, [conn.info.dbname]).fetchone() == (0,))
+            claiming.commit()
+    assert conn.execute("select status, attempts, crashes from outrider.delivery").fetchone() == ("pending", 0, 0)
+
+
+@pytest.mark.parametrize("name", [NAME, None], ids=["one", "all"])
+async def test_what_waits_when_its_pause_ends(
+    database: str, conn: psycopg.Connection[Any], tmp_path: Path, name: str | None
+) -> None:
+    await Enqueuer(database).one(Task(n=1))
+    async with Outrider(context="fault", dsn=database) as operator:
+        await operator.pause(name)
+        async with asleep(database, tmp_path / "outside"):
+            await operator.resume(name)
+            await done(tmp_path / "outside", 1)
