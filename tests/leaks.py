@@ -8,6 +8,7 @@ import time
 from asyncio.base_subprocess import BaseSubprocessTransport
 from collections.abc import Generator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -60,6 +61,8 @@ class Started:
 
     def __init__(self) -> None:
         self._started: list[tuple[Any, str]] = []
+        self._owners: list[object] = []
+        """What is for several tests may start a process again during one of them."""
         self._shared = 0
         """A fixture is being set up that is for several tests."""
         for kind in (subprocess.Popen, BaseSubprocessTransport):
@@ -70,8 +73,12 @@ class Started:
 
         def noted(made: Any, *args: Any, **options: Any) -> None:
             make(made, *args, **options)
-            if not self._shared:
-                self._started.append((made, _caller()))
+            frame = _caller()
+            owner = frame.f_locals.get("self")
+            if self._shared:
+                self._owners.append(owner)
+            elif owner is None or all(owner is not each for each in self._owners):
+                self._started.append((made, f"{frame.f_code.co_filename}:{frame.f_lineno}"))
 
         kind.__init__ = noted
 
@@ -97,12 +104,12 @@ def _lacks(made: Any) -> str:
     return "" if made.returncode is not None else "waited for it"
 
 
-def _caller() -> str:
+def _caller() -> FrameType:
     """The line of ours."""
     frame = sys._getframe(2)
     while frame.f_back is not None and not _ours(frame.f_code.co_filename):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return frame
 
 
 def _ours(file: str) -> bool:
