@@ -8,6 +8,7 @@ while it runs is started with tests.processes instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -23,6 +24,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+import typer.main
 
 LONGEST = 170.0
 """Seconds that a program may take."""
@@ -80,6 +83,9 @@ def serve(wire: socket.socket) -> None:
     """In the process that has imported everything: one child for each request, one after the other."""
     for name in IMPORTED:
         importlib.import_module(name)
+    # To build all commands takes longer than to run one.
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(importlib.import_module("outrider.cli.main").cli)
     gc.freeze()
     while True:
         size, streams, _, _ = socket.recv_fds(wire, 4, 2)
