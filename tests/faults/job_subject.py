@@ -201,6 +201,11 @@ def check(dsn: str, outside: Path, ok: list[int], *, crashes: int, at_once: int 
     assert used == (0,)
 
 
+def patient(dsn: str, outside: Path | None = None) -> Outrider:
+    """Its leases outlast the start of a side process on a busy machine."""
+    return make(dsn, outside, lease=30)
+
+
 def slow(dsn: str, outside: Path | None = None) -> Outrider:
     """Its leases would last an hour, and its jobs too."""
     app = Outrider(context="fault", dsn=dsn, poll=POLL)

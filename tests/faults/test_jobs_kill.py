@@ -112,7 +112,7 @@ async def test_process_poison_is_buried_and_its_neighbours_finish(database: str,
     await enqueuer.burst(15)
     query = "select status, crashes, last_error_code, failure_history from outrider.delivery where status = 'failed'"
     with psycopg.connect(database, autocommit=True) as conn:
-        async with Nursery(database, oracle, SUBJECT) as nursery:
+        async with Nursery(database, oracle, f"{SUBJECT}:patient") as nursery:
             while not (row := conn.execute(query).fetchone()):
                 worker = await nursery.start()
                 await until(lambda: nursery.ended(worker) or conn.execute(query).fetchone())  # noqa: B023

@@ -361,12 +361,12 @@ async def test_a_process_that_died_while_idle_is_nobodys_fault(database: str) ->
         app.job(Make, executor="process", retry=SOON)(answer)
 
     async with opened(database, declare) as factory, factory.app.worker():
-        async with expect(factory.app, JobsCompleted):
+        async with expect(factory.app, JobsCompleted, timeout=30):
             await factory.enqueue(Make())
         for child in psutil.Process().children():
             if "outrider.dispatch.child" in child.cmdline():
                 child.send_signal(signal.SIGKILL)
-        async with expect(factory.app, JobsCompleted):
+        async with expect(factory.app, JobsCompleted, timeout=30):
             await factory.enqueue(Make(n=1))
         assert await factory.owed() == []
 
