@@ -100,6 +100,7 @@ def test_what_it_writes_runs(outrider: Run, boot: Boot, empty_database: str, tmp
     assert "up to date" in outrider("migrate", "--dsn", empty_database).stdout
 
 
+@pytest.mark.verify
 def test_it_runs_without_a_database_at_hand(outrider: Run, boot: Boot, place: Path) -> None:
     outrider("init", "--service", "billing", "--out-dir", str(place))
     process = boot(place, OUTRIDER_EMBEDDED="1")
@@ -138,6 +139,7 @@ def test_what_it_writes_passes_ruff_mypy_and_its_own_test(
     tool(tmp_path, "pytest", "-q", "-W", "error", env={"OUTRIDER_TEST_DSN": server})
 
 
+@pytest.mark.verify
 def test_another_schema(outrider: Run, boot: Boot, empty_database: str, tmp_path: Path, server: str) -> None:
     """In the app, the migration and the test; given as an option or, as for other commands, by the environment."""
     folder = tmp_path / "services" / "shop"
@@ -156,6 +158,7 @@ def test_another_schema(outrider: Run, boot: Boot, empty_database: str, tmp_path
     assert (tmp_path / WRITTEN[0]).read_text() == script("events")
 
 
+@pytest.mark.verify
 def test_a_boot_without_what_it_needs_says_so(outrider: Run, boot: Boot, empty_database: str, tmp_path: Path) -> None:
     outrider("init", "--service", "billing")
     for env, said in (({}, "set OUTRIDER_DSN"), ({"OUTRIDER_DSN": empty_database}, "run outrider migrate")):

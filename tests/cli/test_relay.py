@@ -116,6 +116,7 @@ def test_it_runs_relays_and_nothing_else(desk: Desk, start: Start) -> None:
     assert served == 0, "what it does not run it does not register"
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("names", [["depot.out"], ["dep*.out"], ["run", "depot.out"]])
 def test_it_runs_those_that_are_named(desk: Desk, start: Start, names: list[str]) -> None:
     process = start("relay", *names, "--app", "depot:app", "--dsn", desk.dsn)
@@ -141,6 +142,7 @@ def test_another_one_takes_over_when_it_is_killed(desk: Desk, start: Start) -> N
     assert desk.sent() == ["a", "b", "c"]
 
 
+@pytest.mark.verify
 def test_the_worker_runs_relays_too(desk: Desk, start: Start) -> None:
     process = start("worker", "--app", "depot:app", "--dsn", desk.dsn)
     desk.publish("a")

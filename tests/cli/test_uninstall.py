@@ -217,6 +217,7 @@ def at_a_terminal(dsn: str, typed: str, *options: str) -> tuple[int, str]:
     return process.returncode, err
 
 
+@pytest.mark.verify
 def test_it_asks_for_the_name(database: str) -> None:
     code, err = at_a_terminal(database, "outrder")
     assert code == 1
@@ -238,6 +239,7 @@ def test_without_a_terminal_it_wants_a_yes(outrider: Run, database: str) -> None
     assert "outrider" in schemas(database)
 
 
+@pytest.mark.verify
 def test_a_worker_that_runs_keeps_its_tables(outrider: Run, start: Start, database: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     worker = start("worker", "--app", "shop:app", "--dsn", database)

@@ -7,6 +7,7 @@ import signal
 from typing import IO
 
 import psycopg
+import pytest
 from tests.cli.conftest import Start
 from tests.proxy import Proxy
 
@@ -52,6 +53,7 @@ def test_one_block_per_look(start: Start, database: str) -> None:
         assert (watching.returncode, said) == (0, "")
 
 
+@pytest.mark.verify
 def test_one_line_per_look(start: Start, database: str) -> None:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("select outrider.register('a.reader', 'reader', 'a', null)")
@@ -69,6 +71,7 @@ def test_one_line_per_look(start: Start, database: str) -> None:
     assert second["rates"]["read"] == [{"subscription": "a.reader", "generation": 0, "rate": 0.0}]
 
 
+@pytest.mark.verify
 def test_a_first_look_that_fails_is_an_error(start: Start) -> None:
     watching = start("status", "--watch", "--dsn", "postgresql://127.0.0.1:1/nowhere")
     out, said = watching.communicate(timeout=60)

@@ -165,6 +165,7 @@ def test_the_second_signal_leaves_at_once_and_nothing_is_lost(desk: Desk) -> Non
     assert desk.effects() == [1, 2, 100]
 
 
+@pytest.mark.verify
 def test_the_second_signal_leaves_also_when_a_handler_blocks_the_loop(desk: Desk) -> None:
     (desk.folder / "shop.py").write_text(BLOCKING)
     process = desk.worker("--handlers", "shop.block")
@@ -192,6 +193,7 @@ def test_a_grace_time_that_is_not_enough(desk: Desk) -> None:
     assert end(again)[0] == 0
 
 
+@pytest.mark.verify
 def test_health(desk: Desk) -> None:
     process = desk.worker("--health-port", "0", "--log-level", "error")
     url = health_of(process)
@@ -205,6 +207,7 @@ def test_health(desk: Desk) -> None:
     assert end(process) == (0, "")
 
 
+@pytest.mark.verify
 def test_log_lines_as_json(desk: Desk) -> None:
     process = desk.worker("--log-json")
     desk.publish(1)
@@ -217,6 +220,7 @@ def test_log_lines_as_json(desk: Desk) -> None:
     assert lines["handled"]["level"] == "info"
 
 
+@pytest.mark.verify
 def test_an_app_that_has_set_up_logging_keeps_it(desk: Desk) -> None:
     (desk.folder / "shop.py").write_text(
         "import logging\nlogging.basicConfig(level='INFO', format='MINE %(message)s')\n" + APP

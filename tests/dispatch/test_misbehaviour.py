@@ -227,6 +227,7 @@ async def test_a_blocking_handler_that_times_out_in_a_statement_frees_its_partit
         assert (await shop.parked())["a1"]["attempts"] == 1
 
 
+@pytest.mark.verify
 async def test_hundreds_that_fail_again_are_each_tried_once_and_kept(database: str) -> None:
     def declare(shop: Shop) -> None:
         shop.app.handler(Placed, name="shop.effect", retry=SOON, order="none")(shop.effect)

@@ -248,6 +248,7 @@ FIRST: dict[str, Callable[[AsyncConnection[Any]], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("first", FIRST)
 async def test_whatever_the_first_statement_is(house: House, first: str) -> None:
     seen: list[Any] = []

@@ -13,6 +13,7 @@ import pytest
 from tests.postgres.embedded.conftest import place
 from tests.postgres.roles.house import before
 from tests.postgres.roles.house import opened as made
+from tests.tiers import one_in_test
 
 from outrider import Bury, Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
 from outrider.errors import SchemaMismatch
@@ -30,7 +31,7 @@ def python_blocks(page: Path) -> str:
     return "\n\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/integrations.md"])
+@pytest.mark.parametrize("page", one_in_test(["README.md", "docs/guide.md", "docs/integrations.md"], "README.md"))
 def test_the_code_on_the_page_runs(page: str, place: Path) -> None:
     program = place / "program.py"
     program.write_text(python_blocks(ROOT / page))

@@ -15,6 +15,8 @@ from outrider import signals
 from outrider.observe import log
 from outrider.observe.vocabulary import METRICS, STATE
 
+pytestmark = pytest.mark.verify
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/observability.md").read_text()
 

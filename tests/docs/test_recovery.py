@@ -23,6 +23,8 @@ from tests.processes import clean
 from outrider import Outrider
 from outrider.postgres.embedded import Embedded
 
+pytestmark = pytest.mark.verify
+
 PAGE = Path(__file__).parents[2] / "docs" / "recovery.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n", re.MULTILINE)
@@ -40,8 +42,6 @@ select 'shop.charge', 0, o.seq, o.id, o.event_type, o.aggregate_id, 'failed', fa
        false, now(), 1, clock_timestamp(), error.code, error.message, now(),
        jsonb_build_array(outrider.failure(1, 1, error.code, error.message, 'drain'))
 from outrider.outbox as o
-
-pytestmark = pytest.mark.verify
 cross join lateral (select o.payload ->> 'number' as number, (o.payload ->> 'number')::int % 4 = 0 as late) as each
 cross join lateral (
     select case when late then 'payment_timeout' else 'connection_refused_error' end as code,

@@ -25,6 +25,8 @@ from outrider.streams import Codec
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.replica import ReplicaCodec
 
+pytestmark = pytest.mark.verify
+
 DOCS = Path(__file__).parents[2] / "docs"
 PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 REDIS, NATS = "redis://localhost:6379", "nats://localhost:4222"
@@ -40,9 +42,6 @@ from outrider import Event, Outrider
 from outrider.streams.replica import Change, ReplicaCodec
 from outrider.streams.redis import RedisStreams
 import billing
-
-pytestmark = pytest.mark.verify
-
 class Changed(Event, type="crm.changed", key="customer"):
     customer: str
 

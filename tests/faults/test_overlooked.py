@@ -74,6 +74,7 @@ def claim(conn: psycopg.Connection[Any], worker: UUID = GONE) -> tuple[int, int]
     return row[1], row[2]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("crashes", [0, 1])
 @pytest.mark.parametrize("limits", [{}, {"concurrency": 5, "key_concurrency": 1}], ids=["free", "limited"])
 async def test_a_job_that_somebody_held_when_it_was_looked_at(
@@ -89,6 +90,7 @@ async def test_a_job_that_somebody_held_when_it_was_looked_at(
             await done(tmp_path / "outside", 1)
 
 
+@pytest.mark.verify
 async def test_a_retry_whose_worker_is_gone_when_it_is_due(
     database: str, conn: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ async def test_a_retry_whose_worker_is_gone_when_it_is_due(
         await done(tmp_path / "outside", 1)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("how", ["crashes = 2", "cancelled_at = now()"])
 async def test_room_that_a_dead_worker_leaves(
     database: str, conn: psycopg.Connection[Any], tmp_path: Path, how: str
@@ -114,6 +117,7 @@ async def test_room_that_a_dead_worker_leaves(
         await done(tmp_path / "outside", 2)
 
 
+@pytest.mark.verify
 async def test_a_suspect_after_one_whose_lease_was_lost(
     database: str, conn: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +154,7 @@ def side_process(dsn: str) -> Iterator[IO[bytes]]:
         yield process.stdin
 
 
+@pytest.mark.verify
 async def test_a_claim_that_lands_after_its_worker_has_died(
     database: str, conn: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
@@ -166,6 +171,7 @@ async def test_a_claim_that_lands_after_its_worker_has_died(
     assert conn.execute("select status, attempts, crashes from outrider.delivery").fetchone() == ("pending", 0, 0)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", [NAME, None], ids=["one", "all"])
 async def test_what_waits_when_its_pause_ends(
     database: str, conn: psycopg.Connection[Any], tmp_path: Path, name: str | None

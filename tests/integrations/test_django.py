@@ -28,6 +28,8 @@ from outrider.publish import PublishOptions
 from outrider.testing import exercise
 from outrider.testing.cases import Placed
 
+pytestmark = pytest.mark.verify
+
 T = TypeVar("T")
 
 

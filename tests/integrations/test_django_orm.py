@@ -33,6 +33,8 @@ from outrider.integrations.django import orm
 from outrider.postgres.orm import BorrowedSession
 from outrider.testing import drain_sync
 
+pytestmark = pytest.mark.verify
+
 TABLES = (Customer, Invoice)
 LATER = Backoff.table("1h")
 

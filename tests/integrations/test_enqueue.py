@@ -17,6 +17,8 @@ from tests.integrations.harness import asyncpg_options, url
 from outrider import Job, Outrider
 from outrider.errors import NoTransaction
 
+pytestmark = pytest.mark.verify
+
 THEN = datetime(2040, 1, 1, tzinfo=UTC)
 
 

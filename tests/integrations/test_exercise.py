@@ -7,6 +7,8 @@ from tests.integrations.harness import KINDS, open_harness
 
 from outrider.testing import exercise
 
+pytestmark = pytest.mark.verify
+
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_exercise(kind: str, database: str) -> None:

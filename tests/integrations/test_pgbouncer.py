@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import psycopg
+import pytest
 from tests.pgbouncer import PgBouncer
 
 from outrider import Event, HandlerContext, Job, Outrider
 from outrider.postgres import session
 from outrider.signals import Buried, Failed, JobFailed, JobsCompleted, ListenerUp, Signal
 from outrider.testing import expect
+
+pytestmark = pytest.mark.verify
 
 EVENTS = 120
 

@@ -23,6 +23,8 @@ from outrider import HandlerContext, Outrider, SyncHandlerContext
 from outrider.errors import DeclarationError
 from outrider.testing import assert_published_in, assert_published_in_sync, drain, drain_sync
 
+pytestmark = pytest.mark.verify
+
 
 class Base(DeclarativeBase):
     pass

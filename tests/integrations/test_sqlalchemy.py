@@ -21,6 +21,8 @@ from outrider.errors import NoTransaction, SchemaMismatch
 from outrider.postgres.poke import INTERVAL, Poker
 from outrider.testing.cases import Anything, Placed
 
+pytestmark = pytest.mark.verify
+
 Heard = Callable[[], Awaitable[str]]
 
 

@@ -17,6 +17,8 @@ from outrider.integrations.starlette import lifespan
 from outrider.signals import Settled, WorkerDown, WorkerUp
 from outrider.testing import expect
 
+pytestmark = pytest.mark.verify
+
 
 def shop(dsn: str) -> Outrider:
     app = Outrider(context="shop", dsn=dsn)

@@ -32,7 +32,7 @@ from outrider.postgres import examine, rollups, session
 from outrider.streams import JetStream, RedisStreams
 from outrider.streams.stream import Weakness
 
-pytestmark = pytest.mark.xdist_group("doctor")
+pytestmark = [pytest.mark.xdist_group("doctor"), pytest.mark.verify]
 
 ROOT = Path(__file__).parents[2]
 HOUR = timedelta(hours=1)

@@ -24,6 +24,8 @@ from tests.upgrade.previous import export, git, newest_migration, previous
 
 from outrider.postgres.migrate import known
 
+pytestmark = pytest.mark.verify
+
 ROOT = Path(__file__).parents[2]
 NEWEST = known()[-1].version
 MAIN = "from outrider.cli import main; main()"
@@ -31,9 +33,6 @@ MANY = """
 import json, sys
 from typer.testing import CliRunner
 from outrider.cli.main import cli
-
-pytestmark = pytest.mark.verify
-
 for command in json.loads(sys.argv[1]):
     done = CliRunner().invoke(cli, command, prog_name="outrider")
     print(json.dumps([done.exit_code, done.stdout, done.stderr]))

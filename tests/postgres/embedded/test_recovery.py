@@ -124,6 +124,7 @@ def test_a_restart_keeps_rows_and_registrations(
     assert ended(postmaster)
 
 
+@pytest.mark.verify
 def test_a_killed_initdb_leaves_nothing_in_the_way(
     place: Path, begin: Callable[..., subprocess.Popen[str]], account: Account
 ) -> None:

@@ -53,6 +53,7 @@ def test_objects_of_one_process_count_separately(project: Path) -> None:
         one.dsn()
 
 
+@pytest.mark.verify
 def test_the_server_stops_only_after_the_second_process(project: Path, arrive: Arrive) -> None:
     one, two = arrive(project), arrive(project)
     watchdog = one.supervisor

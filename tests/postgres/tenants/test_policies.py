@@ -19,6 +19,8 @@ from tests.postgres.tenants.house import House
 from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
 from outrider.errors import PublishRefused
 
+pytestmark = pytest.mark.also_on(15, 16)
+
 HIDDEN = "row-level security hides rows"
 SOON = RetryPolicy(retries=3, base="0s", cap="0s", jitter="none")
 FILLED = """
@@ -28,8 +30,6 @@ select outrider.publish('x.y', jsonb_build_object('of', w), key => '7', idempote
 from unnest('{{a,b}}'::text[]) as w;
 select outrider.enqueue('x.job', jsonb_build_object('of', w), unique_key => 'u', workspace_id => w)
 from unnest('{{a,b}}'::text[]) as w;
-
-pytestmark = pytest.mark.also_on(15, 16)
 insert into outrider.delivery (subscription, partition, seq, event_id, event_type, ordering_key, status, head, reached,
     run_at, workspace_id, last_error)
 select 'house.handler', 0, o.seq, o.id, o.event_type, '1:' || o.workspace_id || ':7', 'failed', false, true, now(),

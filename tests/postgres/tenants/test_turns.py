@@ -11,6 +11,8 @@ import pytest
 from tests.mutants import changed
 from tests.postgres.jobs.sqljobs import Claim, claim, done, enqueue, register
 
+pytestmark = pytest.mark.also_on(15)
+
 Conn = psycopg.Connection[Any]
 
 BACKLOG = 10_000
@@ -22,8 +24,6 @@ select 'mail.send', 0, gen_random_uuid(), 'mail.send', 1, 'sql', %(tenant)s, 'pe
        clock_timestamp() - %(ago)s * interval '1 minute' + n * interval '1 millisecond', 'default', %(priority)s,
        case when %(keys)s > 0 then 'k' || n %% %(keys)s end, jsonb_build_object('n', coalesce(%(tenant)s, ''))
 from generate_series(1, %(jobs)s) as n
-
-pytestmark = pytest.mark.also_on(15)
 """
 
 
