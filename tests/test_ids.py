@@ -23,6 +23,7 @@ def test_version_and_variant() -> None:
         assert UUID(str(made)) == made
 
 
+@pytest.mark.verify
 def test_strictly_increasing_in_a_burst_as_numbers_as_text_and_as_bytes() -> None:
     burst = [uuid7() for _ in range(100_000)]
     assert all(a < b and str(a) < str(b) and a.bytes < b.bytes for a, b in pairwise(burst))

@@ -100,6 +100,7 @@ def same(found: Any, given: Any) -> bool:
             return type(found) is type(given) and found == given
 
 
+@pytest.mark.verify
 @EXAMPLES
 @given(value=any_json)
 def test_any_json_comes_back_from_jsonb_or_is_refused(jsonb: psycopg.Connection[Any], value: Any) -> None:
@@ -154,6 +155,7 @@ def test_typed_fields_come_back_equal(jsonb: psycopg.Connection[Any], **fields: 
     assert str(found.amount) == str(event.amount)
 
 
+@pytest.mark.verify
 @EXAMPLES
 @given(keys=st.lists(st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from("0123"), max_size=6))
 def test_no_key_of_a_mapping_is_lost(jsonb: psycopg.Connection[Any], keys: list[Any]) -> None:

@@ -34,17 +34,17 @@ down_revision: Union[str, Sequence[str], None] = {down!r}
 branch_labels = None
 depends_on = None
 
-@pytest.fixture
-def database(whole_database: str) -> str:
-    return whole_database
-
-
 def upgrade() -> None:
     op.execute("{upgrade}")
 
 def downgrade() -> None:
     op.execute("{downgrade}")
 '''
+
+
+@pytest.fixture
+def database(whole_database: str) -> str:
+    return whole_database
 
 
 def mine(revision: str, down: object = None, upgrade: str = "select 1", downgrade: str = "select 1") -> str:
@@ -289,6 +289,7 @@ def test_help_and_usage(outrider: Run) -> None:
         assert (done.returncode, done.stdout) == (2, ""), wrong
 
 
+@pytest.mark.verify
 def test_several_heads_need_a_choice(outrider: Run, tmp_path: Path) -> None:
     versions = tmp_path / "versions"
     versions.mkdir()

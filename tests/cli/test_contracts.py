@@ -81,6 +81,7 @@ def meta(file: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.verify
 def test_snapshots_of_several_contexts(process: Run, outrider: Run, project: Path) -> None:
     done = process("contracts", "snapshot", "--app", "shop:app", "--app", "billing:app")
     assert (done.returncode, done.stderr) == (0, "")
@@ -382,6 +383,7 @@ def test_an_app_without_events(outrider: Run, project: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "0 contracts (0 published, 0 views): all hold\n")
 
 
+@pytest.mark.verify
 def test_an_app_that_lost_its_only_event(process: Run, outrider: Run, project: Path) -> None:
     outrider("contracts", "snapshot", "--app", "shop:app")
     (project / "shop.py").write_text("from outrider import Outrider\napp = Outrider(context='shop')\n")
@@ -389,6 +391,7 @@ def test_an_app_that_lost_its_only_event(process: Run, outrider: Run, project: P
     assert (done.returncode, "has no class any more" in done.stdout) == (1, True)
 
 
+@pytest.mark.verify
 def test_the_events_of_outrider_itself_are_nobodys(process: Run, project: Path) -> None:
     change(
         project / "shop.py", "from outrider import", "import outrider.demo.shop, outrider.testing\nfrom outrider import"
@@ -417,6 +420,7 @@ def test_errors(outrider: Run, project: Path, arguments: list[str], said: str) -
     assert said in done.stderr
 
 
+@pytest.mark.verify
 def test_a_folder_that_is_no_text(process: Run, project: Path) -> None:
     (project / "pyproject.toml").write_text('[tool.outrider]\napp = "shop:app"\ncontracts = 7\n')
     assert 'write it like contracts = "contracts"' in process("contracts", "check").stderr

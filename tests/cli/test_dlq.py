@@ -391,6 +391,7 @@ def test_a_payload_from_a_file(desk: Desk) -> None:
     assert "not a JSON object" in desk.refused("replay", desk.event(2), "--payload", "new.json")
 
 
+@pytest.mark.verify
 def test_a_payload_from_standard_input(desk: Desk) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "dlq", "replay", desk.event(), "--subscription", "shop.one", "--payload", "-"],
@@ -471,6 +472,7 @@ def test_discard(desk: Desk) -> None:
 # As a process
 
 
+@pytest.mark.verify
 def test_ctrl_c_ends_it_after_the_chunk(desk: Desk, start: Start) -> None:
     """It says what was done, and goes on where it ended when it is run again."""
     command = ("dlq", "replay", "--all", "--yes", "--dsn", desk.dsn)
@@ -558,6 +560,7 @@ def test_a_bad_edit_may_be_tried_again(desk: Desk, monkeypatch: pytest.MonkeyPat
     assert edited(desk) == [("shop.one", {"n": 5})]
 
 
+@pytest.mark.verify
 def test_the_real_command(outrider: Run, desk: Desk) -> None:
     done = outrider("dlq", "list", "--dsn", desk.dsn)
     assert (done.returncode, done.stderr) == (0, "")

@@ -15,6 +15,7 @@ from outrider.postgres import session
 from outrider.postgres.embedded import Embedded
 
 
+@pytest.mark.verify
 def test_exit_codes_and_the_page(outrider: Run, tmp_path: Path) -> None:
     """On a server of its own, where nobody has roles and transactions; with a password, which the listener needs too."""
     with Embedded.temporary() as server:

@@ -154,6 +154,7 @@ def test_the_list(desk: Desk) -> None:
 # Refused
 
 
+@pytest.mark.verify
 def test_what_was_refused(desk: Desk) -> None:
     assert desk.said("refused") == "nothing was refused\n"
     desk.comes(HOSTILE, b"\xff\x00bytes", entry(1), b"x" * 2 * SHOWN)
@@ -190,6 +191,7 @@ def test_the_start_of_an_entry_is_one_safe_line() -> None:
 # Retry
 
 
+@pytest.mark.verify
 def test_what_can_be_read_by_now_comes_in_and_leaves_the_list(desk: Desk, redis_server: RedisServer) -> None:
     twice = entry(3)
     desk.comes(entry(1), b"new:" + entry(2), b"nonsense", twice, b"new:" + twice)

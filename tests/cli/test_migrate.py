@@ -19,11 +19,6 @@ NEWEST = known()[-1].version
 APP = """
 from outrider import Event, Outrider
 
-@pytest.fixture
-def database(whole_database: str) -> str:
-    return whole_database
-
-
 class Placed(Event, type="cli.placed"):
     n: int
 
@@ -31,6 +26,11 @@ app = Outrider(context="shop")
 app.reader(Placed, name="shop.audit", partitions=4)
 app.reader(name="shop.all", start="beginning")
 """
+
+
+@pytest.fixture
+def database(whole_database: str) -> str:
+    return whole_database
 
 
 def query(dsn: str, sql: str) -> list[Any]:

@@ -181,6 +181,7 @@ def drain(desk: Desk) -> None:
     subprocess.run([sys.executable, "-c", program], cwd=desk.folder, env=env, check=True, timeout=60)
 
 
+@pytest.mark.verify
 def test_the_list(desk: Desk) -> None:
     assert desk.said("relay", "list") == "no relays\n"
     assert json.loads(desk.said("relay", "list", "--json"))["relays"] == []
@@ -202,6 +203,7 @@ def test_the_list(desk: Desk) -> None:
     assert [(each["name"], each["events"]) for each in relay["streams"]] == [(desk.stream, 2)]
 
 
+@pytest.mark.verify
 def test_status_shows_the_streams(desk: Desk) -> None:
     desk.said("migrate", "--app", "depot:app")
     desk.publish("a", "b")
@@ -216,6 +218,7 @@ def test_status_shows_the_streams(desk: Desk) -> None:
 # Adopt
 
 
+@pytest.mark.verify
 def test_a_relay_goes_on_after_what_is_in_a_stream(desk: Desk) -> None:
     desk.said("migrate", "--app", "depot:app")
     position: Any = desk.redis.xadd(desk.stream, {"event": '{"key": "old"}'})

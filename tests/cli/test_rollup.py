@@ -237,6 +237,7 @@ def test_what_blocks_is_marked_and_refused(desk: Desk) -> None:
     assert not desk.json("preflight", app=True, code=1)["passed"]
 
 
+@pytest.mark.verify
 def test_which_rollup(desk: Desk) -> None:
     assert "no app" in desk.refused("preflight")
     desk.declare("hub.imports", "hub.others")
@@ -370,6 +371,7 @@ def test_nothing_that_is_stored_is_obeyed_by_the_terminal(desk: Desk) -> None:
     assert all(shown in said for said in everything[:4])
 
 
+@pytest.mark.verify
 def test_uninstall(desk: Desk) -> None:
     before = desk.conn.execute(
         "select pg_get_constraintdef(oid) from pg_constraint where conname = 'note_kind'"
@@ -430,6 +432,7 @@ def test_a_plan_that_could_not_be_carried_out_is_noticed(desk: Desk) -> None:
         assert desk.json("uninstall", "hub.imports", "--dry-run", code=1)["missing"] == ["step 7, the impossible"]
 
 
+@pytest.mark.verify
 def test_the_same_in_sql(desk: Desk) -> None:
     desk.declare(more=NOTIFY.replace('"subject": "key"', """"subject": "'100% it''s ' || key" """))
     rows = desk.execute(desk.sql("preflight", app=True))

@@ -59,6 +59,7 @@ def test_help_teaches(outrider: Run) -> None:
     assert "uninstall" in outrider("--help").stdout
 
 
+@pytest.mark.verify
 def test_what_is_owed_is_not_lost_without_force(outrider: Run, shop: str) -> None:
     refused = outrider("uninstall", "--dsn", shop, "--yes")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
@@ -114,6 +115,7 @@ def test_a_dry_run_shows_and_changes_nothing(outrider: Run, shop: str) -> None:
     assert query(shop, "select count(*) from outrider.outbox") == [(2,)]
 
 
+@pytest.mark.verify
 def test_rollups_are_taken_off_first(shop: str, tmp_path: Path) -> None:
     run = partial(inprocess.run, tmp_path)
     with psycopg.connect(shop, autocommit=True) as conn:
@@ -170,6 +172,7 @@ def test_another_schema(outrider: Run, database: str) -> None:
     assert schemas(database) == {"public", "information_schema", "outrider"}
 
 
+@pytest.mark.verify
 def test_the_schema_may_stay(outrider: Run, database: str) -> None:
     done = outrider("uninstall", "--dsn", database, "--yes", "--keep-schema")
     assert (done.returncode, done.stderr) == (0, "")
@@ -191,6 +194,7 @@ def test_only_the_owner_may(outrider: Run, database: str, owner: str) -> None:
     assert "outrider" in schemas(database)
 
 
+@pytest.mark.verify
 def test_the_owner_needs_no_superuser(outrider: Run, owned_database: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     outrider("migrate", "--app", "shop:app", "--dsn", owned_database)

@@ -133,6 +133,7 @@ def test_it_handles_until_it_is_told_to_stop(desk: Desk, number: signal.Signals)
     assert desk.workers() == set()
 
 
+@pytest.mark.verify
 def test_a_stop_lets_the_running_handler_finish(desk: Desk) -> None:
     with desk.locked(100):
         process = desk.worker("--health-port", "0")

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
 from uuid import UUID
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
@@ -168,6 +169,7 @@ def without(payload: dict[str, Any], made: dict[str, tuple[Kind, bool]], dropped
     return json.dumps({key: value for key, value in payload.items() if key not in dropped or not made[key][1]})
 
 
+@pytest.mark.verify
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(data=st.data(), made=MODELS)
 def test_what_fits_is_decoded(data: st.DataObject, made: dict[str, tuple[Kind, bool]]) -> None:

@@ -263,6 +263,7 @@ async def test_a_worker_that_is_unable_from_the_start_is_ready_and_says_so_once(
 # What is left is folded
 
 
+@pytest.mark.verify
 async def test_a_generation_that_was_left_is_folded(database: str) -> None:
     async with shops(database, 1, 2) as (one, two), working(two, fold_after=0) as worker:
         await one.publish("a1")

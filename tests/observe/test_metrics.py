@@ -88,6 +88,7 @@ async def until(app: Outrider, condition: Callable[[], object]) -> None:
         stop()
 
 
+@pytest.mark.verify
 async def test_each_of_them_moves(
     database: str, redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +455,7 @@ def folder(database: str, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.verify
 def test_a_worker_serves_them(database: str, folder: Path, start: Start) -> None:
     worker = start("worker", "--app", "shop:app", "--metrics-port", "0", env={"OUTRIDER_DSN": database})
     [url] = served(worker)
@@ -465,6 +467,7 @@ def test_a_worker_serves_them(database: str, folder: Path, start: Start) -> None
     assert worker.returncode == 0
 
 
+@pytest.mark.verify
 def test_a_worker_gives_them_to_opentelemetry(database: str, folder: Path, start: Start) -> None:
     (folder / "shop.py").write_text(APP + OTEL)
     worker = start("worker", "--app", "shop:app", "--otel-metrics", env={"OUTRIDER_DSN": database})

@@ -219,6 +219,7 @@ def in_a_process(job: Bill) -> dict[str, str] | None:
     return trace.current_trace()
 
 
+@pytest.mark.verify
 async def test_jobs(database: str, seen: Seen) -> None:
     app, bad = Outrider(context="shop", dsn=database), [OSError("no post")]
 

@@ -6029,10 +6029,11 @@ CREATE FUNCTION outrider.uuid7() RETURNS uuid
     AS $$select uuidv7()$$;
 
 CREATE FUNCTION outrider.wake(p_names text[]) RETURNS void
-    LANGUAGE sql
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
+begin
+    perform pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
     from (select c.generation, wanted.event_type as kind
           from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
@@ -6040,7 +6041,8 @@ CREATE FUNCTION outrider.wake(p_names text[]) RETURNS void
           union
           select w.generation, served.name
           from "outrider".worker as w cross join unnest(w.subscriptions) as served (name)
-          where served.name = any (p_names)) as each
+          where served.name = any (p_names)) as each;
+end
 $$;
 
 CREATE FUNCTION outrider.withdraw(p_event_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)

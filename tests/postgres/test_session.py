@@ -122,6 +122,7 @@ async def test_a_user_that_does_not_exist(kind: str, server: str) -> None:
     assert "knows no user 'database_owner': create it (createuser database_owner) or correct the DSN" in text
 
 
+@pytest.mark.verify
 @KINDS
 @pytest.mark.parametrize("password", [PASSWORD, None], ids=["wrong", "missing"])
 async def test_a_password_that_is_refused(kind: str, guarded: Embedded, password: str | None) -> None:
@@ -132,11 +133,13 @@ async def test_a_password_that_is_refused(kind: str, guarded: Embedded, password
     assert "refused the password of user 'guarded': correct it in the DSN, in PGPASSWORD or in ~/.pgpass" in text
 
 
+@pytest.mark.verify
 async def test_the_right_password_is_taken(guarded: Embedded) -> None:
     async with await session.connect(make_conninfo(guarded.dsn(), user="guarded", password="correct")) as conn:
         assert conn.info.user == "guarded"
 
 
+@pytest.mark.verify
 @KINDS
 async def test_a_server_without_a_free_connection(kind: str, guarded: Embedded) -> None:
     with ExitStack() as held:

@@ -301,6 +301,7 @@ def test_a_batch_in_progress(log: Bench, kind: str, commits: bool) -> None:
     assert log.drain() == []
 
 
+@pytest.mark.verify
 def test_a_generation_is_not_opened_meanwhile(log: Bench) -> None:
     """Its cursors would be copies of those that are held: whoever took from them would not be seen."""
     log.register("a.handler")

@@ -350,6 +350,7 @@ def test_many_culprits_are_sifted_in_turns(bare: Archive) -> None:
     bare.exact()
 
 
+@pytest.mark.verify
 def test_many_bad_groups_do_not_hold_up_the_good_ones(bare: Archive) -> None:
     bare.install(notify=NOTE)
     bare.ask("alter table note add check (subject !~ '^bad')")

@@ -265,6 +265,7 @@ def test_the_source_of_a_cloud_event_becomes_a_context(source: str, context: str
     assert CloudEventsCodec().decode(cloud_event(source=source)).source == context
 
 
+@pytest.mark.verify
 @EXAMPLES
 @given(awkward | st.text(max_size=200).filter(lambda text: text and "\x00" not in text))
 def test_every_source_becomes_something_that_a_log_takes(source: str) -> None:
@@ -511,6 +512,7 @@ hostile |= st.integers(60, 70).map(lambda n: "[" * n + "]" * n)
 hostile |= st.builds("{{{}:{}}}".format, st.lists(pieces, max_size=3).map(lambda parts: f'"{"".join(parts)}"'), hostile)
 
 
+@pytest.mark.verify
 @EXAMPLES
 @given(payload=hostile)
 def test_what_is_decoded_the_log_takes_and_python_reads_back(jsonb: psycopg.Connection[Any], payload: str) -> None:
@@ -524,6 +526,7 @@ def test_what_is_decoded_the_log_takes_and_python_reads_back(jsonb: psycopg.Conn
     json.loads(row[0])
 
 
+@pytest.mark.verify
 @EXAMPLES
 @given(st.data())
 def test_no_bytes_make_anything_but_an_event_or_a_refusal(data: st.DataObject) -> None:
@@ -600,6 +603,7 @@ telemetry = [
 ]
 
 
+@pytest.mark.verify
 def test_a_replica_entry_has_the_bytes_that_node_writes() -> None:
     with node(BUILD) as ask:
 

@@ -71,6 +71,7 @@ def test_it_passes_while_the_contracts_hold_wherever_it_is_run(project: Path) ->
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.verify
 def test_it_fails_with_the_report(project: Path) -> None:
     file = project / "src" / "shop" / "app.py"
     file.write_text(file.read_text().replace("order_id: str", "order_id: int"))
@@ -80,6 +81,7 @@ def test_it_fails_with_the_report(project: Path) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.verify
 def test_it_fails_when_the_app_cannot_be_loaded(project: Path) -> None:
     (project / "src" / "shop" / "app.py").write_text("raise ValueError('broken')")
     assert "importing 'shop.app' failed with ValueError: broken" in failure(project)

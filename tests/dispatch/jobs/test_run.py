@@ -356,6 +356,7 @@ def answer(job: Make, ctx: SyncJobContext) -> object:
     return (lambda: None) if job.n == 9 else os.getpid()
 
 
+@pytest.mark.verify
 async def test_a_process_that_died_while_idle_is_nobodys_fault(database: str) -> None:
     def declare(app: Outrider) -> None:
         app.job(Make, executor="process", retry=SOON)(answer)
@@ -371,6 +372,7 @@ async def test_a_process_that_died_while_idle_is_nobodys_fault(database: str) ->
         assert await factory.owed() == []
 
 
+@pytest.mark.verify
 async def test_a_result_that_cannot_leave_its_process_does_not_undo_the_job(database: str) -> None:
     def declare(app: Outrider) -> None:
         app.job(Make, executor="process", retry=SOON)(answer)

@@ -219,6 +219,7 @@ async def test_of_many_that_see_the_same_time_one_fires(database: str, desk: Des
         assert fired == [1] * rounds
 
 
+@pytest.mark.verify
 async def test_workers_on_the_same_schedule_fire_each_second_once(database: str, desk: Desk) -> None:
     def declare(app: Outrider) -> None:
         app.schedule(EVERY_SECOND, Make(n=1), missed="all")
@@ -368,6 +369,7 @@ async def test_trouble_passes(database: str, desk: Desk) -> None:
 # The page
 
 
+@pytest.mark.verify
 def test_the_page_runs(database: str, tmp_path: Path, desk: Desk) -> None:
     (tmp_path / "sales.py").write_text(python_blocks(ROOT / "docs" / "schedules.md"))
 

@@ -561,6 +561,7 @@ async def test_a_job_that_holds_the_interpreter_keeps_its_lease(database: str) -
         assert lost == []
 
 
+@pytest.mark.verify
 async def test_a_blocked_loop_loses_nobodys_lease(database: str) -> None:
     lost: list[Signal] = []
 

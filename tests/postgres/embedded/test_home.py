@@ -49,6 +49,7 @@ def test_the_home_is_private_and_its_parents_stay_as_they_are(place: Path, accou
     assert (folder.parent.stat().st_uid, folder.parent.parent.stat().st_uid) == (os.geteuid(), os.geteuid())
 
 
+@pytest.mark.verify
 def test_an_unreachable_folder_is_replaced_and_said_so(place: Path, account: Account, moved: list[Home]) -> None:
     asked = unreachable(place) / "pg"
     with Embedded(asked) as server:

@@ -23,6 +23,7 @@ def query(server: Embedded, statement: str, database: str = "postgres") -> list[
         return connection.execute(statement.encode()).fetchall()
 
 
+@pytest.mark.verify
 def test_data_outlives_the_server(project: Path) -> None:
     with Embedded(project) as server:
         first = psutil.Process(server.pid)

@@ -436,6 +436,7 @@ def test_a_time_that_nobody_can_read_is_refused(database: str, when: str) -> Non
         conn.execute("select outrider.enqueue('factory.make', '{}', run_at => %s::timestamptz)", [when])
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "analyzed"])
 def test_a_settle_reads_what_it_settles(conn: Conn, analyzed: bool) -> None:
     """20,000 wait and 2,000 run."""

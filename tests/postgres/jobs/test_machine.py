@@ -584,6 +584,7 @@ def compare(conn: Conn, examples: int, steps: int, phases: Collection[Phase] = t
     )
 
 
+@pytest.mark.verify
 def test_the_database_does_what_the_model_does(conn: Conn, long: bool) -> None:
     compare(conn, *((600, 60) if long else (60, 30)))
 

@@ -126,6 +126,7 @@ async def erased(desk: Desk, whose: Whose, **options: Any) -> tenants.Rows:
         return await tenants.erase(conn, whose, "outrider", **asked)
 
 
+@pytest.mark.verify
 async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
     desk = Desk(database)
     async with desk.app:
@@ -186,6 +187,7 @@ async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
         assert {fate.subscription: fate.status for fate in story.fates}["erase.reader"] == "delivered"
 
 
+@pytest.mark.verify
 async def test_a_subject_and_its_jobs(database: str) -> None:
     desk = Desk(database)
     async with desk.app:
@@ -257,6 +259,7 @@ async def test_a_segment_that_comes_back_meanwhile_is_not_missed(database: str) 
     assert desk.left("secret of acme") == {}
 
 
+@pytest.mark.verify
 def test_the_commands(database: str, tmp_path: Path) -> None:
     desk = Desk(database)
 
@@ -305,6 +308,7 @@ def test_the_commands(database: str, tmp_path: Path) -> None:
     assert "erased: its payload is gone" in run("dlq", "replay", str(ann), "--yes")[1]
 
 
+@pytest.mark.verify
 def test_an_export_that_ends_early_is_in_the_audit(database: str) -> None:
     """The entry is there before the first row leaves; another's, or one that is finished, is not written to."""
     desk = Desk(database)

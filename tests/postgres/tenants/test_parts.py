@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg.types.json import Jsonb
 from redis.asyncio import Redis
 from tests.brokers import RedisServer
@@ -35,6 +36,7 @@ def declared(house: House, who: str, url: str, name: str) -> Outrider:
     return app
 
 
+@pytest.mark.verify
 async def test_what_comes_in_goes_out_again_as_its_tenants(
     house: House, database: str, redis_server: RedisServer, name: str
 ) -> None:

@@ -1,6 +1,6 @@
 -- Tenants: keys that are a tenant's own, turns for jobs, erased payloads.
 -- breaking: no
--- functions: 1703d11b4bb9b577
+-- functions: bef1d782b55eaf90
 
 drop function if exists /*schema*/admit(text, text);
 drop function if exists /*schema*/room(text, text);

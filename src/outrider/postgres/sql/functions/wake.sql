@@ -1,10 +1,11 @@
 -- wake: the workers of these subscriptions look again, although nothing was published or enqueued: who reads for them wakes by
 -- the types of events, as a publisher wakes it; who runs jobs, by their names.
 create or replace function /*schema*/wake(p_names text[]) returns void
-    language sql volatile
+    language plpgsql volatile
     set search_path = pg_catalog, pg_temp
 as $$
-    select pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
+begin
+    perform pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
     from (select c.generation, wanted.event_type as kind
           from /*schema*/subscription as s join /*schema*/cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
@@ -12,5 +13,6 @@ as $$
           union
           select w.generation, served.name
           from /*schema*/worker as w cross join unnest(w.subscriptions) as served (name)
-          where served.name = any (p_names)) as each
+          where served.name = any (p_names)) as each;
+end
 $$;
