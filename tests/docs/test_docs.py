@@ -109,6 +109,7 @@ class Chore(Job, type="docs.chore", key="n"):
     n: int
 
 
+@pytest.mark.verify
 async def test_the_rights_of_a_worker_are_enough_for_jobs(database: str) -> None:
     """Enqueued in Python, in SQL and by the clock, made of events; limited, failing, cancelled, handed back, renewed."""
 

@@ -168,6 +168,7 @@ values = st.recursive(
 documents = st.builds(raw_json, values, st.booleans(), st.booleans())
 
 
+@pytest.mark.verify
 def test_any_document_as_node_writes_it() -> None:
     with node(AGAIN) as ask:
 

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 
 
+@pytest.mark.verify
 def test_the_tests_in_the_guide_pass(server: str, tmp_path: Path) -> None:
     conftest, tests = re.findall(r"^```py\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     (tmp_path / "conftest.py").write_text(conftest)

@@ -65,6 +65,7 @@ def test_postgres_16_runs_too() -> None:
         assert (server.bin / "pg_dump").exists()
 
 
+@pytest.mark.verify
 def test_binaries_out_of_reach_are_copied(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = place / "closed"
     closed.mkdir(mode=0o700)

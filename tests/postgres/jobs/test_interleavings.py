@@ -20,7 +20,6 @@ import pytest
 from tests.mutants import changed
 from tests.postgres.jobs import sqljobs
 from tests.postgres.jobs.sqljobs import Conn, Lease
-from tests.tiers import one_in_test
 
 LIMITED, PLAIN = "mail.limited", "mail.plain"
 NAMES = [LIMITED, PLAIN]
@@ -171,7 +170,8 @@ def stage(database: str) -> Iterator[Stage]:
     stage.close()
 
 
-@pytest.mark.parametrize("job_type", one_in_test(NAMES, "mail.limited"))
+@pytest.mark.verify
+@pytest.mark.parametrize("job_type", NAMES)
 def test_any_three_verbs_in_any_order(stage: Stage, job_type: str, long: bool) -> None:
     for verbs in itertools.combinations(VERBS, 3):
         every(stage, job_type, verbs, None if long else 4)

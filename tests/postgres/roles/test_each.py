@@ -78,6 +78,7 @@ def among(name: str, done: JobsCompleted) -> bool:
     return any(run.subscription == name for run, _ in done.details())
 
 
+@pytest.mark.verify
 async def test_who_produces_works_and_ticks(house: House) -> None:
     house.owner.execute("create table effect (n int); create table piece (document text)")
     house.owner.execute(f"grant insert on effect to {house.role('worker')}".encode())

@@ -104,6 +104,7 @@ def test_a_migration_gives_none_of_them_more(house: House) -> None:
     assert set(house.owner.execute(held).fetchall()) - before == set()
 
 
+@pytest.mark.verify
 def test_everything_as_every_role(house: House) -> None:
     house.owner.execute(TRY.encode())
     house.owner.execute("select outrider.register('shop.count', 'handler', 'shop', '{orders.placed}')")

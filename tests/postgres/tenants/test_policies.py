@@ -226,6 +226,7 @@ class Told(Event, type="house.told"):
     n: int
 
 
+@pytest.mark.verify
 async def test_a_worker_that_sees_all_does_all_of_it(house: House, empty_database: str) -> None:
     """Handlers as the app's role: what they publish and enqueue is their own workspace's, and nothing else can be."""
     handled: list[tuple[str | None, int]] = []
@@ -283,6 +284,7 @@ async def test_a_worker_that_sees_all_does_all_of_it(house: House, empty_databas
     assert published == [("a", 2), ("b", 2)]
 
 
+@pytest.mark.verify
 def test_the_commands(house: House, tmp_path: Any) -> None:
     def run(*arguments: str) -> str:
         done = inprocess.run(tmp_path, "tenants", *arguments, "--dsn", house.dsn("owner"))
