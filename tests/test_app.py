@@ -140,6 +140,7 @@ async def test_any_schema_works_end_to_end(empty_database: str, schema: str) -> 
     assert (batch.outcome, batch.more) == ("done", True)
 
 
+@pytest.mark.verify
 async def test_two_schemas_in_one_database_do_not_see_each_other(empty_database: str) -> None:
     apps = [Outrider(dsn=empty_database, schema=schema) for schema in ("left", "right")]
     readers = [app.reader(name="a.reader", start="beginning") for app in apps]

@@ -115,6 +115,7 @@ def test_kill() -> None:
     assert run("take.sent:kill") == (-signal.SIGKILL, "1\n", "")
 
 
+@pytest.mark.verify
 def test_stop_and_go_on() -> None:
     with start("take.sent:stop:3") as process:
         try:
@@ -127,6 +128,7 @@ def test_stop_and_go_on() -> None:
     assert (process.returncode, said) == (0, "1\n2\n3\nend\n")
 
 
+@pytest.mark.verify
 def test_a_wrong_wish_stops_the_process_at_its_start() -> None:
     code, said, complained = run("take.never:exit")
     assert (code, said) == (1, "")
@@ -182,6 +184,7 @@ def test_the_log_holds_every_hit_armed_or_not(tmp_path: Path) -> None:
     assert log.read_text().splitlines() == names
 
 
+@pytest.mark.verify
 def test_the_log_holds_the_hit_that_killed(tmp_path: Path) -> None:
     log = tmp_path / "hits"
     assert run("take.sent:kill:2", log)[0] == -signal.SIGKILL

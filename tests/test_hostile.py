@@ -207,6 +207,7 @@ async def publish_all(app: Outrider) -> None:
             await app.enqueue(conn, Asked(text=text), key=text, unique_key=text, workspace_id=text)
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("as_json", [False, True], ids=["for people", "json"])
 def test_text_comes_back_as_it_was(database: str, tmp_path: Path, as_json: bool) -> None:
     """Through publish, enqueue, handlers that fail with it, dead letters, log lines, metrics, and commands that show it."""

@@ -110,7 +110,9 @@ def ledger(dsn: str) -> list[tuple[int, str]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "project", ["psycopg", pytest.param("psycopg2", marks=pytest.mark.long), "asyncpg"], indirect=True
+    "project",
+    ["psycopg", pytest.param("psycopg2", marks=pytest.mark.long), pytest.param("asyncpg", marks=pytest.mark.verify)],
+    indirect=True,
 )
 def test_forth_and_back_on_every_driver(outrider: Run, project: Project, database: str) -> None:
     done = outrider("migrate", "--alembic", "--app", "shop:app")

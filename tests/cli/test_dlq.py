@@ -538,6 +538,7 @@ def read(terminal_end: int, expected: str | None = None) -> str:
     return said.decode()
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("answer", "pending"), [("n", []), ("y", [("shop.one", 3)])])
 def test_at_a_terminal_it_asks_and_draws_a_bar(desk: Desk, answer: str, pending: list[Any]) -> None:
     with terminal(desk, "dlq", "replay", "--subscription", "shop.one") as (process, end):
@@ -549,6 +550,7 @@ def test_at_a_terminal_it_asks_and_draws_a_bar(desk: Desk, answer: str, pending:
     assert query(desk.dsn, PENDING) == pending
 
 
+@pytest.mark.verify
 def test_a_bad_edit_may_be_tried_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VISUAL", "./editor")
     desk.editor("""[ -e once ] && echo '{"n": 5}' > "$1" || { touch once; echo '{"n": ' > "$1"; }""")

@@ -34,6 +34,7 @@ def sentence(outrider: Run, *arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.verify
 def test_no_database_named(outrider: Run) -> None:
     assert "--dsn" in sentence(outrider, "migrate")
 
@@ -42,10 +43,12 @@ def test_unreachable_host(outrider: Run) -> None:
     assert "nothing listens at 127.0.0.1:1" in sentence(outrider, "migrate", "--dsn", "postgresql://127.0.0.1:1/x")
 
 
+@pytest.mark.verify
 def test_unknown_host(outrider: Run) -> None:
     assert "unknown" in sentence(outrider, "migrate", "status", "--dsn", "postgresql://nowhere.invalid/x")
 
 
+@pytest.mark.verify
 def test_not_a_dsn(outrider: Run) -> None:
     assert "write it like postgresql://" in sentence(outrider, "migrate", "--dsn", "nonsense")
 

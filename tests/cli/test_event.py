@@ -233,6 +233,7 @@ def test_an_event_that_concerns_nobody(database: str, tmp_path: Path) -> None:
     assert shown(done) == "withdrawn; it concerned no subscription that there is now\n"
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("answer", "withdrawn"), [("n\n", 0), ("y\n", 1)])
 def test_at_a_terminal_it_asks(database: str, tmp_path: Path, answer: str, withdrawn: int) -> None:
     with psycopg.connect(database, autocommit=True) as conn:

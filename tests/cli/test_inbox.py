@@ -130,6 +130,7 @@ def desk(
 # List
 
 
+@pytest.mark.verify
 def test_the_list(desk: Desk) -> None:
     assert desk.said("list") == "no inboxes\n"
     inprocess.run(desk.folder, "migrate", "--app", "shop:app", "--dsn", desk.dsn)
@@ -218,6 +219,7 @@ def test_what_can_be_read_by_now_comes_in_and_leaves_the_list(desk: Desk, redis_
     assert counted[0]["events"] == 4
 
 
+@pytest.mark.verify
 def test_only_those_that_are_named(desk: Desk, redis_server: RedisServer) -> None:
     desk.comes(b"new:" + entry(1), b"new:" + entry(2), b"new:" + entry(3))
     desk.drain()
@@ -230,6 +232,7 @@ def test_only_those_that_are_named(desk: Desk, redis_server: RedisServer) -> Non
     assert f"shop.in has refused no entry {second}, or it has come in since" in said
 
 
+@pytest.mark.verify
 def test_one_that_the_database_refuses_stays_and_the_others_come_in(desk: Desk, redis_server: RedisServer) -> None:
     desk.comes(b"new:" + entry(1), b"new:" + entry(2), b"new:" + entry(3))
     desk.drain()
@@ -241,6 +244,7 @@ def test_one_that_the_database_refuses_stays_and_the_others_come_in(desk: Desk, 
     assert (desk.kept(), desk.events()) == ([desk.kept()[0]], [1, 3])
 
 
+@pytest.mark.verify
 def test_a_replica_reads_again_what_it_refused(desk: Desk) -> None:
     change = {
         "event_id": str(uuid4()), "topic": "depot.sent", "aggregate_kind": "parcel", "aggregate_id": "a",
@@ -256,6 +260,7 @@ def test_a_replica_reads_again_what_it_refused(desk: Desk) -> None:
     assert desk.conn.execute("select payload from copy").fetchall() == [({"n": 2},)]
 
 
+@pytest.mark.verify
 def test_a_paused_inbox_reads_nothing_again(desk: Desk, redis_server: RedisServer) -> None:
     desk.comes(b"new:" + entry(1))
     desk.drain()

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli import inprocess
 from tests.cli.conftest import Run
 from typer.main import get_command
@@ -43,6 +44,7 @@ def test_help_lists_the_commands(outrider: Run) -> None:
     assert all(command in done.stdout for command in ("demo", "dev", "migrate", "worker", "subscription", "job", "dlq"))
 
 
+@pytest.mark.verify
 def test_the_command_line_declares_no_events() -> None:
     """A user's event may have any name, also one that the demo uses."""
     program = "import outrider.cli.main; from outrider.registry import registry; print(list(registry))"

@@ -206,6 +206,7 @@ def test_from_preflight_to_verify(desk: Desk) -> None:
     assert told["passed"]
 
 
+@pytest.mark.verify
 def test_install_repairs_what_is_broken(desk: Desk) -> None:
     desk.declare(more='columns=[Column("piece", "batch", "text")]')
     assert "\n  alter table public.piece add column batch text\n" in desk.said("install", app=True)

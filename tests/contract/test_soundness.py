@@ -185,6 +185,7 @@ def test_what_fits_is_decoded(data: st.DataObject, made: dict[str, tuple[Kind, b
     envelope(without(json.loads(text), made, data.draw(st.sets(st.sampled_from(NAMES))))).decode(view)
 
 
+@pytest.mark.verify
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), made=MODELS)
 def test_every_event_is_read_by_its_own_shape(data: st.DataObject, made: dict[str, tuple[Kind, bool]]) -> None:
@@ -198,6 +199,7 @@ def test_every_event_is_read_by_its_own_shape(data: st.DataObject, made: dict[st
     assert again.text == contract.text
 
 
+@pytest.mark.verify
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), made=MODELS)
 def test_what_breaks_nobody_breaks_nobody(data: st.DataObject, made: dict[str, tuple[Kind, bool]]) -> None:
@@ -216,6 +218,7 @@ def test_what_breaks_nobody_breaks_nobody(data: st.DataObject, made: dict[str, t
     envelope(text).decode(reader)
 
 
+@pytest.mark.verify
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), made=MODELS)
 def test_what_a_refreshed_snapshot_requires_is_in_every_event(

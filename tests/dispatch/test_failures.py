@@ -188,6 +188,7 @@ async def test_in_total_order_everything_waits(database: str) -> None:
         assert await shop.effects() == ["a1", "b1", "c1", "d1"]
 
 
+@pytest.mark.verify
 async def test_a_thousand_wait_in_line_and_go_on_in_order(database: str) -> None:
     async with opened(database) as shop:
         names = [f"a{n}" for n in range(1, 1001)]

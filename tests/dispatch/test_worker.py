@@ -251,6 +251,7 @@ async def test_what_is_paused_is_said_once(database: str) -> None:
             await heard.until(lambda: heard.handled() == 1)
 
 
+@pytest.mark.verify
 async def test_a_database_that_goes_away_is_waited_for(database: str) -> None:
     with Proxy(database) as proxy:
         async with opened(proxy.dsn, poll="100ms") as shop, idle_worker(shop) as (_, heard):

@@ -352,6 +352,7 @@ async def test_entries_that_were_removed_before_they_were_read(
         assert trimmed == [Trimmed("shop.in", name, row["position"])]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("kind", ["redis", "nats"])
 async def test_a_tail_that_was_lost_and_sent_again_otherwise(
     database: str, other_database: str, name: str, kind: str

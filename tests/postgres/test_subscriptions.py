@@ -211,6 +211,7 @@ async def test_rename_is_refused_when_it_would_mix_things_up(database: str, conn
     assert await subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA, force=True) == 0
 
 
+@pytest.mark.verify
 async def test_rename_waits_for_a_batch_in_progress(
     database: str, conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

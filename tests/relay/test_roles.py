@@ -56,6 +56,7 @@ def role(*owners: psycopg.Connection[Any], made_before: bool) -> Iterator[str]:
         owners[0].execute(f"drop role {name}".encode())
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("made_before", [False, True], ids=["made by roles", "made before"])
 async def test_they_are_enough(
     database: str, other_database: str, redis_server: RedisServer, name: str, made_before: bool

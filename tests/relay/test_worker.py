@@ -60,6 +60,7 @@ async def test_polling_covers_what_notifications_miss(database: str, redis_serve
             await house.publish("a1")
 
 
+@pytest.mark.verify
 async def test_of_two_workers_one_sends(database: str, redis_server: RedisServer, name: str) -> None:
     async with (
         relaying(database, redis_server, name, batch=7) as house,
@@ -131,6 +132,7 @@ async def test_a_worker_ends_well_while_the_brokers_are_down(database: str, name
                 server.kill()
 
 
+@pytest.mark.verify
 async def test_it_finishes_its_batch_when_it_is_told_to_stop(
     database: str, redis_server: RedisServer, name: str
 ) -> None:

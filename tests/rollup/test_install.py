@@ -292,6 +292,7 @@ def test_hostile_sql_runs_nowhere(bare: Archive, given: str) -> None:
 # What it refuses
 
 
+@pytest.mark.verify
 def test_refusals(bare: Archive) -> None:
     bare.ask(
         "create view paper as select * from piece; create table shelf (a int, b int, name text, primary key (a, b))"

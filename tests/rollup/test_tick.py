@@ -468,6 +468,7 @@ def test_a_hundred_thousand_rows_in_one_tick(bare: Archive) -> None:
     bare.exact()
 
 
+@pytest.mark.verify
 def test_a_session_that_has_ticked_for_long(archive: Archive) -> None:
     """Its cached plans were made for one row: five thousand took most of a minute, and each tick anew."""
     archive.ask("alter table outrider.rollup_pending set (autovacuum_enabled = off)")

@@ -644,6 +644,7 @@ def test_a_replica_entry_is_no_envelope() -> None:
         ReplicaCodec().decode(ReplicaCodec().encode(PLAIN, "1-1"))
 
 
+@pytest.mark.verify
 @EXAMPLES
 @given(envelopes, st.none() | st.integers(-(2**53), 2**53))
 def test_a_change_is_what_the_replica_codec_wrote(envelope: Envelope, version: int | None) -> None:

@@ -180,6 +180,7 @@ def test_any_document_as_node_writes_it() -> None:
         same()
 
 
+@pytest.mark.verify
 def test_any_number_as_node_writes_it() -> None:
     with node(AGAIN) as ask:
 

@@ -329,6 +329,7 @@ async def test_a_stream_that_is_not_there_yet(sink: RedisStreams, name: str) -> 
     assert (list(page.entries), page.position, page.rewound) == ([], "0-0", False)
 
 
+@pytest.mark.verify
 async def test_waiting_longer_than_an_answer_may_take(redis_server: RedisServer, name: str) -> None:
     sink = RedisStreams(redis_server.url, stream=name, timeout=2)
     page = await sink.read("0-0", 10, 2.5)
@@ -429,6 +430,7 @@ def test_what_cannot_be() -> None:
         broker("kafka://localhost", stream="s")
 
 
+@pytest.mark.verify
 def test_the_client_is_imported_when_it_is_needed() -> None:
     code = """
 import sys

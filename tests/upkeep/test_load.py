@@ -82,6 +82,7 @@ class Crowd:
         assert not self.errors
 
 
+@pytest.mark.verify
 def test_nobody_waits_and_nothing_is_lost(house: House, database: str) -> None:
     house.register("a.reader")
     house.ask("update outrider.setting set value = 1000 where name = 'segments.size'")

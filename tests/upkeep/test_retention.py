@@ -175,6 +175,7 @@ def test_what_is_owed_out_of_line_stays(house: House, status: str) -> None:
     assert house.tidy() == [("detached", old)]
 
 
+@pytest.mark.verify
 def test_what_is_owed_behind_ten_thousand_that_are_not_stays(house: House) -> None:
     house.register("a.handler", "handler")
     house.publish(10_010)

@@ -139,6 +139,7 @@ def test_it_can_be_turned_off() -> None:
     assert keeping.start(lambda _: None) == []
 
 
+@pytest.mark.verify
 def test_alone(house: House, database: str, tmp_path: Path) -> None:
     def outrider(*arguments: str) -> str:
         done = inprocess.run(tmp_path, "upkeep", *arguments, "--dsn", database)

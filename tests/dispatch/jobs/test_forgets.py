@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 from tests.faults.subject import so
 
 from outrider import Job, Outrider
@@ -18,6 +19,7 @@ class FailsError(Exception):
     pass
 
 
+@pytest.mark.verify
 async def test_a_worker_keeps_no_error_of_its_jobs(database: str) -> None:
     raised: list[weakref.ref[BaseException]] = []
     app = Outrider(context="forgets", dsn=database)

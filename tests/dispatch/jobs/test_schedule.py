@@ -279,6 +279,7 @@ def begin() -> Iterator[Begin]:
         yield beginning
 
 
+@pytest.mark.verify
 async def test_a_worker_that_dies_while_it_fires_has_done_nothing(
     database: str, desk: Desk, begin: Begin, tmp_path: Path
 ) -> None:
@@ -304,6 +305,7 @@ async def test_a_worker_that_dies_while_it_fires_has_done_nothing(
         assert [job["run_at"] for job in jobs_of(desk)] == [at]
 
 
+@pytest.mark.verify
 async def test_a_worker_that_died_after_it_has_fired_is_not_made_up_for(
     database: str, desk: Desk, begin: Begin, tmp_path: Path
 ) -> None:

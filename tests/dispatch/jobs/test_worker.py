@@ -220,6 +220,7 @@ def count_for_ever(job: Make, ctx: SyncJobContext) -> None:
             ctx.progress(0.25, "begun")
 
 
+@pytest.mark.verify
 async def test_a_process_is_cancelled_and_says_how_far_it_is(database: str) -> None:
     def declare(app: Outrider) -> None:
         app.job(Make, executor="process")(count_for_ever)

@@ -91,6 +91,7 @@ def test_within_a_tenant_the_order_is_as_ever(conn: Conn) -> None:
     assert got == [3, 1, 2, 0]
 
 
+@pytest.mark.verify
 def test_many_tenants_are_looked_at_in_turn_and_few_at_once(conn: Conn) -> None:
     """Of 500 tenants with more to do than fits, each claim looks at a bounded number; and none is left out."""
     register(conn, "mail.send")
