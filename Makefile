@@ -46,8 +46,6 @@ brokers: $(READY)
 
 PYTEST = OUTRIDER_EMBEDDED_VERSION=$(1) $(BIN)/python -m pytest
 PARALLEL = -n $(WORKERS) --dist loadgroup
-# The files that contain a marker: to import all of them takes each of the test processes seconds.
-WITH = $(shell grep -rl --include="test_*.py" "$(1)" tests)
 
 test: brokers
 	@echo "==> make test: $(WORKERS) in parallel, one embedded Postgres 18, a database per test"
@@ -65,13 +63,13 @@ verify: test
 
 verify-18: brokers
 	@echo "==> make verify on Postgres 18: what make test leaves out"
-	@$(call PYTEST,18) --tier verify $(PARALLEL) $(or $(ONLY),$(call WITH,mark.verify\|one_in_test)) $(ARGS)
+	@$(call PYTEST,18) --tier verify $(PARALLEL) $(ONLY) $(ARGS)
 	@echo "==> tests that need the machine for themselves"
 	@$(call PYTEST,18) --tier verify -p no:xdist -m alone tests/faults $(ARGS)
 
 test-15 test-16: test-%: brokers
 	@echo "==> make verify on Postgres $*: what depends on its version"
-	@$(call PYTEST,$*) --tier versions $(PARALLEL) $(or $(ONLY),$(call WITH,mark.also_on)) $(ARGS)
+	@$(call PYTEST,$*) --tier versions $(PARALLEL) $(ONLY) $(ARGS)
 
 # pg_cron runs a job on the full minute: this waits for one of them.
 test-cron: $(READY)

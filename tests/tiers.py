@@ -7,6 +7,7 @@ A test without a marker belongs to `make test`. The markers `verify`, `cron` and
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -21,12 +22,23 @@ TIERS = {
     "versions": "tests marked also_on(the version of this run's server)",
     "cron": "tests that need pg_cron",
 }
+MARKED = {"verify": r"mark\.verify|one_in_test", "versions": r"mark\.also_on", "cron": r"mark\.cron"}
 QUARANTINE = Path(__file__).parent / "quarantine.txt"
 
 
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=list(TIERS), help="; ".join(f"{name} = {what}" for name, what in TIERS.items()))
     parser.addoption("--long", action="store_true", help="also the long runs and quarantined tests (make faults)")
+
+
+def is_elsewhere(file: Path, config: pytest.Config) -> bool:
+    """Whether no test of this file belongs to this run. To import all files takes each of the test processes seconds."""
+    if config.option.tier is None or not file.name.startswith("test_"):
+        return False
+    text = file.read_text()
+    if config.option.tier == "test":
+        return re.search(r"^pytestmark = .*\bmark\.(verify|cron)\b", text, re.MULTILINE) is not None
+    return re.search(MARKED[config.option.tier], text) is None
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
