@@ -7,14 +7,35 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
 from tests.oracle import Oracle
 
 ROOT = Path(__file__).parents[2]
+_socket: Path | None = None
+
+
+@contextlib.contextmanager
+def program() -> Iterator[None]:
+    """The program that all nurseries of this process are forked from."""
+    global _socket
+    with tempfile.TemporaryDirectory(prefix="nursery-") as folder:
+        _socket = Path(folder) / "socket"
+        command = [sys.executable, "-m", "tests.faults.worker_program", str(_socket)]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=ROOT) as process:
+            try:
+                while not _socket.exists():
+                    assert process.poll() is None, "it did not start"
+                    time.sleep(0.02)
+                yield
+            finally:
+                process.kill()
 
 
 class Nursery:
@@ -26,29 +47,26 @@ class Nursery:
         self._died: dict[int, asyncio.Future[int]] = {}
 
     async def __aenter__(self) -> Self:
-        self._process: Process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.worker_program", stdin=PIPE, stdout=PIPE, cwd=ROOT, env=dict(os.environ)
-        )
+        assert _socket is not None
+        self._reader, self._writer = await asyncio.open_unix_connection(_socket)
+        self._say({"environment": dict(os.environ)})
         self._reading = asyncio.create_task(self._read())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._writer.write_eof()
         try:
             async with asyncio.timeout(10):
-                await self._process.wait()
                 await self._reading
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+        finally:
             self._reading.cancel()
-            raise
+            self._writer.close()
+
+    def _say(self, what: Mapping[str, object]) -> None:
+        self._writer.write(json.dumps(what).encode() + b"\n")
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+        async for line in self._reader:
             fact = json.loads(line)
             if "born" in fact:
                 self._death_of(fact["born"])
@@ -61,9 +79,7 @@ class Nursery:
 
     async def start(self, fail: str = "", subject: str = "") -> int:
         """A new worker, of another subject where one is named; its process id."""
-        assert self._process.stdin is not None
-        task = self._task | {"fail": fail} | ({"subject": subject} if subject else {})
-        self._process.stdin.write(json.dumps(task).encode() + b"\n")
+        self._say(self._task | {"fail": fail} | ({"subject": subject} if subject else {}))
         async with asyncio.timeout(10):
             return await self._born.get()
 

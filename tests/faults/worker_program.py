@@ -1,6 +1,7 @@
 """A program that forks workers on demand: importing once makes a worker that is born and dies in milliseconds.
 
-Reads one JSON line per worker from standard input: {"dsn", "outside", "subject", "fail"}, where the subject is a module, or
+It listens on the socket that its argument names, and forks a nursery for each connection. A nursery reads its environment
+as a JSON line, then one JSON line per worker: {"dsn", "outside", "subject", "fail"}, where the subject is a module, or
 a function in one that makes the app ("module:function"); answers {"born": pid} and, when
 it has ended, {"died": pid, "code": exit code, negative for a signal}. At the end of its input it kills all that still
 live.
@@ -15,6 +16,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import traceback
 from pathlib import Path
@@ -67,9 +69,28 @@ def bury_dead() -> list[int]:
         tell(died=pid, code=os.waitstatus_to_exitcode(status))
 
 
-def main() -> None:
+def serve(path: str) -> None:
     gc.collect()
     gc.freeze()  # else the first full collection of a child unshares all that was imported: memory that is no growth
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        while True:
+            wire, _ = listener.accept()
+            with wire:
+                if os.fork() == 0:
+                    listener.close()
+                    os.dup2(wire.fileno(), 0)
+                    os.dup2(wire.fileno(), 1)
+                    wire.close()
+                    try:
+                        main()
+                    finally:
+                        os._exit(0)
+
+
+def main() -> None:
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -88,6 +109,11 @@ def main() -> None:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 task = json.loads(line)
+                if "environment" in task:
+                    os.environ.clear()
+                    os.environ.update(task["environment"])
+                    continue
+                importlib.import_module(task["subject"].partition(":")[0])
                 if (pid := os.fork()) == 0:
                     live(task)
                 alive.add(pid)
@@ -99,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(sys.argv[1])
