@@ -114,4 +114,4 @@ lock:
 
 clean:
 	@if [ -f .outrider/pg/location ]; then rm -rf "$$(cat .outrider/pg/location)"; fi
-	rm -rf $(VENV) .outrider .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .cron.log .outrider .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -44,7 +44,7 @@ class Preloaded:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
     def run(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run `outrider …` or `python …`. `together`: standard error goes where standard output goes."""
+        """Run `outrider …` or `python …`."""
         request = json.dumps({"command": list(command), "cwd": str(cwd), "env": dict(env)}).encode()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             socket.send_fds(self._ours, [len(request).to_bytes(4)], [out.fileno(), err.fileno()])
