@@ -24,8 +24,8 @@ do $$ begin execute (select string_agg(format('drop table outrider.%I', s.name),
                      where s.first_seq > 0 and s.name <> 'outbox_tail'); end $$;
 select outrider.attach_part('outbox_tail', 1000000, null), outrider.note_segments();
 """
-"""The log's first segment and its last. With the fifteen between them, each test costs the server a third more CPU: for
-their files, and for every new session that reads their part of the catalogue."""
+"""Leaves the first and the last segment of the log. The fifteen between them cost the server a third more CPU in each test:
+it copies their files, and every new session reads their part of the catalogue."""
 
 
 async def migrated(server: Embedded, database: str) -> None:

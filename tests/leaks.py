@@ -54,17 +54,17 @@ def children() -> list[str]:
 
 
 class Started:
-    """The processes that a test has started, itself or through asyncio, and by which line: whoever starts one waits for it.
+    """Fails a test that has started a process, directly or through asyncio, and has not waited for it. Names the line.
 
-    Python says so only when it collects the garbage, during whatever test that happens.
+    Python itself warns only when the object is collected as garbage, which may be during another test.
     """
 
     def __init__(self) -> None:
         self._started: list[tuple[Any, str]] = []
         self._owners: list[object] = []
-        """What is for several tests may start a process again during one of them."""
+        """Objects of shared fixtures. They may restart their process during a test, and end it later."""
         self._shared = 0
-        """A fixture is being set up that is for several tests."""
+        """How many shared fixtures are being set up now."""
         for kind in (subprocess.Popen, BaseSubprocessTransport):
             self._note(kind)
 
@@ -105,7 +105,7 @@ def _lacks(made: Any) -> str:
 
 
 def _caller() -> FrameType:
-    """The line of ours."""
+    """The innermost frame of our own code."""
     frame = sys._getframe(2)
     while frame.f_back is not None and not _ours(frame.f_code.co_filename):
         frame = frame.f_back

@@ -12,7 +12,7 @@ from typing import Protocol
 
 DEADLINE = 60.0
 PAUSE = 0.02
-"""Seconds between two looks: one that looks without a pause takes the CPU from what it waits for."""
+"""Seconds between two looks. Without a pause the loop takes the CPU from the process that it waits for."""
 
 
 class Begin(Protocol):

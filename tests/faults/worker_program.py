@@ -74,8 +74,9 @@ def serve(path: str) -> None:
     gc.freeze()  # else the first full collection of a child unshares all that was imported: memory that is no growth
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
+        listener.bind(f"{path}.new")
         listener.listen()
+        Path(f"{path}.new").rename(path)  # only now can it be connected to
         while True:
             wire, _ = listener.accept()
             with wire:

@@ -85,7 +85,7 @@ class Crew:
         """Ask even if there is no room: somebody may want a job to stop."""
         self._claiming = False
         self._wary = False
-        """There was a suspect here with the last claim: others may wait for it to go."""
+        """Whether the last claim was made while a suspect was here, or brought one. Once it is gone, the next may come."""
         self._lane: Lane | None = None
         self._looks_at = float("-inf")
         """When all lanes are looked at again."""
