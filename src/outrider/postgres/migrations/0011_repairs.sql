@@ -1,0 +1,3 @@
+-- Repairs: what tests from outside found.
+-- breaking: no
+-- functions: bef1d782b55eaf90
