@@ -386,6 +386,22 @@ async def test_what_is_past_its_time(fragile: str) -> None:
     assert only((await ask(fragile))["overdue"], Severity.ok)
 
 
+async def test_a_job_that_waits_for_a_key_that_nobody_has(fragile: str) -> None:
+    execute(
+        fragile,
+        "select outrider.register('shop.chore', 'job', 'shop', '{}')",
+        """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at,
+               queue, job_key, waiting)
+           select 'shop.chore', 0, gen_random_uuid(), 'shop.chore', 'pending', false, true,
+                  now() - interval '6 minutes', 'a', 'k' || n % 2, true
+           from generate_series(1, 9) as n""",
+        """update outrider.delivery set status = 'in_flight', lease_token = 1, lease_expires_at = now() + interval '1 hour',
+               waiting = false where id = (select max(id) from outrider.delivery where job_key = 'k0')""",
+    )
+    [found] = (await ask(fragile))["overdue"]
+    assert found.found.startswith("shop.chore: 1 job should have had its turn")
+
+
 async def test_events_that_are_not_read(fragile: str) -> None:
     async with opened(fragile) as shop, connected(fragile) as conn:
         await shop.publish("a1")

@@ -60,45 +60,82 @@ CREATE TYPE outrider.upkept AS (
 	detail text
 );
 
-CREATE FUNCTION outrider.admit(p_subscription text, p_key text, p_workspace_id text) RETURNS void
+CREATE FUNCTION outrider.admit(p_names text[]) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
     AS $$
 declare
-    next   "outrider".delivery;
-    tenant text := coalesce(p_workspace_id, '');
+    free record;
+    left_out integer;
+    held boolean := false;
 begin
-    with recursive step as (
-        (select w.priority from "outrider".delivery as w
-         where w.subscription = p_subscription and coalesce(w.workspace_id, '') = tenant and w.job_key = p_key
-               and w.waiting
-         order by w.priority limit 1)
-        union all
-        select above.priority from step
-        cross join lateral (
-            select w.priority from "outrider".delivery as w
-            where w.subscription = p_subscription and coalesce(w.workspace_id, '') = tenant and w.job_key = p_key
-               and w.waiting and w.priority > step.priority
-            order by w.priority limit 1) as above
-    ),
-    first as materialized (
-        select w.id from step
-        cross join lateral (
-            select w.id, w.run_at from "outrider".delivery as w
-            where w.subscription = p_subscription and coalesce(w.workspace_id, '') = tenant and w.job_key = p_key
-               and w.waiting and w.priority = step.priority
-            order by w.run_at, w.id limit 1 for no key update skip locked) as w
-        order by w.run_at - step.priority * interval '1 minute', w.run_at, w.id limit 1
-    )
-    update "outrider".delivery as d set waiting = false
-    from first where d.id = first.id
-    returning d.* into next;
-    if found then
-        perform pg_notify(case next.generation when 0 then 'outbox_default' else 'outbox_gen_' || next.generation end,
-                          p_subscription);
-    end if;
+    for free in
+        with recursive waiting as (
+            select first.* from unnest(p_names) as n (name)
+            cross join lateral (
+                select w.subscription, coalesce(w.workspace_id, '') as tenant, w.job_key from "outrider".delivery as w
+                where w.subscription = n.name and w.waiting
+                order by coalesce(w.workspace_id, ''), w.job_key limit 1) as first
+            union all
+            select next.* from waiting
+            cross join lateral (
+                select w.subscription, coalesce(w.workspace_id, '') as tenant, w.job_key from "outrider".delivery as w
+                where w.subscription = waiting.subscription and w.waiting
+                  and (coalesce(w.workspace_id, ''), w.job_key) > (waiting.tenant, waiting.job_key)
+                order by coalesce(w.workspace_id, ''), w.job_key limit 1) as next
+        ),
+        running as materialized (
+            select d.subscription, coalesce(d.workspace_id, '') as tenant, d.job_key, count(*) as jobs
+            from "outrider".delivery as d
+            where d.subscription = any (p_names) and d.status = 'in_flight'
+            group by 1, 2, 3
+        )
+        select waiting.*, coalesce(s.key_concurrency - coalesce(running.jobs, 0), 1000) as room
+        from waiting join "outrider".subscription as s on s.name = waiting.subscription
+        left join running on running.subscription = waiting.subscription and running.tenant = waiting.tenant
+                         and running.job_key = waiting.job_key
+        where (s.key_concurrency > coalesce(running.jobs, 0)) is not false
+          and (s.concurrency > (select sum(r.jobs) from running as r where r.subscription = s.name)) is not false
+    loop
+        with recursive lane as (
+            (select w.queue, w.generation, w.priority from "outrider".delivery as w
+             where w.subscription = free.subscription and coalesce(w.workspace_id, '') = free.tenant
+               and w.job_key = free.job_key and w.waiting
+             order by w.queue, w.generation, w.priority limit 1)
+            union all
+            select next.* from lane
+            cross join lateral (
+                select w.queue, w.generation, w.priority from "outrider".delivery as w
+                where w.subscription = free.subscription and coalesce(w.workspace_id, '') = free.tenant
+                  and w.job_key = free.job_key and w.waiting
+                  and (w.queue, w.generation, w.priority) > (lane.queue, lane.generation, lane.priority)
+                order by w.queue, w.generation, w.priority limit 1) as next
+        ),
+        first as materialized (
+            select w.id, lane.queue, lane.generation,
+                   row_number() over (partition by lane.queue, lane.generation
+                                      order by w.run_at - lane.priority * interval '1 minute', w.run_at, w.id) as place
+            from lane
+            cross join lateral (
+                select w.id, w.run_at from "outrider".delivery as w
+                where w.subscription = free.subscription and coalesce(w.workspace_id, '') = free.tenant
+                  and w.job_key = free.job_key and w.waiting and w.queue = lane.queue and w.generation = lane.generation
+                  and w.priority = lane.priority
+                order by w.run_at, w.id limit free.room for no key update skip locked) as w
+        ),
+        admitted as (
+            update "outrider".delivery as d set waiting = false
+            from first where d.id = first.id and first.place <= free.room
+        )
+        select count(*) into left_out
+        from (select lane.queue, lane.generation from lane except select first.queue, first.generation from first) as none;
+        held := held or left_out > 0;
+    end loop;
+    return held;
 end
 $$;
 
@@ -185,8 +222,6 @@ declare
     seen boolean := false;
 begin
     perform "outrider".sees_all(true);
-    perform "outrider".hold_limits(array(
-        select d.subscription from "outrider".delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
         select d.* from "outrider".delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
@@ -206,9 +241,6 @@ begin
                 failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
                     'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;
-            if job.job_key is not null and not job.waiting then
-                perform "outrider".admit(job.subscription, job.job_key, job.workspace_id);
-            end if;
             outcome := 'cancelled';
         else
             outcome := 'cancelled';
@@ -259,6 +291,7 @@ declare
     limited boolean;
     lanes   record;
     chosen  bigint[] := '{}';
+    held    boolean := false;
     wanted  integer := p_limit;
     limits  record;
     taken   integer := 0;
@@ -272,10 +305,6 @@ begin
     from "outrider".subscription as s
     where s.name = any (p_names) and s.paused_at is null
       and not exists (select from "outrider".setting as p where p.name = 'paused' and p.value <> 0);
-    if limited then
-        perform "outrider".hold_limits(names);
-    end if;
-    moment := clock_timestamp();
     stop := array(select d.id from "outrider".delivery as d
                             where d.locked_by = p_worker and d.status = 'in_flight' and d.cancelled_at is not null);
     if p_limit <= 0 then
@@ -283,6 +312,11 @@ begin
         return next last;
         return;
     end if;
+    if limited then
+        perform "outrider".hold_limits(names);
+        held := "outrider".admit(names);
+    end if;
+    moment := clock_timestamp();
 
     lapses := (select min(next.lease_expires_at) + interval '10 milliseconds' from unnest(p_names) as n (name)
                cross join lateral (
@@ -426,7 +460,8 @@ begin
         end if;
         -- Due, and still there: others hold it, and whoever does not take it then (dies, rolls back) tells nobody.
         if (due_in <= 1) is not true and (
-            exists (
+            held
+            or exists (
                 select from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
                     as l (subscription, generation, queue, priority, tenanted)
                 cross join lateral (
@@ -448,6 +483,8 @@ begin
                       and (not limited or 0 < "outrider".room(d.subscription, d.job_key, d.workspace_id))
                     order by d.run_at, d.id limit 1) as held)) then
             due_in := 1;
+            perform "outrider".close_kept(
+                lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, moment);
         end if;
     end if;
     last.head := jsonb_build_object(
@@ -486,6 +523,40 @@ begin
     if places <> '{}' then
         return query select l.* from "outrider".lease(places, p_worker, moment) as l;
     end if;
+end
+$$;
+
+CREATE FUNCTION outrider.close_kept(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_moment timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+    found bigint[];
+    free  bigint[];
+begin
+    found := array(
+        select d.id from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
+            as l (subscription, generation, queue, priority, tenanted)
+        cross join lateral (
+            select d.id, d.unique_key, d.closed from "outrider".delivery as d
+            where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+              and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+              and d.run_at <= p_moment
+            order by d.run_at, d.id limit 100) as d
+        where d.unique_key is not null and not d.closed);
+    if found = '{}' then
+        return;
+    end if;
+    -- Who keeps a job lets it be changed, and not be claimed.
+    found := array(select d.id from "outrider".delivery as d
+                   where d.id = any (found) and d.status = 'pending' for no key update skip locked);
+    free := array(select d.id from "outrider".delivery as d where d.id = any (found) for update skip locked);
+    update "outrider".delivery as d set closed = true where d.id = any (found) and d.id <> all (free);
 end
 $$;
 
@@ -554,6 +625,8 @@ END) STORED,
     lease_expires_at timestamp with time zone,
     cancelled_at timestamp with time zone,
     progress jsonb,
+    closed boolean DEFAULT false NOT NULL,
+    superseded_at timestamp with time zone,
     CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])) OR (queue IS NOT NULL))),
     CONSTRAINT delivery_is_event_or_job CHECK (((seq IS NOT NULL) OR (queue IS NOT NULL))),
@@ -588,11 +661,15 @@ COMMENT ON COLUMN outrider.delivery.priority IS 'one step is worth a minute of w
 
 COMMENT ON COLUMN outrider.delivery.unique_key IS 'at most one pending job of a type and workspace has it';
 
-COMMENT ON COLUMN outrider.delivery.waiting IS 'as many with its key are running as may';
+COMMENT ON COLUMN outrider.delivery.waiting IS 'as many with its key were running as may when it was to be claimed';
 
 COMMENT ON COLUMN outrider.delivery.lease_token IS 'whoever settles must name it: a worker that lost its lease cannot';
 
 COMMENT ON COLUMN outrider.delivery.cancelled_at IS 'somebody wants it to stop';
+
+COMMENT ON COLUMN outrider.delivery.closed IS 'an enqueue with its unique key makes another job: it is due, and transactions that keep it are all that it waits for';
+
+COMMENT ON COLUMN outrider.delivery.superseded_at IS 'it is running, and a newer job with its unique key is done';
 
 CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.delivery
     LANGUAGE plpgsql STABLE
@@ -832,7 +909,7 @@ begin
     -- Nobody claims it before the caller commits: it shall see what the caller has written.
     select d.* into before from "outrider".delivery as d
     where d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
-      and d.unique_key = p_unique_key and d.status = 'pending'
+      and d.unique_key = p_unique_key and d.status = 'pending' and d.seq is null and not d.closed
     for key share;
     if not found then
         return;
@@ -847,13 +924,10 @@ begin
         trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
         job_key = p_key, waiting = false, attempts = 0, crashes = 0,
         run_at = case p_on_conflict when 'replace' then p_run_at else greatest(d.run_at, p_run_at) end
-    where d.id = before.id and d.status = 'pending'
+    where d.id = before.id and d.status = 'pending' and not d.closed
     returning d.event_id into job_id;
     if found then
         outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
-        if before.job_key is not null and not before.waiting then  -- another of that key may come first now
-            perform "outrider".admit(p_job_type, before.job_key, before.workspace_id);
-        end if;
     end if;
 end
 $$;
@@ -935,10 +1009,7 @@ begin
                    union select a.subscription from "outrider".audit as a  -- whose receipts are still there
                    where a.action = 'retire' and a.subscription is not null);
 
-    if p_from = 'jobs' then
-        perform "outrider".hold_limits(array(
-            select distinct d.subscription from "outrider".delivery as d where d.id = any (places)));
-    else
+    if p_from <> 'jobs' then
         loop
             concerned := array(
                 select distinct e.subscription from "outrider".event_status as e
@@ -949,7 +1020,6 @@ begin
             perform from "outrider".subscription as s where s.name = any (held) order by s.name for no key update;
             perform from "outrider".cursor as c where c.subscription = any (held)
             order by c.subscription, c.generation, c.partition for update;
-            perform "outrider".hold_limits(held);
         end loop;
         owed := (select count(distinct e.seq) from "outrider".event_status as e
                  where e.seq = any (places) and e.status in ('pending', 'in_flight', 'failed'));
@@ -985,7 +1055,7 @@ begin
         if gone.queue is null then
             perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
         elsif gone.job_key is not null then
-            perform "outrider".admit(gone.subscription, gone.job_key, gone.workspace_id);
+            perform "outrider".wake_jobs(array[gone.subscription]);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           left(case when gone.queue is null then gone.event_type else gone.subscription end, 255));
@@ -2163,6 +2233,7 @@ CREATE FUNCTION outrider.reap(p_names text[], p_worker uuid DEFAULT NULL::uuid, 
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
+    SET lock_timeout TO '20ms'
     AS $$
 declare
     job    "outrider".delivery;
@@ -2174,24 +2245,28 @@ begin
                    where d.subscription = any (p_names) and d.status = 'in_flight' and d.lease_expires_at < before) then
         return 0;
     end if;
-    perform "outrider".hold_limits(p_names);
     for job in
         select d.* from "outrider".delivery as d
         where d.subscription = any (p_names) and d.status = 'in_flight'
           and d.lease_expires_at < before and (p_worker is null or d.locked_by = p_worker)
         order by d.subscription, d.lease_expires_at limit p_limit
-        for update skip locked
+        for no key update skip locked
     loop
-        perform "outrider".release(
-            job,
-            case when p_worker is null and exists (
-                     select from "outrider".worker as w
-                     where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
-                 when p_worker is not null and job.id <> all (p_begun) then 'back'
-                 else 'crashed' end,
-            p_worker => job.locked_by::text);
-        reaped := reaped + 1;
+        begin
+            perform "outrider".release(
+                job,
+                case when p_worker is null and exists (
+                         select from "outrider".worker as w
+                         where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
+                     when p_worker is not null and job.id <> all (p_begun) then 'back'
+                     else 'crashed' end,
+                p_worker => job.locked_by::text);
+            reaped := reaped + 1;
+        exception when lock_not_available then
+            update "outrider".delivery as d set lease_expires_at = clock_timestamp() + interval '1 second' where d.id = job.id;
+        end;
     end loop;
+    perform "outrider".wake_jobs(p_names) where reaped > 0;
     return reaped;
 end
 $$;
@@ -2668,12 +2743,19 @@ begin
                                || "outrider".failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
-    -- Two statements that may both find nobody: the index decides, and the second then yields.
+    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed one stays, until a
+    -- newer one is pending: what is running may have begun before those that kept it had committed.
     for attempt in 1..2 loop
-        if job.status = 'pending' and job.unique_key is not null and (attempt = 2 or exists (
-            select from "outrider".delivery as d
-            where d.subscription = job.subscription and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
-              and d.unique_key = job.unique_key and d.status = 'pending')) then
+        if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
+            attempt = 2 or p_job.superseded_at is not null
+            or exists (select from "outrider".delivery as d
+                       where d.subscription = job.subscription
+                         and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
+                         and d.unique_key = job.unique_key and d.status = 'pending' and d.seq is null and not d.closed)
+            or not p_job.closed and exists (
+                select from "outrider".delivery as d
+                where d.subscription = job.subscription and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
+                  and d.unique_key = job.unique_key and d.status = 'in_flight' and d.seq is null and d.id > job.id)) then
             told := 'superseded';
             job.status := 'discarded';
             job.failure_history := job.failure_history || jsonb_build_object(
@@ -2691,9 +2773,6 @@ begin
             exit;
         end if;
     end loop;
-    if job.job_key is not null then
-        perform "outrider".admit(job.subscription, job.job_key, job.workspace_id);
-    end if;
     -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
     perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
                       job.subscription);
@@ -2754,7 +2833,7 @@ begin
         select d.id, each.lease from each join "outrider".delivery as d on d.subscription = each.name
         where d.status = 'in_flight' and d.locked_by = p_worker and d.lease_expires_at < moment + each.lease * 0.9
           and (each.timeout is null or d.locked_at + each.timeout + each.lease > moment)
-        for update of d skip locked
+        for no key update of d skip locked
     )
     update "outrider".delivery as d set lease_expires_at = moment + held.lease from held where d.id = held.id;
     return query
@@ -2857,7 +2936,8 @@ begin
                 select from "outrider".delivery as other
                 where other.subscription = d.subscription and other.unique_key = d.unique_key and other.id <> d.id
                   and coalesce(other.workspace_id, '') = coalesce(d.workspace_id, '')
-                  and (other.status = 'pending'
+                  and num_nonnulls(other.seq) = num_nonnulls(d.seq)
+                  and (other.status = 'pending' or other.status = 'in_flight' and d.seq is not null
                        or other.id > d.id and other.id = any (p_deliveries) and other.id <> all (handled)
                           and (other.status = 'failed' or (p_force and other.status = 'discarded')))));
         begin
@@ -2893,7 +2973,7 @@ begin
             exit;
         exception when unique_violation then
             get stacked diagnostics violated = constraint_name;
-            if violated <> 'job_unique' then
+            if violated not in ('job_unique', 'job_once') then
                 raise;
             end if;
             -- One was enqueued in between, and is there now.
@@ -3014,7 +3094,7 @@ CREATE FUNCTION outrider.rewrite(p_job outrider.delivery) RETURNS void
     set status = p_job.status, run_at = p_job.run_at, attempts = p_job.attempts, crashes = p_job.crashes,
         buried_at = p_job.buried_at, last_error_code = p_job.last_error_code, last_error = p_job.last_error,
         first_failed_at = p_job.first_failed_at, failure_history = p_job.failure_history, locked_by = null,
-        locked_at = null, lease_token = null, lease_expires_at = null, cancelled_at = null
+        locked_at = null, lease_token = null, lease_expires_at = null, cancelled_at = null, superseded_at = null, closed = false
     where d.id = p_job.id
 $$;
 
@@ -4396,6 +4476,8 @@ CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan inte
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
+declare
+    keyed bigint[];
 begin
     perform "outrider".sees_all();
     with taken as materialized (
@@ -4419,7 +4501,7 @@ begin
                         || t.idempotency_key else t.id::text end)
         order by t.seq
         on conflict do nothing
-        returning generation
+        returning id, generation, unique_key
     ),
     poked as (
         select pg_notify(case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
@@ -4427,8 +4509,20 @@ begin
         from (select distinct made.generation from made) as g
     )
     select (select t.outcome from taken as t where t.seq is null),
-           (select count(*) from made) + 0 * (select count(*) from poked)
-    into outcome, routed;
+           (select count(*) from made) + 0 * (select count(*) from poked),
+           (select array_agg(made.id) from made where made.unique_key is not null)
+    into outcome, routed, keyed;
+    -- A job that was settled since this began left its receipt after it was looked for.
+    if keyed is not null then
+        delete from "outrider".delivery as d
+        where d.id = any (keyed) and exists (
+            select from "outrider".event_handled as h
+            where h.handler_name = p_subscription
+              and h.idempotency_key = coalesce(length(d.workspace_id) || ':' || d.workspace_id || ':', '') || d.unique_key);
+        if found then
+            routed := routed - (select cardinality(keyed) - count(*) from "outrider".delivery as d where d.id = any (keyed));
+        end if;
+    end if;
 end
 $$;
 
@@ -4444,9 +4538,6 @@ declare
     seen boolean := false;
 begin
     perform "outrider".sees_all(true);
-    -- While it is locked, admit passes it over: so nobody admits now.
-    perform "outrider".hold_limits(array(
-        select d.subscription from "outrider".delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
         select d.* from "outrider".delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
@@ -4578,33 +4669,22 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) RETURNS TABLE(delivery bigint, outcome text)
+CREATE FUNCTION outrider.settle_done(p_done bigint[], p_tokens bigint[], p_results jsonb[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
     SET jit TO 'off'
     AS $$
-#variable_conflict use_column
 declare
-    limited text[];
-    asked   record;
-    job     "outrider".delivery;
     landed  bigint[];
+    newer   bigint[];
     names   text[];
-    keys    text[];
     tenants text[];
+    keys    text[];
 begin
-    perform "outrider".sees_all();
-    limited := array(
-        select s.name from "outrider".subscription as s
-        where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null));
-    if limited <> '{}' then
-        perform "outrider".hold_limits(limited);
-    end if;
     with named as materialized (
         select n.id, n.token, n.result from unnest(p_done, p_tokens, p_results) as n (id, token, result)
     ),
@@ -4612,8 +4692,8 @@ begin
         delete from "outrider".delivery as d using named
         -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
         where d.id = named.id and d.lease_token = named.token
-        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
-                  d.failure_history, named.result
+        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.failure_history,
+                  named.result
     ),
     receipts as (
         insert into "outrider".event_handled (
@@ -4632,21 +4712,55 @@ begin
         select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
                nullif(gone.failure_history, '[]')
         from gone where gone.seq is null
-    ),
-    freed as (
-        select distinct gone.subscription, gone.workspace_id, gone.job_key from gone
-        where gone.job_key is not null and gone.subscription = any (limited)
     )
-    select array_agg(gone.id),
-           (select array_agg(freed.subscription) from freed), (select array_agg(freed.workspace_id) from freed),
-           (select array_agg(freed.job_key) from freed)
-    into landed, names, tenants, keys from gone;
-    perform "outrider".admit(k.name, k.key, k.tenant) from unnest(names, keys, tenants) as k (name, key, tenant);
+    select array_agg(gone.id), array_agg(gone.id) filter (where u.own), array_agg(gone.subscription) filter (where u.own),
+           array_agg(coalesce(gone.workspace_id, '')) filter (where u.own), array_agg(gone.unique_key) filter (where u.own)
+    into landed, newer, names, tenants, keys
+    from gone cross join lateral (select gone.unique_key is not null and gone.seq is null) as u (own);
+    if newer is not null then
+        update "outrider".delivery as d set superseded_at = clock_timestamp()
+        from unnest(newer, names, tenants, keys) as n (id, name, tenant, key)
+        where d.subscription = n.name and coalesce(d.workspace_id, '') = n.tenant and d.unique_key = n.key
+          and d.status = 'in_flight' and d.seq is null and d.id < n.id and not d.closed;
+    end if;
+    return coalesce(landed, '{}');
+end
+$$;
+
+CREATE FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) RETURNS TABLE(delivery bigint, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '20ms'
+    AS $$
+#variable_conflict use_column
+declare
+    limited text[];
+    asked   record;
+    job     "outrider".delivery;
+    landed  bigint[] := '{}';
+    held    bigint[] := '{}';
+begin
+    perform "outrider".sees_all();
+    begin
+        landed := "outrider".settle_done(p_done, p_tokens, p_results);
+    exception when lock_not_available then
+        for place in 1..cardinality(p_done) loop
+            begin
+                landed := landed || "outrider".settle_done(p_done[place:place], p_tokens[place:place], p_results[place:place]);
+            exception when lock_not_available then
+                held := held || p_done[place];
+            end;
+        end loop;
+    end;
     if cardinality(landed) = cardinality(p_done) then
         outcome := 'done';
         return next;
     else
-        return query select l.id, 'done' from unnest(landed) as l (id);
+        return query select l.id, 'done' from unnest(landed) as l (id) union all select h.id, 'held' from unnest(held) as h (id);
     end if;
 
     for asked in
@@ -4654,30 +4768,28 @@ begin
             delivery bigint, token bigint, verdict text, delay double precision, code text, message text, counted boolean)
         order by o.delivery
     loop
-        select d.* into job from "outrider".delivery as d
-        where d.id = asked.delivery and d.lease_token = asked.token and d.status = 'in_flight'
-        for update;
-        if found then
+        begin
+            select d.* into job from "outrider".delivery as d
+            where d.id = asked.delivery and d.lease_token = asked.token and d.status = 'in_flight'
+            for no key update;
+            continue when not found;
             delivery := asked.delivery;
             outcome := "outrider".release(
                 job, asked.verdict, coalesce(asked.delay, 0), asked.code, asked.message, coalesce(asked.counted, true),
                 p_worker);
-            return next;
-        end if;
+        exception when lock_not_available then
+            delivery := asked.delivery;
+            outcome := 'held';
+        end;
+        return next;
     end loop;
-    -- There is room again, and others may be waiting for it; suspects also for that of their key, since nobody admits them.
-    perform pg_notify(case next.generation when 0 then 'outbox_default' else 'outbox_gen_' || next.generation end, l.name)
-    from unnest(limited) as l (name)
-    join "outrider".subscription as s on s.name = l.name
-    cross join lateral (
-        (select d.generation from "outrider".delivery as d
-         where s.concurrency is not null
-           and d.subscription = l.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-         order by d.generation limit 1)
-        union
-        (select d.generation from "outrider".delivery as d
-         where d.subscription = l.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes > 0
-         order by d.run_at, d.id limit 1)) as next;
+    -- There is room again. Not only where somebody is seen to wait for it: a claim that counts these jobs may be under way.
+    limited := array(
+        select s.name from "outrider".subscription as s
+        where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null));
+    if limited <> '{}' then
+        perform "outrider".wake_jobs(limited);
+    end if;
 end
 $$;
 
@@ -6038,8 +6150,18 @@ begin
           from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
           where s.name = any (p_names)
-          union
-          select w.generation, served.name
+          group by 1, 2) as each;
+    perform "outrider".wake_jobs(p_names);
+end
+$$;
+
+CREATE FUNCTION outrider.wake_jobs(p_names text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.name)
+    from (select distinct w.generation, served.name
           from "outrider".worker as w cross join unnest(w.subscriptions) as served (name)
           where served.name = any (p_names)) as each;
 end
@@ -6075,7 +6197,6 @@ begin
         perform from "outrider".subscription as s where s.name = any (concerned) order by s.name for no key update;
         perform from "outrider".cursor as c where c.subscription = any (concerned)
         order by c.subscription, c.generation, c.partition for update;
-        perform "outrider".hold_limits(concerned);
     end loop;
     outcomes := coalesce((
         select jsonb_object_agg(each.subscription, each.outcome)
@@ -6093,7 +6214,7 @@ begin
         owed := owed || to_jsonb(gone);
         perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
         if gone.job_key is not null then
-            perform "outrider".admit(gone.subscription, gone.job_key, gone.workspace_id);
+            perform "outrider".wake_jobs(array[gone.subscription]);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           case when gone.queue is null then gone.event_type else gone.subscription end);
@@ -7509,15 +7630,19 @@ CREATE INDEX job_cancelled ON outrider.delivery USING btree (locked_by) WHERE ((
 
 CREATE INDEX job_due ON outrider.delivery USING btree (subscription, generation, queue, priority, num_nonnulls(workspace_id), run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes = 0));
 
+CREATE UNIQUE INDEX job_once ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = ANY (ARRAY['pending'::text, 'in_flight'::text])) AND (unique_key IS NOT NULL) AND (seq IS NOT NULL));
+
 CREATE INDEX job_running ON outrider.delivery USING btree (subscription, lease_expires_at) WHERE (status = 'in_flight'::text);
 
 CREATE INDEX job_suspect ON outrider.delivery USING btree (subscription, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes > 0));
 
 CREATE INDEX job_turn ON outrider.delivery USING btree (subscription, generation, queue, hashtextextended(workspace_id, (0)::bigint), priority, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes = 0) AND (workspace_id IS NOT NULL));
 
-CREATE UNIQUE INDEX job_unique ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL));
+CREATE UNIQUE INDEX job_unique ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL) AND (NOT closed));
 
-CREATE INDEX job_waiting ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, priority, run_at, id) WHERE waiting;
+CREATE INDEX job_unique_running ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'in_flight'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL));
+
+CREATE INDEX job_waiting ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, queue, generation, priority, run_at, id) WHERE waiting;
 
 CREATE INDEX outbox_id ON ONLY outrider.outbox USING btree (id);
 
@@ -7732,7 +7857,7 @@ ALTER TABLE ONLY outrider.stream_replayed
 ALTER TABLE ONLY outrider.stream
     ADD CONSTRAINT stream_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
-REVOKE ALL ON FUNCTION outrider.admit(p_subscription text, p_key text, p_workspace_id text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.admit(p_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.attach_part(p_name text, p_first bigint, p_last bigint) FROM PUBLIC;
 
@@ -7745,6 +7870,8 @@ REVOKE ALL ON FUNCTION outrider.cancel(p_job_id uuid, p_by text, p_reason text, 
 REVOKE ALL ON FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint, p_queues text[], p_suspect boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamp with time zone, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.close_kept(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_moment timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused integer) FROM PUBLIC;
 
@@ -7932,6 +8059,8 @@ REVOKE ALL ON FUNCTION outrider.setting_value(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.settle_done(p_done bigint[], p_tokens bigint[], p_results jsonb[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.signed(p_by text) FROM PUBLIC;
@@ -7969,5 +8098,7 @@ REVOKE ALL ON FUNCTION outrider.upkeep_traces(p_dry boolean, p_limit integer) FR
 REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.wake(p_names text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.wake_jobs(p_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.withdraw(p_event_id uuid, p_by text, p_reason text) FROM PUBLIC;

@@ -140,7 +140,7 @@ class Crew:
                 if not claimed and self._slots.idle:
                     return counts
                 if not claimed:
-                    await self._news.wait()
+                    await within(PROGRESS, self._news.wait())
                 self._news.clear()
 
     def wake(self) -> None:
@@ -386,7 +386,9 @@ class Crew:
         for each in outcomes:
             delivery, settle = each.leased.delivery, each.settle
             outcome = landed.get(delivery)
-            if outcome is None:
+            if outcome == "held":
+                self._slots.hold(each)
+            elif outcome is None:
                 if delivery not in self._again:  # else it may have landed the first time
                     self._voice.lost(each.leased, "it was another's when it was settled")
             elif isinstance(settle, Done):

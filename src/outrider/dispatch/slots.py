@@ -15,6 +15,8 @@ from outrider.postgres.jobs import Done, Leased, Other
 
 BLOCKED = 3.0
 PATIENCE = 1.0
+HELD = 1.0
+"""Seconds until a job that others had locked is settled again."""
 BREATH = 0.005
 """So long jobs that never wait may keep the event loop."""
 
@@ -41,12 +43,15 @@ class Slots:
         self._running: dict[int, Running] = {}
         self._outcomes: list[Outcome] = []
         self._settling: Sequence[Outcome] = ()
+        self._held: list[tuple[float, Outcome]] = []
+        """Jobs that a transaction of somebody else keeps from being settled, and when to try again."""
         self._runners: set[asyncio.Task[None]] = set()
         self._threads: list[HandlerThread] = []
         self._strange: set[tuple[int, int]] = set()
         """Leases of this worker that it does not know of, as the last report said."""
         self.back: list[Other] = []
         """Of these, what it gives back."""
+        self._abandoned = False
         self._expired_at = float("-inf")
         self.finished = 0
         self.broken: BaseException | None = None
@@ -68,7 +73,7 @@ class Slots:
 
     @property
     def idle(self) -> bool:
-        return not (self._ready or self._running or self._outcomes or self._settling or self.back)
+        return not (self._ready or self._running or self._outcomes or self._settling or self._held or self.back)
 
     def running(self) -> Iterator[Running]:
         return iter(list(self._running.values()))
@@ -87,7 +92,7 @@ class Slots:
 
     def known(self) -> set[tuple[int, int]]:
         held = [*self._ready, *(each.leased for each in self._running.values())]
-        held += [each.leased for each in (*self._outcomes, *self._settling)]
+        held += [each.leased for each in (*self._outcomes, *self._settling, *(each for _, each in self._held))]
         return {(each.delivery, each.token) for each in held}
 
     # Run
@@ -141,13 +146,20 @@ class Slots:
     # Settle
 
     def begin_settling(self) -> Sequence[Outcome]:
-        self._settling, self._outcomes = self._outcomes, []
+        again = [each for at, each in self._held if at <= clock()]
+        self._held = [(at, each) for at, each in self._held if at > clock()]
+        self._settling, self._outcomes = [*again, *self._outcomes], []
         return self._settling
 
     def end_settling(self, *, again: bool) -> None:
         if again:
             self._outcomes[:0] = self._settling
         self._settling = ()
+
+    def hold(self, outcome: Outcome) -> None:
+        """It could not be settled now. Once the time of the worker is over, its lease runs out."""
+        if not self._abandoned:
+            self._held.append((clock() + HELD, outcome))
 
     def hand_back(self, leased: Sequence[Leased]) -> None:
         self._outcomes += [Outcome(each, 0.0, Other(each.delivery, each.token, "back")) for each in leased]
@@ -184,6 +196,8 @@ class Slots:
 
     def abandon(self) -> None:
         """What does not stop is handed back all the same, and left behind: a thread, or a task that goes on."""
+        self._abandoned = True
+        self._held = [(0.0, each) for _, each in self._held]
         left = [running.leased for running in self.running()]
         self._running.clear()
         self.hand_back(left)

@@ -314,6 +314,54 @@ async def test_a_stop_that_could_not_settle_in_time_counts_no_crash(database: st
         assert row["crashes"] == 0
 
 
+async def test_a_users_transaction_holds_up_its_own_job_only(database: str) -> None:
+    """A job fails while its unique key is being enqueued: whether it yields is not known yet. Others are settled."""
+    enqueued = asyncio.Event()
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make, retry=SOON)
+        async def make(job: Make) -> None:
+            if job.n == 0:
+                await enqueued.wait()
+                raise ValueError("no")
+
+    async with opened(database, declare) as factory, factory.app.connect() as user, factory.app.worker():
+        async with expect(factory.app, JobsClaimed):
+            [held] = await factory.enqueue(Make(n=0), unique_key="u")
+        async with expect(factory.app, JobFailed), user.transaction():
+            await factory.app.enqueue(user, Make(n=1), unique_key="u", delay="1h")
+            enqueued.set()
+            others = await factory.enqueue(*(Make(n=n) for n in range(2, 20)))
+
+            async def done() -> bool:
+                return {each["event_id"] for each in await factory.receipts()} >= set(others)
+
+            await until(done)
+            [row] = [each for each in await factory.owed() if each["event_id"] == held]
+            assert row["status"] == "in_flight"
+        assert {each["status"]: each["payload"]["n"] for each in await factory.owed()} == {"discarded": 0, "pending": 1}
+
+
+async def test_a_worker_that_leaves_waits_for_no_users_transaction(database: str) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> None:
+            begun.set()
+            await end.wait()
+
+    async with opened(database, declare) as factory:
+        with psycopg.connect(database) as holding:
+            async with factory.app.worker(grace=0.1):
+                [job] = await factory.enqueue(Make())
+                await begun.wait()
+                holding.execute("select from outrider.delivery for update")
+                end.set()
+        row = await factory.one()
+        assert (row["event_id"], row["crashes"]) == (job, 0)
+
+
 async def test_what_runs_may_finish_within_the_grace_time(database: str) -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 

@@ -26,7 +26,12 @@ WRONG = {
         where (status = 'in_flight') <> (lease_token is not null and lease_expires_at is not null and locked_by is not null
                                          and locked_at is not null)""",
     "two pending jobs with one unique key": """
-        select subscription, unique_key from outrider.delivery where status = 'pending' and unique_key is not null
+        select subscription, unique_key from outrider.delivery
+        where status = 'pending' and unique_key is not null and not closed
+        group by subscription, unique_key, seq is null having count(*) > 1""",
+    "two jobs of one event's key": """
+        select subscription, unique_key from outrider.delivery
+        where status in ('pending', 'in_flight') and unique_key is not null and seq is not null
         group by 1, 2 having count(*) > 1""",
     "more running than the type may": """
         select s.name, count(*) from outrider.delivery as d join outrider.subscription as s on s.name = d.subscription
@@ -36,12 +41,6 @@ WRONG = {
         join outrider.subscription as s on s.name = d.subscription
         where d.status = 'in_flight' and d.job_key is not null
         group by s.name, d.job_key having count(*) > s.key_concurrency""",
-    "a job that waits for nobody": """
-        select w.id, w.job_key from outrider.delivery as w
-        where w.waiting and not exists (
-            select from outrider.delivery as d
-            where d.subscription = w.subscription and d.job_key = w.job_key and not d.waiting
-              and d.status in ('pending', 'in_flight'))""",
     "something waits that is not pending": "select id from outrider.delivery where waiting and status <> 'pending'",
     "a dead letter without its time, or the time without it": """
         select id from outrider.delivery
@@ -178,22 +177,25 @@ def claim(
 
 
 def done(conn: Conn, *jobs: Lease) -> dict[int, str]:
-    return _settle(conn, jobs, jobs, [])
+    return settle_all(conn, jobs, [], names={job.job_type for job in jobs})
 
 
 def settle(conn: Conn, job: Lease, verdict: str, **details: Any) -> str | None:
     """What became of it; None: the lease was lost and nothing was written."""
     other = {"delivery": job.delivery, "token": job.token, "verdict": verdict, **details}
-    return _settle(conn, [job], [], [other]).get(job.delivery)
+    return settle_all(conn, [], [other], names={job.job_type}).get(job.delivery)
 
 
 def fail(conn: Conn, job: Lease, delay: float = 0) -> str | None:
     return settle(conn, job, "later", delay=delay, code="ValueError", message="no")
 
 
-def _settle(conn: Conn, jobs: Sequence[Lease], ended: Sequence[Lease], others: list[Row]) -> dict[int, str]:
+def settle_all(
+    conn: Conn, ended: Sequence[Lease], others: list[Row], *, names: Iterable[str] = ("mail.send",)
+) -> dict[int, str]:
+    """What became of each, in one settlement: those that are done, and the others."""
     asked = {
-        "names": sorted({job.job_type for job in jobs}),
+        "names": sorted(names),
         "done": [job.delivery for job in ended],
         "tokens": [job.token for job in ended],
         "results": [None for _ in ended],

@@ -58,6 +58,7 @@ class Job:
     worker: UUID | None = None
     expired: int | None = None
     cancelled: bool = False
+    superseded: bool = False
     told: list[str] = field(default_factory=list)
 
     @property
@@ -82,6 +83,7 @@ class Job:
             "token": self.token,
             "worker": self.worker,
             "cancelled": self.cancelled,
+            "superseded": self.superseded,
             "told": self.told,
         }
 
@@ -111,6 +113,7 @@ def row_seen(row: dict[str, Any]) -> dict[str, Any]:
         "token": row["lease_token"],
         "worker": row["locked_by"],
         "cancelled": row["cancelled_at"] is not None,
+        "superseded": row["superseded_at"] is not None,
         "told": [told(entry) for entry in row["failure_history"]],
     }
 
@@ -133,10 +136,32 @@ class Model:
             None,
         )
 
-    def admit(self, job_type: str, key: str | None) -> None:
-        line = [job for job in self.jobs.values() if job.waiting and (job.job_type, job.key) == (job_type, key)]
-        if key is not None and line:
-            min(line, key=lambda job: job.weight).waiting = False
+    def admit(self) -> None:
+        """What waits for its key may be claimed, as many as there is room for."""
+        waiting = [job for job in self.jobs.values() if job.waiting]
+        if self.running(LIMITED) >= CONCURRENCY:
+            return
+        for key in {job.key for job in waiting}:
+            line = sorted((job for job in waiting if job.key == key), key=lambda job: job.weight)
+            for job in line[: KEY_CONCURRENCY - self.running(LIMITED, key)]:
+                job.waiting = False
+
+    def running_with(self, job: Job) -> list[Job]:
+        """Others with its unique key."""
+        return [
+            other
+            for other in self.jobs.values()
+            if other is not job
+            and job.unique is not None
+            and other.status == "in_flight"
+            and (other.job_type, other.unique) == (job.job_type, job.unique)
+        ]
+
+    def finish(self, job: Job) -> None:
+        del self.jobs[job.delivery]
+        self.done.add(job.id)
+        for other in self.running_with(job):
+            other.superseded = other.superseded or other.delivery < job.delivery
 
     def running(self, job_type: str, key: str | None = None) -> int:
         return sum(
@@ -163,11 +188,12 @@ class Model:
             outcome, status, code = "cancelled", "discarded", "cancelled"
         if code is not None:
             job.told.append(f"{code} {job.cycle}.{attempt}")
-        if status == "pending" and self.pending_with(job.job_type, job.unique):
+        newer = any(other.delivery > job.delivery for other in self.running_with(job))
+        if status == "pending" and (newer or job.superseded or self.pending_with(job.job_type, job.unique)):
             outcome, status = "superseded", "discarded"
             job.told.append("superseded_at")
         job.status, job.token, job.worker, job.expired, job.cancelled = status, None, None, None, False
-        self.admit(job.job_type, job.key)
+        job.superseded = False
         return outcome
 
     def reap(self, names: Iterable[str], soon: datetime, worker: UUID | None = None) -> int:
@@ -186,6 +212,8 @@ class Model:
 
     def claim(self, names: Iterable[str], limit: int, now: datetime, suspect: bool) -> list[Job]:
         active = sorted(set(names) - self.paused)
+        if LIMITED in active:
+            self.admit()
         due = [
             job
             for job in self.jobs.values()
@@ -295,12 +323,9 @@ class Jobs(RuleBasedStateMachine):
             return
         assert (outcome, delivery) == (PAST[how], before.delivery)
         if how != "keep":
-            left, counted = before.key, before.key is not None and not before.waiting
             before.run_at = run_at if how == "replace" else max(before.run_at, run_at)
             before.n, before.priority, before.key, before.waiting = self.number, priority, key, False
             before.attempts = before.crashes = 0
-            if counted:
-                self.model.admit(job_type, left)
 
     @rule(worker=st.sampled_from([ALIVE, SILENT, UNKNOWN]), limit=st.integers(1, 5))
     def claim_any(self, worker: UUID, limit: int) -> None:
@@ -386,10 +411,7 @@ class Jobs(RuleBasedStateMachine):
         if verdict == "done":
             assert sqljobs.done(self.conn, lease) == ({lease.delivery: "done"} if mine else {})
             if mine and job:
-                del self.model.jobs[job.delivery]
-                self.model.done.add(job.id)
-                if job.job_type == LIMITED:
-                    self.model.admit(job.job_type, job.key)
+                self.model.finish(job)
             return
         details: dict[str, Any] = {"delay": delay}
         if verdict == "snooze":
@@ -481,10 +503,8 @@ class Jobs(RuleBasedStateMachine):
             return
         assert outcome == "cancelled"
         if job.status != "discarded":
-            waited, job.waiting, job.status = job.waiting, False, "discarded"
+            job.waiting, job.status = False, "discarded"
             job.told.append("cancelled_at")
-            if not waited:
-                self.model.admit(job.job_type, job.key)
 
     @precondition(lambda self: self.model.jobs)
     @rule(at=st.integers(0, 99))
@@ -609,17 +629,11 @@ MUTANTS = {
         ("            limit 1);", "            limit 12);"),
         ("order by d.run_at, d.id limit 1 for update", "order by d.run_at, d.id limit 12 for update"),
     ),
-    "whoever ends lets nobody come": changed(
-        "release", ("perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);", "null;")
-    ),
-    "who is done lets nobody come": changed(
-        "settle_jobs", ("perform /*schema*/admit(k.name, k.key, k.tenant) from", "perform from")
-    ),
-    "who is cancelled lets nobody come": changed(
-        "cancel", ("perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);", "null;")
-    ),
-    "who moves on lets nobody come": changed(
-        "enqueue_onto", ("perform /*schema*/admit(p_job_type, before.job_key, before.workspace_id);", "null;")
+    "a claim lets nobody come": changed("claim", ("held := /*schema*/admit(names);", "null;")),
+    "more come than there is room for": changed("admit", ("and first.place <= free.room", "")),
+    "who is done supersedes nobody": changed("settle_done", ("d.status = 'in_flight' and d.seq is null", "false")),
+    "who fails yields only to who is pending": changed(
+        "release", ("or not p_job.closed and exists", "or false and exists")
     ),
     "a suspect needs no room": changed(
         "claim", ("(not limited or /*schema*/room(d.subscription, d.job_key, d.workspace_id) > 0)", "true")
@@ -647,9 +661,9 @@ MUTANTS = {
 
 QUICK = (
     "a cancelled job is tried again",
-    "whoever ends lets nobody come",
+    "a claim lets nobody come",
     "suspects by the dozen",
-    "who is done lets nobody come",
+    "who is done supersedes nobody",
 )
 
 

@@ -172,31 +172,19 @@ class Session(threading.Thread):
         return self.result
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_yields_to_one_that_is_not_committed_yet(conn: Conn, end: str) -> None:
-    """It cannot see the other, and the index makes it wait."""
-    enqueue(conn, n="old", unique_key="u")
-    lease = one(conn)
-    with psycopg.connect(conn.info.dsn) as producer:
-        newer, _ = enqueue(producer, n="new", unique_key="u")
-        session = Session(conn.info.dsn, lambda own: ENDS[end](own, lease))
-        session.until_it_waits(conn)
-        producer.commit()
-    assert session.returned() == "superseded"
-    assert [row["event_id"] for row in sqljobs.jobs(conn) if row["status"] == "pending"] == [newer]
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_goes_on_when_the_other_was_rolled_back(conn: Conn, end: str) -> None:
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_replay_waits_for_one_that_is_not_committed_yet(conn: Conn, ends: str) -> None:
+    """It cannot see the other, and the index makes it wait. What a worker sends does not wait (test_user_locks)."""
     enqueue(conn, n="old", unique_key="u")
     lease = one(conn)
     with psycopg.connect(conn.info.dsn) as producer:
         enqueue(producer, n="new", unique_key="u")
-        session = Session(conn.info.dsn, lambda own: ENDS[end](own, lease))
+        session = Session(conn.info.dsn, lambda own: buried(own, lease))
         session.until_it_waits(conn)
-        producer.rollback()
-    session.returned()
-    assert [(row["event_id"], row["status"]) for row in sqljobs.jobs(conn)] == [(lease.id, "pending")]
+        getattr(producer, ends)()
+    assert session.returned() == ("superseded" if ends == "commit" else "replayed")
+    (pending,) = (row["payload"]["n"] for row in sqljobs.jobs(conn) if row["status"] == "pending")
+    assert pending == ("new" if ends == "commit" else "old")
 
 
 def dead(conn: Conn, many: int) -> list[int]:

@@ -1,3 +1,35 @@
 -- Repairs: what tests from outside found.
 -- breaking: no
--- functions: bef1d782b55eaf90
+-- functions: a864eb161a728cf5
+
+drop function if exists /*schema*/admit(text, text, text);
+
+alter table /*schema*/delivery
+    add column closed        boolean not null default false,
+    add column superseded_at timestamptz;
+comment on column /*schema*/delivery.closed is
+    'an enqueue with its unique key makes another job: it is due, and transactions that keep it are all that it waits for';
+comment on column /*schema*/delivery.superseded_at is 'it is running, and a newer job with its unique key is done';
+comment on column /*schema*/delivery.waiting is 'as many with its key were running as may when it was to be claimed';
+
+drop index /*schema*/job_unique;
+create unique index job_unique on /*schema*/delivery (subscription, coalesce(workspace_id, ''), unique_key)
+    where status = 'pending' and unique_key is not null and seq is null and not closed;
+create index job_unique_running on /*schema*/delivery (subscription, coalesce(workspace_id, ''), unique_key)
+    where status = 'in_flight' and unique_key is not null and seq is null;
+
+-- One job of an event with a key of its producer's, waiting or running.
+update /*schema*/delivery as d
+set status = 'discarded',
+    failure_history = d.failure_history || jsonb_build_object('cycle', d.cycle, 'superseded_at', clock_timestamp())
+where d.status = 'pending' and d.seq is not null and d.unique_key is not null and exists (
+    select from /*schema*/delivery as other
+    where other.subscription = d.subscription and coalesce(other.workspace_id, '') = coalesce(d.workspace_id, '')
+      and other.unique_key = d.unique_key and other.seq is not null and other.status = 'in_flight');
+create unique index job_once on /*schema*/delivery (subscription, coalesce(workspace_id, ''), unique_key)
+    where status in ('pending', 'in_flight') and unique_key is not null and seq is not null;
+
+-- A worker may serve some queues only, and jobs of its generation.
+drop index /*schema*/job_waiting;
+create index job_waiting on /*schema*/delivery
+    (subscription, coalesce(workspace_id, ''), job_key, queue, generation, priority, run_at, id) where waiting;

@@ -1,7 +1,7 @@
 -- cancel: a job shall not run, or not go on. cancelled: it was pending, or a dead letter that nobody shall replay;
 -- cancelling: it is running, and its worker was told; done: it has a receipt; not_found. One row per subscription: an event
 -- may be several jobs. Audited.
--- Locks:  the limits of its type, then the job.
+-- Locks:  the job.
 create or replace function /*schema*/cancel(
     p_job_id uuid, p_by text default null, p_reason text default null, p_subscription text default null
 ) returns table (subscription text, outcome text)
@@ -18,8 +18,6 @@ declare
     seen boolean := false;
 begin
     perform /*schema*/sees_all(true);
-    perform /*schema*/hold_limits(array(
-        select d.subscription from /*schema*/delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
         select d.* from /*schema*/delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
@@ -39,9 +37,6 @@ begin
                 failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
                     'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;
-            if job.job_key is not null and not job.waiting then
-                perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);
-            end if;
             outcome := 'cancelled';
         else
             outcome := 'cancelled';

@@ -4,7 +4,7 @@
 --         queues. Jobs of another generation than p_generation are left to its own workers while there are any.
 -- Tenants: where more is due than is wanted, they take turns (take_turns): the order above is that within one of them.
 -- Limits: a type's concurrency over all workers, and that of a key of a workspace: what must wait for its key is set aside
---         (waiting) and comes back when one of them has ended (admit).
+--         (waiting), and comes back when a claim finds room for it (admit).
 -- p_suspect: one of the jobs whose worker has died may be among them; a worker runs one of those at a time, so that at
 --         most one healthy job can be taken for the killer, and once.
 -- Locks:  the limits of the types that have any; then the jobs, FOR UPDATE SKIP LOCKED.
@@ -39,6 +39,7 @@ declare
     limited boolean;
     lanes   record;
     chosen  bigint[] := '{}';
+    held    boolean := false;
     wanted  integer := p_limit;
     limits  record;
     taken   integer := 0;
@@ -52,10 +53,6 @@ begin
     from /*schema*/subscription as s
     where s.name = any (p_names) and s.paused_at is null
       and not exists (select from /*schema*/setting as p where p.name = 'paused' and p.value <> 0);
-    if limited then
-        perform /*schema*/hold_limits(names);
-    end if;
-    moment := clock_timestamp();
     stop := array(select d.id from /*schema*/delivery as d
                             where d.locked_by = p_worker and d.status = 'in_flight' and d.cancelled_at is not null);
     if p_limit <= 0 then
@@ -63,6 +60,11 @@ begin
         return next last;
         return;
     end if;
+    if limited then
+        perform /*schema*/hold_limits(names);
+        held := /*schema*/admit(names);
+    end if;
+    moment := clock_timestamp();
 
     lapses := (select min(next.lease_expires_at) + interval '10 milliseconds' from unnest(p_names) as n (name)
                cross join lateral (
@@ -206,7 +208,8 @@ begin
         end if;
         -- Due, and still there: others hold it, and whoever does not take it then (dies, rolls back) tells nobody.
         if (due_in <= 1) is not true and (
-            exists (
+            held
+            or exists (
                 select from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
                     as l (subscription, generation, queue, priority, tenanted)
                 cross join lateral (
@@ -228,6 +231,8 @@ begin
                       and (not limited or 0 < /*schema*/room(d.subscription, d.job_key, d.workspace_id))
                     order by d.run_at, d.id limit 1) as held)) then
             due_in := 1;
+            perform /*schema*/close_kept(
+                lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, moment);
         end if;
     end if;
     last.head := jsonb_build_object(

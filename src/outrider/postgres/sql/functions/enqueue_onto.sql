@@ -28,7 +28,7 @@ begin
     -- Nobody claims it before the caller commits: it shall see what the caller has written.
     select d.* into before from /*schema*/delivery as d
     where d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
-      and d.unique_key = p_unique_key and d.status = 'pending'
+      and d.unique_key = p_unique_key and d.status = 'pending' and d.seq is null and not d.closed
     for key share;
     if not found then
         return;
@@ -43,13 +43,10 @@ begin
         trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
         job_key = p_key, waiting = false, attempts = 0, crashes = 0,
         run_at = case p_on_conflict when 'replace' then p_run_at else greatest(d.run_at, p_run_at) end
-    where d.id = before.id and d.status = 'pending'
+    where d.id = before.id and d.status = 'pending' and not d.closed
     returning d.event_id into job_id;
     if found then
         outcome := case p_on_conflict when 'replace' then 'replaced' else 'debounced' end;
-        if before.job_key is not null and not before.waiting then  -- another of that key may come first now
-            perform /*schema*/admit(p_job_type, before.job_key, before.workspace_id);
-        end if;
     end if;
 end
 $$;

@@ -89,10 +89,7 @@ begin
                    union select a.subscription from /*schema*/audit as a  -- whose receipts are still there
                    where a.action = 'retire' and a.subscription is not null);
 
-    if p_from = 'jobs' then
-        perform /*schema*/hold_limits(array(
-            select distinct d.subscription from /*schema*/delivery as d where d.id = any (places)));
-    else
+    if p_from <> 'jobs' then
         loop
             concerned := array(
                 select distinct e.subscription from /*schema*/event_status as e
@@ -103,7 +100,6 @@ begin
             perform from /*schema*/subscription as s where s.name = any (held) order by s.name for no key update;
             perform from /*schema*/cursor as c where c.subscription = any (held)
             order by c.subscription, c.generation, c.partition for update;
-            perform /*schema*/hold_limits(held);
         end loop;
         owed := (select count(distinct e.seq) from /*schema*/event_status as e
                  where e.seq = any (places) and e.status in ('pending', 'in_flight', 'failed'));
@@ -139,7 +135,7 @@ begin
         if gone.queue is null then
             perform /*schema*/promote(gone.subscription, gone.generation, array[gone.ordering_key]);
         elsif gone.job_key is not null then
-            perform /*schema*/admit(gone.subscription, gone.job_key, gone.workspace_id);
+            perform /*schema*/wake_jobs(array[gone.subscription]);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           left(case when gone.queue is null then gone.event_type else gone.subscription end, 255));

@@ -1,5 +1,5 @@
--- hold_limits: whoever claims or settles jobs of a type that is limited does it alone, until the transaction ends. First
--- of all, before any job is locked, and in the order of the names: so nobody waits for another in a circle.
+-- hold_limits: whoever claims jobs of a type that is limited does it alone, until the transaction ends. First of all, before
+-- any job is locked, and in the order of the names: so nobody waits for another in a circle.
 create or replace function /*schema*/hold_limits(p_names text[]) returns void
     language sql volatile
     set search_path = pg_catalog, pg_temp

@@ -2,7 +2,7 @@
 -- one that lives, but could not renew, did not die.
 -- p_worker: all that this worker held, at once, because it has ended. p_begun: those that it had begun, where that is known;
 -- the others are as if they had not been claimed.
--- Locks:  the limits of these types; then the jobs, SKIP LOCKED. Returns how many.
+-- Locks:  the jobs, SKIP LOCKED. Returns how many. One whose unique key an open transaction is enqueuing is left for later.
 -- Reads:  delivery by (subscription, lease_expires_at): only what has run out, at most p_limit.
 create or replace function /*schema*/reap(p_names text[], p_worker uuid default null, p_limit integer default 500,
                                                p_begun bigint[] default null)
@@ -13,6 +13,7 @@ create or replace function /*schema*/reap(p_names text[], p_worker uuid default 
     set enable_seqscan = off
     set enable_bitmapscan = off
     set jit = off
+    set lock_timeout = '20ms'
 as $$
 declare
     job    /*schema*/delivery;
@@ -24,24 +25,28 @@ begin
                    where d.subscription = any (p_names) and d.status = 'in_flight' and d.lease_expires_at < before) then
         return 0;
     end if;
-    perform /*schema*/hold_limits(p_names);
     for job in
         select d.* from /*schema*/delivery as d
         where d.subscription = any (p_names) and d.status = 'in_flight'
           and d.lease_expires_at < before and (p_worker is null or d.locked_by = p_worker)
         order by d.subscription, d.lease_expires_at limit p_limit
-        for update skip locked
+        for no key update skip locked
     loop
-        perform /*schema*/release(
-            job,
-            case when p_worker is null and exists (
-                     select from /*schema*/worker as w
-                     where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
-                 when p_worker is not null and job.id <> all (p_begun) then 'back'
-                 else 'crashed' end,
-            p_worker => job.locked_by::text);
-        reaped := reaped + 1;
+        begin
+            perform /*schema*/release(
+                job,
+                case when p_worker is null and exists (
+                         select from /*schema*/worker as w
+                         where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
+                     when p_worker is not null and job.id <> all (p_begun) then 'back'
+                     else 'crashed' end,
+                p_worker => job.locked_by::text);
+            reaped := reaped + 1;
+        exception when lock_not_available then
+            update /*schema*/delivery as d set lease_expires_at = clock_timestamp() + interval '1 second' where d.id = job.id;
+        end;
     end loop;
+    perform /*schema*/wake_jobs(p_names) where reaped > 0;
     return reaped;
 end
 $$;

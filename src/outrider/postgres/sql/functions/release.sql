@@ -6,7 +6,7 @@
 --   crashed    its worker died: the attempt is given back and a crash counted; after the third it is a dead letter
 --   cancelled  it stopped because somebody wanted it to
 -- Back: retry, buried, back, cancelled; or superseded: while it ran, another job with its unique key was enqueued, to which
--- it yields. The caller has locked the row, and the limits of its type before.
+-- it yields. The caller has locked the row, and waits for who is enqueuing that key no longer than its lock_timeout says.
 create or replace function /*schema*/release(
     p_job /*schema*/delivery, p_verdict text, p_delay double precision default 0, p_code text default null,
     p_message text default null, p_counted boolean default true, p_worker text default null
@@ -75,12 +75,19 @@ begin
                                || /*schema*/failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
-    -- Two statements that may both find nobody: the index decides, and the second then yields.
+    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed one stays, until a
+    -- newer one is pending: what is running may have begun before those that kept it had committed.
     for attempt in 1..2 loop
-        if job.status = 'pending' and job.unique_key is not null and (attempt = 2 or exists (
-            select from /*schema*/delivery as d
-            where d.subscription = job.subscription and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
-              and d.unique_key = job.unique_key and d.status = 'pending')) then
+        if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
+            attempt = 2 or p_job.superseded_at is not null
+            or exists (select from /*schema*/delivery as d
+                       where d.subscription = job.subscription
+                         and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
+                         and d.unique_key = job.unique_key and d.status = 'pending' and d.seq is null and not d.closed)
+            or not p_job.closed and exists (
+                select from /*schema*/delivery as d
+                where d.subscription = job.subscription and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
+                  and d.unique_key = job.unique_key and d.status = 'in_flight' and d.seq is null and d.id > job.id)) then
             told := 'superseded';
             job.status := 'discarded';
             job.failure_history := job.failure_history || jsonb_build_object(
@@ -98,9 +105,6 @@ begin
             exit;
         end if;
     end loop;
-    if job.job_key is not null then
-        perform /*schema*/admit(job.subscription, job.job_key, job.workspace_id);
-    end if;
     -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
     perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
                       job.subscription);

@@ -23,7 +23,7 @@ begin
         select d.id, each.lease from each join /*schema*/delivery as d on d.subscription = each.name
         where d.status = 'in_flight' and d.locked_by = p_worker and d.lease_expires_at < moment + each.lease * 0.9
           and (each.timeout is null or d.locked_at + each.timeout + each.lease > moment)
-        for update of d skip locked
+        for no key update of d skip locked
     )
     update /*schema*/delivery as d set lease_expires_at = moment + held.lease from held where d.id = held.id;
     return query

@@ -104,7 +104,8 @@ begin
                 select from /*schema*/delivery as other
                 where other.subscription = d.subscription and other.unique_key = d.unique_key and other.id <> d.id
                   and coalesce(other.workspace_id, '') = coalesce(d.workspace_id, '')
-                  and (other.status = 'pending'
+                  and num_nonnulls(other.seq) = num_nonnulls(d.seq)
+                  and (other.status = 'pending' or other.status = 'in_flight' and d.seq is not null
                        or other.id > d.id and other.id = any (p_deliveries) and other.id <> all (handled)
                           and (other.status = 'failed' or (p_force and other.status = 'discarded')))));
         begin
@@ -140,7 +141,7 @@ begin
             exit;
         exception when unique_violation then
             get stacked diagnostics violated = constraint_name;
-            if violated <> 'job_unique' then
+            if violated not in ('job_unique', 'job_once') then
                 raise;
             end if;
             -- One was enqueued in between, and is there now.

@@ -1,5 +1,6 @@
 -- route: the next events of a job's subscription become jobs, set-based; in their own transaction, as take. What has a
--- receipt, or is owed already, is passed over. An event with a key of its producer's is one job while it waits, and once it is done.
+-- receipt, or is owed already, is passed over. An event with a key of its producer's is one job while it waits, while it runs,
+-- and once it is done (job_once, and the receipt).
 -- Back: the outcome of the take, and how many jobs came of it.
 create or replace function /*schema*/route(
     p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer,
@@ -11,6 +12,8 @@ create or replace function /*schema*/route(
     set jit = off
 as $$
 #variable_conflict use_column
+declare
+    keyed bigint[];
 begin
     perform /*schema*/sees_all();
     with taken as materialized (
@@ -34,7 +37,7 @@ begin
                         || t.idempotency_key else t.id::text end)
         order by t.seq
         on conflict do nothing
-        returning generation
+        returning id, generation, unique_key
     ),
     poked as (
         select pg_notify(case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
@@ -42,7 +45,19 @@ begin
         from (select distinct made.generation from made) as g
     )
     select (select t.outcome from taken as t where t.seq is null),
-           (select count(*) from made) + 0 * (select count(*) from poked)
-    into outcome, routed;
+           (select count(*) from made) + 0 * (select count(*) from poked),
+           (select array_agg(made.id) from made where made.unique_key is not null)
+    into outcome, routed, keyed;
+    -- A job that was settled since this began left its receipt after it was looked for.
+    if keyed is not null then
+        delete from /*schema*/delivery as d
+        where d.id = any (keyed) and exists (
+            select from /*schema*/event_handled as h
+            where h.handler_name = p_subscription
+              and h.idempotency_key = coalesce(length(d.workspace_id) || ':' || d.workspace_id || ':', '') || d.unique_key);
+        if found then
+            routed := routed - (select cardinality(keyed) - count(*) from /*schema*/delivery as d where d.id = any (keyed));
+        end if;
+    end if;
 end
 $$;

@@ -1,6 +1,6 @@
 -- run_now: a job that waits for its time does not wait any more. due; running (it is running); dead (replay it); done;
 -- cancelled; not_found. Audited where it is due now.
--- Locks:  the limits of its type, then the job.
+-- Locks:  the job.
 create or replace function /*schema*/run_now(
     p_job_id uuid, p_subscription text default null, p_by text default null, p_reason text default null
 ) returns table (subscription text, outcome text)
@@ -15,9 +15,6 @@ declare
     seen boolean := false;
 begin
     perform /*schema*/sees_all(true);
-    -- While it is locked, admit passes it over: so nobody admits now.
-    perform /*schema*/hold_limits(array(
-        select d.subscription from /*schema*/delivery as d where d.event_id = p_job_id and d.queue is not null));
     for job in
         select d.* from /*schema*/delivery as d
         where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)

@@ -10,9 +10,7 @@ begin
           from /*schema*/subscription as s join /*schema*/cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
           where s.name = any (p_names)
-          union
-          select w.generation, served.name
-          from /*schema*/worker as w cross join unnest(w.subscriptions) as served (name)
-          where served.name = any (p_names)) as each;
+          group by 1, 2) as each;
+    perform /*schema*/wake_jobs(p_names);
 end
 $$;

@@ -35,7 +35,6 @@ begin
         perform from /*schema*/subscription as s where s.name = any (concerned) order by s.name for no key update;
         perform from /*schema*/cursor as c where c.subscription = any (concerned)
         order by c.subscription, c.generation, c.partition for update;
-        perform /*schema*/hold_limits(concerned);
     end loop;
     outcomes := coalesce((
         select jsonb_object_agg(each.subscription, each.outcome)
@@ -53,7 +52,7 @@ begin
         owed := owed || to_jsonb(gone);
         perform /*schema*/promote(gone.subscription, gone.generation, array[gone.ordering_key]);
         if gone.job_key is not null then
-            perform /*schema*/admit(gone.subscription, gone.job_key, gone.workspace_id);
+            perform /*schema*/wake_jobs(array[gone.subscription]);
         end if;
         perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
                           case when gone.queue is null then gone.event_type else gone.subscription end);

@@ -1,0 +1,40 @@
+-- close_kept: due jobs that transactions keep (enqueue with on_conflict keep) from being claimed are kept by no further one: who
+-- enqueues their unique key now makes another job. So a job waits for those that keep it, and not for all that come.
+-- Locks:  those jobs, SKIP LOCKED.
+-- Reads:  the first 100 due jobs of each lane.
+create or replace function /*schema*/close_kept(
+    p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[],
+    p_moment timestamptz
+) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    set enable_bitmapscan = off
+    set plan_cache_mode = force_generic_plan
+    set jit = off
+as $$
+declare
+    found bigint[];
+    free  bigint[];
+begin
+    found := array(
+        select d.id from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
+            as l (subscription, generation, queue, priority, tenanted)
+        cross join lateral (
+            select d.id, d.unique_key, d.closed from /*schema*/delivery as d
+            where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
+              and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
+              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+              and d.run_at <= p_moment
+            order by d.run_at, d.id limit 100) as d
+        where d.unique_key is not null and not d.closed);
+    if found = '{}' then
+        return;
+    end if;
+    -- Who keeps a job lets it be changed, and not be claimed.
+    found := array(select d.id from /*schema*/delivery as d
+                   where d.id = any (found) and d.status = 'pending' for no key update skip locked);
+    free := array(select d.id from /*schema*/delivery as d where d.id = any (found) for update skip locked);
+    update /*schema*/delivery as d set closed = true where d.id = any (found) and d.id <> all (free);
+end
+$$;

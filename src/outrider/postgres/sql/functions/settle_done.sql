@@ -1,0 +1,60 @@
+-- settle_done: these jobs are done: they go, and leave a receipt. Back: those whose lease was named; see settle_jobs. Of the jobs
+-- with one unique key, an older one that still runs is superseded.
+-- Locks:  the jobs, waiting; then those older ones.
+create or replace function /*schema*/settle_done(p_done bigint[], p_tokens bigint[], p_results jsonb[]) returns bigint[]
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off
+    set enable_hashjoin = off        -- by their ids, however many the planner expects
+    set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
+    set jit = off
+as $$
+declare
+    landed  bigint[];
+    newer   bigint[];
+    names   text[];
+    tenants text[];
+    keys    text[];
+begin
+    with named as materialized (
+        select n.id, n.token, n.result from unnest(p_done, p_tokens, p_results) as n (id, token, result)
+    ),
+    gone as (
+        delete from /*schema*/delivery as d using named
+        -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
+        where d.id = named.id and d.lease_token = named.token
+        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.failure_history,
+                  named.result
+    ),
+    receipts as (
+        insert into /*schema*/event_handled (
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+        select gone.subscription,
+               coalesce(coalesce(length(gone.workspace_id) || ':' || gone.workspace_id || ':', '') || gone.unique_key,
+                        gone.event_id::text),
+               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
+        from gone where gone.seq is not null
+        on conflict do nothing
+    ),
+    -- Nobody else has the id of an enqueued job: a plain insert does, which costs less (see take).
+    own_receipts as (
+        insert into /*schema*/event_handled (
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+        select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
+               nullif(gone.failure_history, '[]')
+        from gone where gone.seq is null
+    )
+    select array_agg(gone.id), array_agg(gone.id) filter (where u.own), array_agg(gone.subscription) filter (where u.own),
+           array_agg(coalesce(gone.workspace_id, '')) filter (where u.own), array_agg(gone.unique_key) filter (where u.own)
+    into landed, newer, names, tenants, keys
+    from gone cross join lateral (select gone.unique_key is not null and gone.seq is null) as u (own);
+    if newer is not null then
+        update /*schema*/delivery as d set superseded_at = clock_timestamp()
+        from unnest(newer, names, tenants, keys) as n (id, name, tenant, key)
+        where d.subscription = n.name and coalesce(d.workspace_id, '') = n.tenant and d.unique_key = n.key
+          and d.status = 'in_flight' and d.seq is null and d.id < n.id and not d.closed;
+    end if;
+    return coalesce(landed, '{}');
+end
+$$;

@@ -1,0 +1,275 @@
+"""Transactions of users stay open as long as they like: what they lock may delay the job that it concerns, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+from tests.postgres.jobs import sqljobs
+from tests.postgres.jobs.sqljobs import Conn, Lease, claim, done, enqueue, expire, fail, reap, register, settle, sound
+from tests.postgres.jobs.test_unique import Session
+
+pytestmark = pytest.mark.also_on(15)
+
+KEYED = "mail.keyed"
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Conn]:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("set statement_timeout = '5s'")  # whoever waits for a user fails here
+        register(conn, "mail.send")
+        register(conn, KEYED, key_concurrency=1)
+        yield conn
+        sound(conn)
+
+
+@pytest.fixture
+def user(database: str) -> Iterator[Conn]:
+    """In a transaction that stays open."""
+    with psycopg.connect(database) as user:
+        yield user
+
+
+def one(conn: Conn, name: str = "mail.send") -> Lease:
+    (lease,) = claim(conn, 1, [name]).jobs
+    return lease
+
+
+@pytest.mark.parametrize("how", ["keep", "replace", "debounce"])
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_the_next_of_a_key_is_being_enqueued_again_when_its_turn_comes(
+    conn: Conn, user: Conn, how: str, ends: str
+) -> None:
+    enqueue(conn, KEYED, "first", key="k")
+    enqueue(conn, KEYED, "second", key="k", unique_key="u", ago=-0.001)
+    first = one(conn, KEYED)
+    assert not claim(conn, 9, [KEYED]).jobs
+    enqueue(user, KEYED, "again", key="k", unique_key="u", on_conflict=how)
+    done(conn, first)
+    held = claim(conn, 9, [KEYED])
+    assert held.jobs == []
+    assert held.due_in == 1
+    getattr(user, ends)()
+    assert claim(conn, 9, [KEYED]).names == ["again" if ends == "commit" and how != "keep" else "second"]
+
+
+def test_of_a_key_others_go_on_meanwhile(conn: Conn, user: Conn) -> None:
+    enqueue(conn, KEYED, "first", key="k")
+    enqueue(conn, KEYED, "second", key="k", unique_key="u")
+    enqueue(conn, KEYED, "third", key="k")
+    first = one(conn, KEYED)
+    claim(conn, 9, [KEYED])
+    enqueue(user, KEYED, "again", key="k", unique_key="u", on_conflict="replace")
+    done(conn, first)
+    assert claim(conn, 9, [KEYED]).names == ["third"]
+
+
+@pytest.mark.parametrize("name", ["mail.send", KEYED])
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_failed_job_whose_unique_key_is_being_enqueued(conn: Conn, user: Conn, name: str, ends: str) -> None:
+    """Whether it yields is known when the user's transaction ends; until then it stays its worker's."""
+    enqueue(conn, name, "old", unique_key="u", key="a")
+    enqueue(conn, name, "other", key="b")
+    enqueue(conn, name, "third", key="c", ago=-0.001)
+    old, other = claim(conn, 2, [name]).jobs
+    enqueue(user, name, "new", unique_key="u", key="a")
+    later = {"verdict": "later", "code": "ValueError", "message": "no"}
+    others = [{"delivery": each.delivery, "token": each.token, **later} for each in (old, other)]
+    assert sqljobs.settle_all(conn, [], others, names=[name]) == {old.delivery: "held", other.delivery: "retry"}
+    assert sorted(claim(conn, 9, [name]).names) == ["other", "third"]
+    getattr(user, ends)()
+    assert fail(conn, old) == ("superseded" if ends == "commit" else "retry")
+
+
+def test_a_dead_workers_job_whose_unique_key_is_being_enqueued(conn: Conn, user: Conn) -> None:
+    enqueue(conn, "mail.send", "old", unique_key="u")
+    enqueue(conn, "mail.send", "other")
+    leases = claim(conn, 2).jobs
+    enqueue(user, "mail.send", "new", unique_key="u")
+    expire(conn, *leases)
+    assert claim(conn, 9).names == ["other"]
+    user.rollback()
+    expire(conn, leases[0])
+    assert reap(conn) == 1
+
+
+def test_done_while_somebody_is_cancelling_it(conn: Conn, user: Conn) -> None:
+    enqueue(conn, n="cancelled")
+    enqueue(conn, n="other")
+    cancelled, other = claim(conn, 2).jobs
+    assert sqljobs.cancel(user, cancelled.id) == "cancelling"
+    assert done(conn, cancelled, other) == {cancelled.delivery: "held", other.delivery: "done"}
+    assert fail(conn, cancelled) == "held"
+    user.commit()
+    assert done(conn, cancelled) == {cancelled.delivery: "done"}
+
+
+def test_overlapping_keeps_do_not_starve_their_job(conn: Conn, database: str) -> None:
+    """Each keeps the job until it commits, since the job shall see what it wrote; but not beyond the job's turn."""
+    enqueue(conn, n="first", unique_key="u")
+    with psycopg.connect(database) as one_user, psycopg.connect(database) as other:
+        assert enqueue(one_user, n="second", unique_key="u")[1] == "kept"
+        assert claim(conn).due_in == 1
+        assert enqueue(other, n="third", unique_key="u")[1] == "created"
+        assert claim(conn).jobs == []
+        one_user.commit()
+        assert claim(conn).names == ["first"]
+        other.commit()
+        assert claim(conn).names == ["third"]
+
+
+def test_a_job_that_nobody_claims_is_kept_however_long_it_is_due(conn: Conn) -> None:
+    enqueue(conn, n="first", unique_key="u", ago=500)
+    assert [enqueue(conn, n=n, unique_key="u")[1] for n in range(3)] == ["kept"] * 3
+
+
+def test_a_lease_is_renewed_while_an_enqueue_holds_its_job(conn: Conn, user: Conn) -> None:
+    worker = uuid4()
+    enqueue(conn, unique_key="u")
+    (lease,) = claim(conn, worker=worker).jobs
+    user.execute("select from outrider.delivery where id = %s for key share", [lease.delivery])
+    expire(conn, lease)
+    assert sqljobs.renew(conn, worker)[lease.delivery][1] > 0
+
+
+def test_a_retry_of_a_job_that_was_overtaken(conn: Conn) -> None:
+    """The newer one is done: the older, which fails then, has nothing more to say."""
+    enqueue(conn, n=1, unique_key="u")
+    old = one(conn)
+    enqueue(conn, n=2, unique_key="u", on_conflict="replace")
+    done(conn, one(conn))
+    assert fail(conn, old) == "superseded"
+    assert not claim(conn).jobs
+
+
+def test_a_retry_of_a_job_that_is_being_overtaken(conn: Conn) -> None:
+    enqueue(conn, n=1, unique_key="u")
+    old = one(conn)
+    enqueue(conn, n=2, unique_key="u", on_conflict="replace")
+    new = one(conn)
+    assert fail(conn, old) == "superseded"
+    assert fail(conn, new) == "retry"
+    assert claim(conn).names == [2]
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+def test_both_end_in_one_settlement(conn: Conn, first: str) -> None:
+    enqueue(conn, n=1, unique_key="u")
+    old = one(conn)
+    enqueue(conn, n=2, unique_key="u", on_conflict="replace")
+    new = one(conn)
+    failed = {"delivery": old.delivery, "token": old.token, "verdict": "later", "code": "E", "message": "no"}
+    if first == "old":
+        assert sqljobs.settle_all(conn, [new], [failed]) == {new.delivery: "done", old.delivery: "superseded"}
+    else:
+        assert sqljobs.settle_all(conn, [old, new], []) == {old.delivery: "done", new.delivery: "done"}
+    assert not claim(conn).jobs
+
+
+def test_a_key_whose_next_job_is_in_a_queue_that_nobody_serves(conn: Conn) -> None:
+    enqueue(conn, KEYED, "first", key="k", queue="served")
+    enqueue(conn, KEYED, "unserved", key="k", queue="unserved")
+    enqueue(conn, KEYED, "second", key="k", queue="served")
+    first = one(conn, KEYED)
+    assert not claim(conn, 9, [KEYED]).jobs
+    done(conn, first)
+    assert claim(conn, 9, [KEYED], queues=["served"]).names == ["second"]
+
+
+def test_a_key_fills_all_its_room_again(conn: Conn) -> None:
+    """Two of it end in one settlement: two come."""
+    register(conn, KEYED, key_concurrency=2)
+    for n in range(4):
+        enqueue(conn, KEYED, n, key="k")
+    jobs = claim(conn, 9, [KEYED]).jobs
+    assert len(jobs) == 2
+    assert not claim(conn, 9, [KEYED]).jobs
+    done(conn, *jobs)
+    assert claim(conn, 9, [KEYED]).names == [2, 3]
+
+
+def test_a_replaced_one_holds_up_nobody_of_its_key(conn: Conn, user: Conn) -> None:
+    enqueue(conn, KEYED, "first", key="k", unique_key="u", ago=-100)
+    enqueue(conn, KEYED, "second", key="k")
+    enqueue(user, KEYED, "first again", key="other", unique_key="u", on_conflict="replace")
+    assert claim(conn, 9, [KEYED]).names == ["second"]
+
+
+def test_settling_waits_for_no_claim(conn: Conn) -> None:
+    """Claims of a type with limits wait for each other; a settlement only makes room."""
+    enqueue(conn, KEYED, key="k")
+    lease = one(conn, KEYED)
+    with psycopg.connect(conn.info.dsn) as claiming:
+        claim(claiming, 9, [KEYED])
+        assert done(conn, lease) == {lease.delivery: "done"}
+
+
+def routed(conn: Conn, name: str = "mail.notify") -> int:
+    row = conn.execute("select routed from outrider.route(%s, 100, 1000, null, 'default', 0)", [name]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def published(conn: Conn, key: str = "seven") -> None:
+    conn.execute("select outrider.publish('order.placed', '{\"n\": 7}', idempotency_key => %s)", [key])
+
+
+@pytest.fixture
+def events(conn: Conn) -> None:
+    conn.execute("select outrider.register('mail.notify', 'job', 'mail', '{order.placed}')")
+
+
+@pytest.mark.usefixtures("events")
+def test_an_event_comes_twice_while_the_job_of_the_first_runs(conn: Conn) -> None:
+    published(conn)
+    assert routed(conn) == 1
+    lease = one(conn, "mail.notify")
+    published(conn)
+    assert routed(conn) == 0
+    assert fail(conn, lease) == "retry"
+    published(conn)
+    assert routed(conn) == 0
+    done(conn, one(conn, "mail.notify"))
+    published(conn)
+    assert routed(conn) == 0
+    assert not claim(conn, 9, ["mail.notify"]).jobs
+
+
+@pytest.mark.usefixtures("events")
+def test_the_job_of_the_first_is_settled_while_the_second_is_routed(conn: Conn) -> None:
+    """The router waits for the settlement at the index, with a snapshot in which there is no receipt yet."""
+    published(conn)
+    routed(conn)
+    lease = one(conn, "mail.notify")
+    published(conn)
+    with psycopg.connect(conn.info.dsn) as settling:
+        done(settling, lease)
+        session = Session(conn.info.dsn, routed)
+        session.until_it_waits(conn)
+        settling.commit()
+    assert session.returned() == 0
+    assert not claim(conn, 9, ["mail.notify"]).jobs
+
+
+@pytest.mark.usefixtures("events")
+def test_a_dead_letter_of_the_first_is_replayed_while_the_job_of_the_second_runs(conn: Conn) -> None:
+    published(conn)
+    routed(conn)
+    first = one(conn, "mail.notify")
+    settle(conn, first, "dead", code="E", message="no")
+    published(conn)
+    assert routed(conn) == 1
+    second = one(conn, "mail.notify")
+    assert sqljobs.replay(conn, first.delivery) == ["superseded"]
+    done(conn, second)
+    assert sqljobs.replay(conn, first.delivery) == ["skipped_handled"]
+
+
+@pytest.mark.usefixtures("events")
+def test_who_enqueues_the_job_of_an_event_by_hand_stops_no_router(conn: Conn, user: Conn) -> None:
+    published(conn)
+    enqueue(user, "mail.notify", unique_key="order.placed:seven")
+    assert routed(conn) == 1
