@@ -305,6 +305,8 @@ begin
     from "outrider".subscription as s
     where s.name = any (p_names) and s.paused_at is null
       and not exists (select from "outrider".setting as p where p.name = 'paused' and p.value <> 0);
+    -- Or were, a moment ago: what waits for its key then is admitted too.
+    limited := limited or exists (select from "outrider".delivery as d where d.subscription = any (names) and d.waiting);
     stop := array(select d.id from "outrider".delivery as d
                             where d.locked_by = p_worker and d.status = 'in_flight' and d.cancelled_at is not null);
     if p_limit <= 0 then
@@ -2441,14 +2443,12 @@ CREATE FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout i
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform pg_advisory_xact_lock(hashtextextended('"outrider".' || p_name, 6));
     update "outrider".subscription as s
     set lease = p_lease, timeout = p_timeout, concurrency = p_concurrency, key_concurrency = p_key_concurrency
     where s.name = p_name
       and (s.lease, s.timeout, s.concurrency, s.key_concurrency)
           is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency);
     if found then
-        update "outrider".delivery as d set waiting = false where d.subscription = p_name and d.waiting;
         perform "outrider".wake(array[p_name]);
     end if;
 end
@@ -5880,12 +5880,7 @@ begin
         return;
     end if;
     if not p_dry then
-        begin
-            jobs := "outrider".reap(names, null, p_limit);
-        exception when lock_not_available or deadlock_detected then
-            return next ('busy', 'jobs', 0, 'the limits of ' || array_to_string(names, ', ') || ' are held')::"outrider".upkept;
-            return;
-        end;
+        jobs := "outrider".reap(names, null, p_limit);
     end if;
     if jobs > 0 then
         return next ('reaped', array_to_string(names, ', '), jobs, null)::"outrider".upkept;

@@ -273,3 +273,16 @@ def test_who_enqueues_the_job_of_an_event_by_hand_stops_no_router(conn: Conn, us
     published(conn)
     enqueue(user, "mail.notify", unique_key="order.placed:seven")
     assert routed(conn) == 1
+
+
+@pytest.mark.parametrize("limits", [{}, {"key_concurrency": 2}, {"concurrency": 5}], ids=str)
+def test_limits_change_while_a_job_that_waits_is_being_replaced(conn: Conn, user: Conn, limits: dict[str, int]) -> None:
+    """Whoever registers the type waits for no user, and what waited comes."""
+    for n in ("first", "second"):
+        enqueue(conn, KEYED, n, key="k", unique_key=n)
+    assert claim(conn, 9, [KEYED]).names == ["first"]
+    enqueue(user, KEYED, "again", key="k", unique_key="second", on_conflict="replace")
+    register(conn, KEYED, **limits)
+    assert claim(conn, 9, [KEYED]).jobs == []
+    user.rollback()
+    assert claim(conn, 9, [KEYED]).names == ["second"]

@@ -1,6 +1,6 @@
 -- Repairs: what tests from outside found.
 -- breaking: no
--- functions: a864eb161a728cf5
+-- functions: cd62e559e19f84ba
 
 drop function if exists /*schema*/admit(text, text, text);
 

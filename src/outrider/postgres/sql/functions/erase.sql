@@ -6,8 +6,8 @@
 -- What has not been handled is withdrawn first, so that no handler meets an empty payload, and nobody takes it later, neither a
 -- relay that goes back nor a new subscription; jobs of it are discarded, also those that run. See tenant_page for whose and where.
 -- p_audit: the entry of this run in the audit, which counts along; null = the first call makes it.
--- Locks:  the subscriptions that have not handled all of it, and their cursors, waiting for batches in progress; the limits of
---         the jobs, then the jobs.
+-- Locks:  the subscriptions that have not handled all of it, and their cursors, waiting for batches in progress; then the
+--         jobs.
 create or replace function /*schema*/erase(
     p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer,
     p_reason text, p_by text default null, p_audit bigint default null,

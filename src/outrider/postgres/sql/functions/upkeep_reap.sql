@@ -25,12 +25,7 @@ begin
         return;
     end if;
     if not p_dry then
-        begin
-            jobs := /*schema*/reap(names, null, p_limit);
-        exception when lock_not_available or deadlock_detected then
-            return next ('busy', 'jobs', 0, 'the limits of ' || array_to_string(names, ', ') || ' are held')::/*schema*/upkept;
-            return;
-        end;
+        jobs := /*schema*/reap(names, null, p_limit);
     end if;
     if jobs > 0 then
         return next ('reaped', array_to_string(names, ', '), jobs, null)::/*schema*/upkept;
