@@ -1766,31 +1766,33 @@ declare
     told  bigint[];
 begin
     perform "outrider".sees_all();
+    if p_failed is not null then
+        -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
+        loop
+            select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
+            select coalesce(d.generation, own.generation, 0) as generation,
+                   coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1) as partition
+            into strict place
+            from "outrider".outbox as o
+            left join "outrider".delivery as d on d.subscription = p_subscription and d.seq = o.seq
+            left join lateral (select c.generation from "outrider".cursor as c
+                               where c.subscription = p_subscription and c.generation = o.generation limit 1) as own on true
+            where o.seq = (p_failed -> 0 ->> 'seq')::bigint;
+            exit when (cur.generation, cur.partition) = (place.generation, place.partition);
+            select c.* into cur from "outrider".cursor as c
+            where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
+            for update;
+        end loop;
+    end if;
+    -- After the cursor's lock, in the order in which everybody takes the two.
     if p_armed is not null then
         update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
     end if;
+    perform "outrider".count_take(p_cursor, 0, 1);
     if p_failed is null then
-        perform "outrider".count_take(p_cursor, 0, 1);
         return '{}';
     end if;
-    -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
-    loop
-        select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
-        select coalesce(d.generation, own.generation, 0) as generation,
-               coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1) as partition
-        into strict place
-        from "outrider".outbox as o
-        left join "outrider".delivery as d on d.subscription = p_subscription and d.seq = o.seq
-        left join lateral (select c.generation from "outrider".cursor as c
-                           where c.subscription = p_subscription and c.generation = o.generation limit 1) as own on true
-        where o.seq = (p_failed -> 0 ->> 'seq')::bigint;
-        exit when (cur.generation, cur.partition) = (place.generation, place.partition);
-        select c.* into cur from "outrider".cursor as c
-        where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
-        for update;
-    end loop;
-    perform "outrider".count_take(p_cursor, 0, 1);
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (
@@ -2334,14 +2336,38 @@ begin
         outcome := 'extended';
     end if;
 
+    if p_ordering = 'total' and sub.partitions > 1 then
+        raise 'subscription "%" has % partitions, and order="total" needs one', p_name, sub.partitions
+            using errcode = 'OR002', hint = 'Partitions do not shrink: give the new one another name.';
+    end if;
+    if sub.ordering <> p_ordering or sub.partitions < p_partitions then
+        perform from "outrider".cursor as c where c.subscription = p_name order by generation, partition for update;
+    end if;
+
     if sub.ordering <> p_ordering then
         update "outrider".subscription as s set ordering = p_ordering where s.name = p_name;
+        -- Under the cursors' locks: a take in progress parks by the order that it has read. Heads in a second step, since
+        -- a line must never have two.
+        update "outrider".delivery as d
+        set ordering_key = lined.line, head = lined.line is null and d.status = 'pending'
+        from (select d.id,
+                     case p_ordering when 'total' then '' when 'key' then
+                         coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
+                     end as line
+              from "outrider".delivery as d
+              left join lateral (select o.* from "outrider".outbox as o where o.seq = d.seq limit 1) as o on true
+              where d.subscription = p_name and d.queue is null) as lined
+        where d.id = lined.id;
+        update "outrider".delivery as d set head = true
+        from (select d.generation, d.ordering_key, min(d.seq) as seq from "outrider".delivery as d
+              where d.subscription = p_name and d.status = 'pending' and d.ordering_key is not null
+              group by d.generation, d.ordering_key) as first
+        where d.subscription = p_name and d.seq = first.seq;
         outcome := 'extended';
     end if;
 
     partitions := sub.partitions;
     if partitions < p_partitions then
-        perform from "outrider".cursor as c where c.subscription = p_name order by generation, partition for update;
         while partitions < p_partitions loop
             insert into "outrider".cursor (
                 subscription, generation, partition,

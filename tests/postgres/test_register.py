@@ -154,3 +154,57 @@ async def test_partitions_double_while_a_worker_parks(desk: Desk) -> None:
     await worker.execute("select outrider.settle(1)")
     await worker.commit()
     assert await (await registering).fetchone() == (2,)
+
+
+async def test_another_order_waits_for_the_batch_that_parks_by_the_old_one(desk: Desk) -> None:
+    worker, other = await desk.session(), await desk.session(autocommit=True)
+    register = "select outcome from outrider.register('a.handler', 'handler', 'a', '{a.happened}', p_ordering => %s)"
+    await other.execute(register, ["key"])
+    await publish(other, "one", key="k")
+    await other.execute(
+        """select outrider.park('a.handler', 1, jsonb_build_array(jsonb_build_object(
+               'seq', (select seq from outrider.outbox), 'attempt', 1, 'delay', 0, 'counted', true, 'dead', false,
+               'code', 'x', 'message', 'm')))"""
+    )
+    await publish(other, "two", key="k")
+    taken = await worker.execute("select batch from outrider.take('a.handler')")  # reads both: "two" waits behind "one"
+    batch = await taken.fetchone()
+    registering = asyncio.create_task(other.execute(register, ["total"]))
+    await until_blocked(await desk.session(autocommit=True))
+    await worker.execute("select outrider.settle(%s)", batch)
+    await worker.commit()
+    assert await (await registering).fetchone() == ("extended",)
+    lines = await other.execute("select ordering_key, head from outrider.delivery order by seq")
+    assert await lines.fetchall() == [("", True), ("", False)]
+
+
+async def test_another_order_while_a_suspect_fails(desk: Desk) -> None:
+    """Parking waits for the cursor before it touches what is parked, as registration does: no deadlock."""
+    worker, parking, other = await desk.session(), await desk.session(), await desk.session(autocommit=True)
+    register = "select outcome from outrider.register('a.handler', 'handler', 'a', '{a.happened}', p_ordering => %s)"
+    await other.execute(register, ["key"])
+    await publish(other, "one", key="k")
+    await other.execute(
+        """insert into outrider.delivery (
+               subscription, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
+               suspect, crashes)
+           select 'a.handler', 0, seq, id, event_type, 'k', 'pending', true, true, now(), true, 1 from outrider.outbox"""
+    )
+    await worker.execute("select from outrider.cursor for update")
+    registering = asyncio.create_task(other.execute(register, ["total"]))
+    watching = await desk.session(autocommit=True)
+    await until_blocked(watching)
+    failing = asyncio.create_task(
+        parking.execute(
+            """select outrider.park('a.handler', 1, jsonb_build_array(jsonb_build_object(
+                   'seq', d.seq, 'attempt', 1, 'delay', 0, 'counted', true, 'dead', false, 'code', 'x', 'message', 'm'
+               )), d.id) from outrider.delivery as d"""
+        )
+    )
+    await until_blocked(watching, 2)
+    await worker.commit()
+    assert await (await registering).fetchone() == ("extended",)
+    await failing
+    await parking.commit()
+    parked = await other.execute("select ordering_key, head, attempts, crashes, suspect from outrider.delivery")
+    assert await parked.fetchall() == [("", True, 1, 0, False)]

@@ -167,11 +167,11 @@ async def number_before_transaction(desk: Desk) -> list[str]:
     return ["first", "slow"]
 
 
-async def until_blocked(conn: Conn) -> None:
-    """Wait until some session of this database waits for a lock."""
-    query = """select count(*) from pg_stat_activity
+async def until_blocked(conn: Conn, sessions: int = 1) -> None:
+    """Wait until so many sessions of this database wait for a lock."""
+    query = """select count(*) >= %s from pg_stat_activity
                where datname = current_database() and wait_event_type = 'Lock'"""
-    while await (await conn.execute(query)).fetchone() == (0,):
+    while await (await conn.execute(query, [sessions])).fetchone() == (False,):
         pass
 
 
