@@ -1110,7 +1110,7 @@ begin
         where c.subscription = p_subscription and c.generation in (0, p_generation)
           -- Pages of late events, a breaker; a restore that takes have not come to terms with.
           and (c.owing is not null or c.open_until > now() or strangers > c.seq
-               or c.cluster <> (select system_identifier from pg_control_system())
+               or c.cluster <> (select "outrider".log_home())
                or c.horizon >= pg_snapshot_xmax(pg_current_snapshot()))) then
         return false;
     end if;
@@ -1325,6 +1325,17 @@ CREATE FUNCTION outrider.log_holders() RETURNS text
           where l.relation = '"outrider".outbox'::regclass and l.granted and l.pid is distinct from pg_backend_pid()
             and l.database = (select d.oid from pg_database as d where d.datname = current_database())
           limit 5) as held
+$$;
+
+CREATE FUNCTION outrider.log_home() RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return (select hashint8extended(here.system_identifier, oldest.xmin::text::bigint)
+            from pg_control_system() as here,
+                 (select m.xmin from "outrider".migration as m order by m.version limit 1) as oldest);
+end
 $$;
 
 CREATE FUNCTION outrider.make_counter() RETURNS trigger
@@ -1710,7 +1721,7 @@ COMMENT ON COLUMN outrider.cursor.owed_after IS 'how far owing has been read';
 
 COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id of mark_xid or above drew only numbers above mark_seq';
 
-COMMENT ON COLUMN outrider.cursor.cluster IS 'the system identifier of the cluster whose transaction ids these are';
+COMMENT ON COLUMN outrider.cursor.cluster IS 'log_home() of the log whose transaction ids these are';
 
 COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
 
@@ -1731,8 +1742,8 @@ CREATE FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last b
     AS $$
 declare
     finished pg_snapshot := case
-        -- Restored from another cluster, whose transactions are all over.
-        when p_cursor.cluster <> (select system_identifier from pg_control_system())
+        -- Restored from elsewhere, whose transactions are all over.
+        when p_cursor.cluster <> (select "outrider".log_home())
              or p_cursor.horizon >= pg_snapshot_xmax(pg_current_snapshot())
         then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end;
 begin
@@ -2306,7 +2317,7 @@ begin
                    else coalesce((select min(o.seq) - 1 from "outrider".outbox as o
                                   where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
                end,
-               snapshot.foreign_floor, snapshot.now, r, q, r, (select system_identifier from pg_control_system())
+               snapshot.foreign_floor, snapshot.now, r, q, r, (select "outrider".log_home())
         from snapshot, generate_series(0, p_partitions - 1) as n;
         outcome := 'created';
         partitions := p_partitions;
@@ -4742,6 +4753,7 @@ declare
     withdrawn  boolean;
     suspicious boolean := false;
     diverting  boolean := false;
+    rebased    record;
 begin
     perform "outrider".sees_all();
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -4758,7 +4770,7 @@ begin
 
     q := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
 
-    this := (select system_identifier from pg_control_system());
+    this := "outrider".log_home();
     for cur in
         select c.* from "outrider".cursor as c
         where c.subscription = p_subscription and c.generation = p_generation
@@ -4893,17 +4905,21 @@ begin
         q := greatest(cur.seq, least(q, first_seq));
     end if;
 
-    -- Restored from another cluster: its transactions are over, and what they left is here. Its ids mean nothing from
-    -- now on, except for what is still owed. A clone of this cluster that went its own way has the same identifier; but
-    -- whoever moved a cursor here has finished, so its id is below xmax.
+    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
+    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
+    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
     if (cur.cluster <> this or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
-        cur.owing := nullif(array(
-            select "outrider".late_transactions(
-                cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}');
+        select nullif(array(
+                   select "outrider".late_transactions(
+                       cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}')
+                   as owing,
+               "outrider".foreign_floor(pg_current_snapshot()) as floor, pg_current_snapshot() as now
+        into rebased;
+        cur.owing := rebased.owing;
         cur.owed_after := case when cur.owing is not null then cur.floor end;
-        cur.floor := (select "outrider".foreign_floor(pg_current_snapshot()));
-        cur.inflight := '9223372036854775807:9223372036854775807:';
-        cur.horizon := '0';
+        cur.floor := rebased.floor;
+        cur.inflight := rebased.now;
+        cur.horizon := r;
         cur.mark_seq := cur.floor;
         cur.mark_xid := '0';
         cur.cluster := this;
@@ -5551,8 +5567,8 @@ begin
     ),
     place as (
         select c.*,
-               -- Restored from another cluster, whose transactions are all over, as take sees it.
-               case when c.cluster <> (select system_identifier from pg_control_system())
+               -- Restored from elsewhere, whose transactions are all over, as take sees it.
+               case when c.cluster <> (select "outrider".log_home())
                          or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                     then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
         from "outrider".cursor as c where c.subscription = p_name
@@ -7811,6 +7827,8 @@ REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_hori
 REVOKE ALL ON FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.log_holders() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.log_home() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 

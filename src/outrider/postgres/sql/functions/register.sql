@@ -60,7 +60,7 @@ begin
                    else coalesce((select min(o.seq) - 1 from /*schema*/outbox as o
                                   where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
                end,
-               snapshot.foreign_floor, snapshot.now, r, q, r, (select system_identifier from pg_control_system())
+               snapshot.foreign_floor, snapshot.now, r, q, r, (select /*schema*/log_home())
         from snapshot, generate_series(0, p_partitions - 1) as n;
         outcome := 'created';
         partitions := p_partitions;
