@@ -2278,9 +2278,10 @@ CREATE FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_ev
     SET row_security TO 'on'
     AS $$
 declare
-    q   bigint;
-    r   xid8;
-    sub "outrider".subscription;
+    q        bigint;
+    r        xid8;
+    full_seq bigint;
+    sub      "outrider".subscription;
 begin
     perform "outrider".sees_all();
     if current_setting('transaction_isolation') <> 'read committed'
@@ -2305,6 +2306,10 @@ begin
     end if;
     if found then
         r := pg_current_xact_id();
+        if p_start not in ('now', 'beginning') then
+            full_seq := coalesce((select max(s.last_seq) from "outrider".segment as s
+                                  where s.closed_at < p_start::timestamptz - interval '1 hour'), 0);
+        end if;
         with snapshot as materialized (
             select pg_current_snapshot() as now, "outrider".foreign_floor(pg_current_snapshot()) as foreign_floor
         )
@@ -2315,7 +2320,7 @@ begin
                    when 'now' then q
                    when 'beginning' then 0
                    else coalesce((select min(o.seq) - 1 from "outrider".outbox as o
-                                  where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
+                                  where o.seq > full_seq and o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
                end,
                snapshot.foreign_floor, snapshot.now, r, q, r, (select "outrider".log_home())
         from snapshot, generate_series(0, p_partitions - 1) as n;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
@@ -38,19 +39,46 @@ async def test_start_at_the_beginning_reads_everything(desk: Desk) -> None:
     assert await desk.take_all() == ["open"]
 
 
-async def test_start_at_a_time(desk: Desk) -> None:
-    conn, slow = await desk.session(autocommit=True), await desk.session()
-    for year in (2020, 2021, 2022):
+async def publish_dated(conn: AsyncConnection[Any], *years: int) -> None:
+    for year in years:
         await conn.execute(
             "select outrider.publish('a.happened', %s::jsonb, occurred_at => %s::timestamptz)",
             [f'{{"name": "{year}"}}', f"{year}-01-01T00:00:00Z"],
         )
+
+
+async def test_start_at_a_time(desk: Desk) -> None:
+    conn, slow = await desk.session(autocommit=True), await desk.session()
+    await publish_dated(conn, 2020, 2021, 2022)
     await publish(slow, "open")
     await publish(conn, "now")
     await desk.register(start="2021-01-01T00:00:00+00:00")
     assert await desk.take_all() == ["2021", "2022", "now"]
     await slow.commit()
     assert await desk.take_all() == ["open"]
+
+
+async def test_start_at_a_time_is_not_in_a_segment_that_was_full_before(desk: Desk) -> None:
+    """An event that was dated into the future, long before that time."""
+    conn = await desk.session(autocommit=True)
+    await publish_dated(conn, 2019, 2030, 2020)
+    await conn.execute("select setval('outrider.outbox_seq', 1000000), outrider.note_segments()")
+    await conn.execute("update outrider.segment set closed_at = '2020-12-01' where first_seq = 0")
+    await publish_dated(conn, 2020, 2022, 2018)
+    await desk.register(start="2021-01-01T00:00:00+00:00")
+    assert await desk.take_all() == ["2022", "2018"]
+
+
+@pytest.mark.parametrize("closed", [None, "2021-01-01T00:30:00+00:00"])
+async def test_start_at_a_time_passes_over_no_event_that_fits(desk: Desk, closed: str | None) -> None:
+    """In a segment that was not full then, or hardly: clocks differ. What was published later and back-dated comes too."""
+    conn = await desk.session(autocommit=True)
+    await publish_dated(conn, 2020, 2022, 2019)
+    await conn.execute("select setval('outrider.outbox_seq', 1000000), outrider.note_segments()")
+    await conn.execute("update outrider.segment set closed_at = %s where first_seq = 0", [closed])
+    await publish_dated(conn, 2020)
+    await desk.register(start="2021-01-01T01:00:00+00:00")
+    assert await desk.take_all() == ["2022", "2019", "2020"]
 
 
 async def test_start_in_the_future_reads_from_now(desk: Desk) -> None:

@@ -4,7 +4,9 @@
 -- Locks:  the subscription row; when the partitions are doubled or the order changes also its cursor rows, waiting for their
 --         readers.
 -- Start:  'now' (whatever is not yet visible at this moment), 'beginning' (all that the log still holds), or a time
---         (from the first event that occurred then or later, and whatever is not yet visible; reads the log up to it).
+--         (from the first event that says to have occurred then or later, and whatever is not yet visible). No event that
+--         fits is passed over, so one that was dated into the future may bring what follows it. But not from a segment that
+--         was full an hour before that time (an hour, since clocks differ): the log is read from there on, up to the event.
 --         Only for a new subscription.
 -- Known subscription: new event types are added, partitions grow by doubling (each cursor is copied, and the halves
 --         share its keys, and the parked events move with theirs); fewer types or partitions than the table has change
@@ -21,9 +23,10 @@ create or replace function /*schema*/register(
     set row_security = on
 as $$
 declare
-    q   bigint;
-    r   xid8;
-    sub /*schema*/subscription;
+    q        bigint;
+    r        xid8;
+    full_seq bigint;
+    sub      /*schema*/subscription;
 begin
     perform /*schema*/sees_all();
     if current_setting('transaction_isolation') <> 'read committed'
@@ -48,6 +51,10 @@ begin
     end if;
     if found then
         r := pg_current_xact_id();
+        if p_start not in ('now', 'beginning') then
+            full_seq := coalesce((select max(s.last_seq) from /*schema*/segment as s
+                                  where s.closed_at < p_start::timestamptz - interval '1 hour'), 0);
+        end if;
         with snapshot as materialized (
             select pg_current_snapshot() as now, /*schema*/foreign_floor(pg_current_snapshot()) as foreign_floor
         )
@@ -58,7 +65,7 @@ begin
                    when 'now' then q
                    when 'beginning' then 0
                    else coalesce((select min(o.seq) - 1 from /*schema*/outbox as o
-                                  where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
+                                  where o.seq > full_seq and o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
                end,
                snapshot.foreign_floor, snapshot.now, r, q, r, (select /*schema*/log_home())
         from snapshot, generate_series(0, p_partitions - 1) as n;
