@@ -44,7 +44,12 @@ async def make_templates(server: Embedded) -> None:
 
 
 def dump(server: Embedded, database: str, file: Path) -> None:
-    command = [str(server.bin / "pg_dump"), "--format=custom", f"--file={file}", f"--dbname={server.dsn(database)}"]
+    dump_from(server, server.dsn(database), file)
+
+
+def dump_from(server: Embedded, dsn: str, file: Path) -> None:
+    """With the programs of this server, from whatever server the DSN names."""
+    command = [str(server.bin / "pg_dump"), "--format=custom", f"--file={file}", f"--dbname={dsn}"]
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 

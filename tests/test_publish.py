@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Any, Unpack, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -644,3 +644,30 @@ async def test_an_envelope_is_published_once(app: Outrider, database: str) -> No
         with pytest.raises(TypeError, match="several events, not one"):
             await app.publish_many(conn, Placed(order_id="3"))  # type: ignore[arg-type]
         assert len(await rows(conn)) == 1
+
+
+@pytest.mark.parametrize("quiet", ["set local", "off", "after_commit"])
+async def test_a_transaction_that_is_to_be_prepared_sends_no_notify(database: str, quiet: str) -> None:
+    """Postgres prepares no transaction that has sent one, as a publish does unless it is told not to."""
+    options: dict[str, Any] = {} if quiet == "set local" else {"notify": quiet}
+    app = Outrider(context=CONTEXT, **options)
+    name = uuid4()
+
+    async def publish(conn: AsyncConnection[Any]) -> None:
+        await app.publish(conn, Anything(value=1))
+        if quiet == "set local":  # also what does not go through the app
+            await conn.execute("select outrider.publish('a.happened', '{}'), outrider.enqueue('a.job', '{}')")
+
+    async with connected(database) as conn, connected(database, autocommit=True) as other:
+        if quiet == "set local":
+            await publish(conn)
+            with pytest.raises(psycopg.errors.FeatureNotSupported, match="NOTIFY"):
+                await conn.execute(f"prepare transaction '{name}'".encode())
+            await conn.rollback()
+            await conn.execute("set local outrider.notify = 'off'")
+        await publish(conn)
+        await conn.execute(f"prepare transaction '{name}'".encode())
+        await conn.rollback()  # only tells psycopg that the transaction has ended
+        assert await rows(other) == []
+        await other.execute(f"commit prepared '{name}'".encode())
+        assert len(await rows(other)) == (2 if quiet == "set local" else 1)

@@ -465,20 +465,6 @@ def test_an_event_with_the_key_of_one_whose_job_runs(desk: Desk) -> None:
     assert _life(desk, again)[0].startswith("delivered")
 
 
-def test_the_life_of_an_event_whose_job_was_superseded(desk: Desk) -> None:
-    """By migration 0011: before it, a second event of one key could become a second job."""
-    event = _of_an_event(desk, 1)
-    desk.conn.execute(
-        """update outrider.delivery set status = 'discarded',
-               failure_history = jsonb_build_array(jsonb_build_object('cycle', 1, 'superseded_at', now()))"""
-    )
-    assert _life(desk, event) == [
-        "superseded: a newer one has its unique key",
-        "T  superseded by a newer one with its unique key",
-    ]
-    assert _fate(desk, event) == ("discarded", [], ["superseded"])
-
-
 def test_the_life_of_an_event_whose_job_waits_for_its_key(desk: Desk) -> None:
     _of_an_event(desk, 1, key="k")
     desk.conn.execute("update outrider.subscription set key_concurrency = 1 where name = 'mail.notify'")

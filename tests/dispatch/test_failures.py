@@ -14,6 +14,7 @@ import pytest
 from tests.dispatch.shop import SOON, Placed, Shop, opened
 
 from outrider import Backoff, Bury, HandlerContext, Retry, RetryPolicy, Snooze, SyncHandlerContext, TerminalError
+from outrider.errors import CursorError
 from outrider.signals import Buried, Failed, Parked, Settled, Signal, Troubled
 
 pytestmark = pytest.mark.also_on(15)
@@ -118,6 +119,72 @@ async def test_snooze_uses_no_attempt_and_retry_has_its_own_delay(database: str)
         assert (parked["a1"]["attempts"], parked["b1"]["attempts"]) == (0, 1)
         assert timedelta(minutes=9) < parked["a1"]["run_at"] - row["now"] <= timedelta(minutes=10)
         assert timedelta(minutes=19) < parked["b1"]["run_at"] - row["now"] <= timedelta(minutes=20)
+
+
+@pytest.mark.parametrize(("before", "after"), [("key", "total"), ("total", "key"), ("none", "key"), ("none", "total")])
+async def test_another_order_applies_to_what_waits_already(database: str, before: str, after: str) -> None:
+    """The release that declares it finds events that failed under the order before."""
+    async with opened(database, handled_by(before)) as shop:
+        shop.wrong["a1"] = failing(ValueError())
+        await shop.publish("a1")
+        await shop.app.drain()
+        assert (await shop.parked()).keys() == {"a1"}
+        await shop.publish("b1")
+    async with opened(database, handled_by(after)) as shop:
+        shop.wrong["a1"] = failing(ValueError())
+        await shop.publish("a2", "b2")
+        await shop.app.drain()
+        assert await shop.effects() == ([] if after == "total" else ["b1", "b2"])
+        await shop.publish("a3")
+        shop.wrong.clear()
+        await shop.make_due()
+        await shop.app.drain()
+        effects = await shop.effects()
+        assert [each for each in effects if each[0] == "a"] == ["a1", "a2", "a3"]
+        if after == "total":
+            assert effects == ["a1", "b1", "a2", "b2", "a3"]
+
+
+async def test_without_an_order_nothing_waits_any_more(database: str) -> None:
+    async with opened(database) as shop:
+        shop.wrong["a1"] = failing(ValueError())
+        await shop.publish("a1", "a2", "b1", "a3")
+        await shop.app.drain()
+        heads = {name: row["head"] for name, row in (await shop.parked()).items()}
+        assert heads == {"a1": True, "a2": False, "a3": False}
+    async with opened(database, handled_by("none")) as shop:
+        await shop.app.drain()
+        assert sorted(await shop.effects()) == ["a2", "a3", "b1"]
+        assert (await shop.parked()).keys() == {"a1"}
+
+
+async def test_another_order_applies_to_dead_letters_that_are_replayed(database: str) -> None:
+    async with opened(database) as shop:
+        shop.wrong["a1"] = failing(Bury("why"))
+        await shop.publish("a1")
+        await shop.app.drain()
+        [dead] = (await shop.parked()).values()
+        assert dead["status"] == "failed"
+    async with opened(database, handled_by("total")) as shop:
+        shop.wrong["a1"] = failing(ValueError())
+        await shop.app.replay(dead["event_id"])
+        await shop.app.drain()
+        await shop.publish("b1")
+        await shop.app.drain()
+        assert await shop.effects() == [], "everything waits for the one that failed again"
+        shop.wrong.clear()
+        await shop.make_due()
+        await shop.app.drain()
+        assert await shop.effects() == ["a1", "b1"]
+
+
+async def test_total_order_is_refused_where_there_are_partitions(database: str) -> None:
+    async with opened(database, handled_by("key", partitions=2)):
+        pass
+    with pytest.raises(CursorError, match="has 2 partitions") as caught:
+        async with opened(database, handled_by("total")):
+            pass
+    assert "another name" in str(caught.value)
 
 
 async def test_later_events_of_a_key_wait_behind_a_failed_one(database: str) -> None:

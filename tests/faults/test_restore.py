@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import AsyncConnection
-from tests.clusters import SETTINGS, burn_xids, dump, migrated, next_xid, restore
-from tests.mutants import MUTANTS
+from tests.clusters import SETTINGS, burn_xids, dump, dump_from, migrated, next_xid, restore
+from tests.faults.test_failover import Standby
+from tests.mutants import MUTANTS, changed
 from tests.postgres.test_take import Desk, publish
 from tests.torture import Report, Torture
 
@@ -220,3 +222,91 @@ async def test_a_clone_of_the_cluster_that_ran_ahead(tmp_path: Path) -> None:
             await quick.commit()
             await desk.take_all()
             assert sorted(desk.seen) == ["after", "quick", "slow"]
+
+
+READ = [f"read{n}" for n in range(10)]
+
+
+async def clone_restored(tmp_path: Path, *, past: bool, fresh: list[str], mutant: str | None = None) -> list[str]:
+    """What is read in a clone of a server, then, after a dump and a restore of its log, in the original.
+
+    The clone's identifier is the original's. Transactions that run here have the ids of events that were read there.
+    `past`: these ids were used up in the original before the restore; else they are yet to come.
+    """
+    with Embedded.temporary(settings=SETTINGS) as original:
+        await migrated(original, "shop")
+        if mutant is not None:
+            with psycopg.connect(original.dsn("shop"), autocommit=True) as conn:
+                conn.execute(mutant.encode())
+        clone = Standby(original, "shop")
+        with clone.following():
+            await clone.caught_up()
+            await clone.cut_off()
+            clone.promote()
+            async with contextlib.AsyncExitStack() as sessions:
+                desk = Desk(clone.dsn, sessions)
+                await desk.register()
+                slow, quick = await desk.session(), await desk.session(autocommit=True)
+                # More than a restore uses up, so that ids can be yet to come.
+                await quick.execute(
+                    "do $$ begin for n in 1..5000 loop perform pg_current_xact_id(); commit; end loop; end $$"
+                )
+                await publish(slow, "slow")
+                for name in READ:
+                    await publish(quick, name)
+                assert await desk.take_all() == READ
+                await slow.commit()
+                await publish(quick, *fresh)
+                row = await (
+                    await quick.execute("select min(tx)::text::int, max(tx)::text::int from outrider.outbox")
+                ).fetchone()
+                assert row is not None
+                lowest, top = row
+                horizon = int(await desk.cursor("horizon::text"))
+            dump_from(original, clone.dsn, tmp_path / "clone.dump")
+        async with contextlib.AsyncExitStack() as sessions:
+            desk.dsn, desk.stack = original.dsn("back"), sessions
+            running: list[AsyncConnection[Any]] = []
+
+            async def run_through_their_ids() -> None:
+                burn_xids(original, lowest - 3)
+                id_ = 0
+                while id_ <= max(top, horizon):
+                    writer = await AsyncConnection.connect(original.dsn())
+                    running.append(await sessions.enter_async_context(writer))
+                    [id_] = await (await writer.execute("select pg_current_xact_id()::text::int")).fetchone() or [0]
+
+            if past:
+                await run_through_their_ids()
+            restore(original, "back", tmp_path / "clone.dump")
+            assert (next_xid(original) > top) == past
+            await desk.take_all()
+            if not past:
+                await run_through_their_ids()
+            await publish(await desk.session(autocommit=True), "live")
+            await desk.take_all()
+            for writer in running:
+                await writer.commit()
+            await desk.take_all()
+            return desk.seen
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize(
+    ("past", "fresh"),
+    [(True, ["fresh"]), (True, []), (False, ["fresh"])],
+    ids=["ids used up", "ids used up and nothing fresh", "ids yet to come"],
+)
+async def test_a_real_clone_restored_into_the_original(tmp_path: Path, past: bool, fresh: list[str]) -> None:
+    """Takes seconds: a server is copied, started and promoted."""
+    assert await clone_restored(tmp_path, past=past, fresh=fresh) == [*READ, "slow", *fresh, "live"]
+
+
+@pytest.mark.verify
+async def test_mutants_that_know_a_log_by_its_cluster_only(tmp_path: Path) -> None:
+    """Takes seconds: a server is copied, started and promoted, twice."""
+    mutant = changed("log_home", ("oldest.xmin::text::bigint", "0"))
+    lost = await clone_restored(tmp_path, past=True, fresh=["fresh"], mutant=mutant)
+    assert "slow" not in lost
+    doubled = await clone_restored(tmp_path, past=True, fresh=[], mutant=mutant)
+    assert all(doubled.count(name) == 2 for name in READ)

@@ -183,6 +183,16 @@ async def test_a_session_pokes_after_its_commit(async_engine: AsyncEngine, datab
     assert 1 <= app._poker.sent <= 2, "two publishes, of which the thread may have seen one first"
 
 
+async def test_a_session_of_two_phases(engine: Engine, database: str, heard: Heard) -> None:
+    """Postgres prepares no transaction that has sent a NOTIFY; after the commit the session pokes."""
+    app = Outrider(dsn=database, notify="after_commit")
+    async with app:
+        with Session(engine, twophase=True) as session:
+            app.publish_sync(session, Placed(order_id="1"))
+            session.commit()
+        assert await heard() == "outbox_default exercise.placed"
+
+
 async def test_no_poke_after_a_rollback(async_engine: AsyncEngine, database: str) -> None:
     app = Outrider(dsn=database, notify="after_commit")
     async with app:

@@ -1182,7 +1182,7 @@ begin
         where c.subscription = p_subscription and c.generation in (0, p_generation)
           -- Pages of late events, a breaker; a restore that takes have not come to terms with.
           and (c.owing is not null or c.open_until > now() or strangers > c.seq
-               or c.cluster <> (select system_identifier from pg_control_system())
+               or c.cluster <> (select "outrider".log_home())
                or c.horizon >= pg_snapshot_xmax(pg_current_snapshot()))) then
         return false;
     end if;
@@ -1397,6 +1397,17 @@ CREATE FUNCTION outrider.log_holders() RETURNS text
           where l.relation = '"outrider".outbox'::regclass and l.granted and l.pid is distinct from pg_backend_pid()
             and l.database = (select d.oid from pg_database as d where d.datname = current_database())
           limit 5) as held
+$$;
+
+CREATE FUNCTION outrider.log_home() RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return (select hashint8extended(here.system_identifier, oldest.xmin::text::bigint)
+            from pg_control_system() as here,
+                 (select m.xmin from "outrider".migration as m order by m.version limit 1) as oldest);
+end
 $$;
 
 CREATE FUNCTION outrider.make_counter() RETURNS trigger
@@ -1782,7 +1793,7 @@ COMMENT ON COLUMN outrider.cursor.owed_after IS 'how far owing has been read';
 
 COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id of mark_xid or above drew only numbers above mark_seq';
 
-COMMENT ON COLUMN outrider.cursor.cluster IS 'the system identifier of the cluster whose transaction ids these are';
+COMMENT ON COLUMN outrider.cursor.cluster IS 'log_home() of the log whose transaction ids these are';
 
 COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
 
@@ -1803,8 +1814,8 @@ CREATE FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last b
     AS $$
 declare
     finished pg_snapshot := case
-        -- Restored from another cluster, whose transactions are all over.
-        when p_cursor.cluster <> (select system_identifier from pg_control_system())
+        -- Restored from elsewhere, whose transactions are all over.
+        when p_cursor.cluster <> (select "outrider".log_home())
              or p_cursor.horizon >= pg_snapshot_xmax(pg_current_snapshot())
         then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end;
 begin
@@ -1838,31 +1849,33 @@ declare
     told  bigint[];
 begin
     perform "outrider".sees_all();
+    if p_failed is not null then
+        -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
+        loop
+            select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
+            select coalesce(d.generation, own.generation, 0) as generation,
+                   coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1) as partition
+            into strict place
+            from "outrider".outbox as o
+            left join "outrider".delivery as d on d.subscription = p_subscription and d.seq = o.seq
+            left join lateral (select c.generation from "outrider".cursor as c
+                               where c.subscription = p_subscription and c.generation = o.generation limit 1) as own on true
+            where o.seq = (p_failed -> 0 ->> 'seq')::bigint;
+            exit when (cur.generation, cur.partition) = (place.generation, place.partition);
+            select c.* into cur from "outrider".cursor as c
+            where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
+            for update;
+        end loop;
+    end if;
+    -- After the cursor's lock, in the order in which everybody takes the two.
     if p_armed is not null then
         update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
     end if;
+    perform "outrider".count_take(p_cursor, 0, 1);
     if p_failed is null then
-        perform "outrider".count_take(p_cursor, 0, 1);
         return '{}';
     end if;
-    -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
-    loop
-        select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
-        select coalesce(d.generation, own.generation, 0) as generation,
-               coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1) as partition
-        into strict place
-        from "outrider".outbox as o
-        left join "outrider".delivery as d on d.subscription = p_subscription and d.seq = o.seq
-        left join lateral (select c.generation from "outrider".cursor as c
-                           where c.subscription = p_subscription and c.generation = o.generation limit 1) as own on true
-        where o.seq = (p_failed -> 0 ->> 'seq')::bigint;
-        exit when (cur.generation, cur.partition) = (place.generation, place.partition);
-        select c.* into cur from "outrider".cursor as c
-        where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
-        for update;
-    end loop;
-    perform "outrider".count_take(p_cursor, 0, 1);
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (
@@ -2342,9 +2355,10 @@ CREATE FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_ev
     SET row_security TO 'on'
     AS $$
 declare
-    q   bigint;
-    r   xid8;
-    sub "outrider".subscription;
+    q        bigint;
+    r        xid8;
+    full_seq bigint;
+    sub      "outrider".subscription;
 begin
     perform "outrider".sees_all();
     if current_setting('transaction_isolation') <> 'read committed'
@@ -2369,6 +2383,10 @@ begin
     end if;
     if found then
         r := pg_current_xact_id();
+        if p_start not in ('now', 'beginning') then
+            full_seq := coalesce((select max(s.last_seq) from "outrider".segment as s
+                                  where s.closed_at < p_start::timestamptz - interval '1 hour'), 0);
+        end if;
         with snapshot as materialized (
             select pg_current_snapshot() as now, "outrider".foreign_floor(pg_current_snapshot()) as foreign_floor
         )
@@ -2379,9 +2397,9 @@ begin
                    when 'now' then q
                    when 'beginning' then 0
                    else coalesce((select min(o.seq) - 1 from "outrider".outbox as o
-                                  where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
+                                  where o.seq > full_seq and o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
                end,
-               snapshot.foreign_floor, snapshot.now, r, q, r, (select system_identifier from pg_control_system())
+               snapshot.foreign_floor, snapshot.now, r, q, r, (select "outrider".log_home())
         from snapshot, generate_series(0, p_partitions - 1) as n;
         outcome := 'created';
         partitions := p_partitions;
@@ -2411,14 +2429,38 @@ begin
         outcome := 'extended';
     end if;
 
+    if p_ordering = 'total' and sub.partitions > 1 then
+        raise 'subscription "%" has % partitions, and order="total" needs one', p_name, sub.partitions
+            using errcode = 'OR002', hint = 'Partitions do not shrink: give the new one another name.';
+    end if;
+    if sub.ordering <> p_ordering or sub.partitions < p_partitions then
+        perform from "outrider".cursor as c where c.subscription = p_name order by generation, partition for update;
+    end if;
+
     if sub.ordering <> p_ordering then
         update "outrider".subscription as s set ordering = p_ordering where s.name = p_name;
+        -- Under the cursors' locks: a take in progress parks by the order that it has read. Heads in a second step, since
+        -- a line must never have two.
+        update "outrider".delivery as d
+        set ordering_key = lined.line, head = lined.line is null and d.status = 'pending'
+        from (select d.id,
+                     case p_ordering when 'total' then '' when 'key' then
+                         coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
+                     end as line
+              from "outrider".delivery as d
+              left join lateral (select o.* from "outrider".outbox as o where o.seq = d.seq limit 1) as o on true
+              where d.subscription = p_name and d.queue is null) as lined
+        where d.id = lined.id;
+        update "outrider".delivery as d set head = true
+        from (select d.generation, d.ordering_key, min(d.seq) as seq from "outrider".delivery as d
+              where d.subscription = p_name and d.status = 'pending' and d.ordering_key is not null
+              group by d.generation, d.ordering_key) as first
+        where d.subscription = p_name and d.seq = first.seq;
         outcome := 'extended';
     end if;
 
     partitions := sub.partitions;
     if partitions < p_partitions then
-        perform from "outrider".cursor as c where c.subscription = p_name order by generation, partition for update;
         while partitions < p_partitions loop
             insert into "outrider".cursor (
                 subscription, generation, partition,
@@ -4828,6 +4870,7 @@ declare
     withdrawn  boolean;
     suspicious boolean := false;
     diverting  boolean := false;
+    rebased    record;
 begin
     perform "outrider".sees_all();
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -4844,7 +4887,7 @@ begin
 
     q := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
 
-    this := (select system_identifier from pg_control_system());
+    this := "outrider".log_home();
     for cur in
         select c.* from "outrider".cursor as c
         where c.subscription = p_subscription and c.generation = p_generation
@@ -4979,17 +5022,21 @@ begin
         q := greatest(cur.seq, least(q, first_seq));
     end if;
 
-    -- Restored from another cluster: its transactions are over, and what they left is here. Its ids mean nothing from
-    -- now on, except for what is still owed. A clone of this cluster that went its own way has the same identifier; but
-    -- whoever moved a cursor here has finished, so its id is below xmax.
+    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
+    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
+    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
     if (cur.cluster <> this or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
-        cur.owing := nullif(array(
-            select "outrider".late_transactions(
-                cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}');
+        select nullif(array(
+                   select "outrider".late_transactions(
+                       cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}')
+                   as owing,
+               "outrider".foreign_floor(pg_current_snapshot()) as floor, pg_current_snapshot() as now
+        into rebased;
+        cur.owing := rebased.owing;
         cur.owed_after := case when cur.owing is not null then cur.floor end;
-        cur.floor := (select "outrider".foreign_floor(pg_current_snapshot()));
-        cur.inflight := '9223372036854775807:9223372036854775807:';
-        cur.horizon := '0';
+        cur.floor := rebased.floor;
+        cur.inflight := rebased.now;
+        cur.horizon := r;
         cur.mark_seq := cur.floor;
         cur.mark_xid := '0';
         cur.cluster := this;
@@ -5637,8 +5684,8 @@ begin
     ),
     place as (
         select c.*,
-               -- Restored from another cluster, whose transactions are all over, as take sees it.
-               case when c.cluster <> (select system_identifier from pg_control_system())
+               -- Restored from elsewhere, whose transactions are all over, as take sees it.
+               case when c.cluster <> (select "outrider".log_home())
                          or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                     then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
         from "outrider".cursor as c where c.subscription = p_name
@@ -7907,6 +7954,8 @@ REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_hori
 REVOKE ALL ON FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.log_holders() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.log_home() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 

@@ -689,7 +689,7 @@ BROKEN: dict[str, tuple[Callable[..., Awaitable[None]], tuple[str, ...], str]] =
     "a failure is parked without a second look": (
         test_a_failure_is_not_told_beside_the_cursor_that_has_the_event,
         (),
-        changed("park", ("        for update;\n    end loop;", "        ;\n    end loop;")),
+        changed("park", ("            for update;\n        end loop;", "            ;\n        end loop;")),
     ),
     "an armed suspect is run by any cursor": (
         test_a_suspect_that_was_counted_by_another_generation_keeps_its_line,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
@@ -38,19 +39,46 @@ async def test_start_at_the_beginning_reads_everything(desk: Desk) -> None:
     assert await desk.take_all() == ["open"]
 
 
-async def test_start_at_a_time(desk: Desk) -> None:
-    conn, slow = await desk.session(autocommit=True), await desk.session()
-    for year in (2020, 2021, 2022):
+async def publish_dated(conn: AsyncConnection[Any], *years: int) -> None:
+    for year in years:
         await conn.execute(
             "select outrider.publish('a.happened', %s::jsonb, occurred_at => %s::timestamptz)",
             [f'{{"name": "{year}"}}', f"{year}-01-01T00:00:00Z"],
         )
+
+
+async def test_start_at_a_time(desk: Desk) -> None:
+    conn, slow = await desk.session(autocommit=True), await desk.session()
+    await publish_dated(conn, 2020, 2021, 2022)
     await publish(slow, "open")
     await publish(conn, "now")
     await desk.register(start="2021-01-01T00:00:00+00:00")
     assert await desk.take_all() == ["2021", "2022", "now"]
     await slow.commit()
     assert await desk.take_all() == ["open"]
+
+
+async def test_start_at_a_time_is_not_in_a_segment_that_was_full_before(desk: Desk) -> None:
+    """An event that was dated into the future, long before that time."""
+    conn = await desk.session(autocommit=True)
+    await publish_dated(conn, 2019, 2030, 2020)
+    await conn.execute("select setval('outrider.outbox_seq', 1000000), outrider.note_segments()")
+    await conn.execute("update outrider.segment set closed_at = '2020-12-01' where first_seq = 0")
+    await publish_dated(conn, 2020, 2022, 2018)
+    await desk.register(start="2021-01-01T00:00:00+00:00")
+    assert await desk.take_all() == ["2022", "2018"]
+
+
+@pytest.mark.parametrize("closed", [None, "2021-01-01T00:30:00+00:00"])
+async def test_start_at_a_time_passes_over_no_event_that_fits(desk: Desk, closed: str | None) -> None:
+    """In a segment that was not full then, or hardly: clocks differ. What was published later and back-dated comes too."""
+    conn = await desk.session(autocommit=True)
+    await publish_dated(conn, 2020, 2022, 2019)
+    await conn.execute("select setval('outrider.outbox_seq', 1000000), outrider.note_segments()")
+    await conn.execute("update outrider.segment set closed_at = %s where first_seq = 0", [closed])
+    await publish_dated(conn, 2020)
+    await desk.register(start="2021-01-01T01:00:00+00:00")
+    assert await desk.take_all() == ["2022", "2019", "2020"]
 
 
 async def test_start_in_the_future_reads_from_now(desk: Desk) -> None:
@@ -154,3 +182,57 @@ async def test_partitions_double_while_a_worker_parks(desk: Desk) -> None:
     await worker.execute("select outrider.settle(1)")
     await worker.commit()
     assert await (await registering).fetchone() == (2,)
+
+
+async def test_another_order_waits_for_the_batch_that_parks_by_the_old_one(desk: Desk) -> None:
+    worker, other = await desk.session(), await desk.session(autocommit=True)
+    register = "select outcome from outrider.register('a.handler', 'handler', 'a', '{a.happened}', p_ordering => %s)"
+    await other.execute(register, ["key"])
+    await publish(other, "one", key="k")
+    await other.execute(
+        """select outrider.park('a.handler', 1, jsonb_build_array(jsonb_build_object(
+               'seq', (select seq from outrider.outbox), 'attempt', 1, 'delay', 0, 'counted', true, 'dead', false,
+               'code', 'x', 'message', 'm')))"""
+    )
+    await publish(other, "two", key="k")
+    taken = await worker.execute("select batch from outrider.take('a.handler')")  # reads both: "two" waits behind "one"
+    batch = await taken.fetchone()
+    registering = asyncio.create_task(other.execute(register, ["total"]))
+    await until_blocked(await desk.session(autocommit=True))
+    await worker.execute("select outrider.settle(%s)", batch)
+    await worker.commit()
+    assert await (await registering).fetchone() == ("extended",)
+    lines = await other.execute("select ordering_key, head from outrider.delivery order by seq")
+    assert await lines.fetchall() == [("", True), ("", False)]
+
+
+async def test_another_order_while_a_suspect_fails(desk: Desk) -> None:
+    """Parking waits for the cursor before it touches what is parked, as registration does: no deadlock."""
+    worker, parking, other = await desk.session(), await desk.session(), await desk.session(autocommit=True)
+    register = "select outcome from outrider.register('a.handler', 'handler', 'a', '{a.happened}', p_ordering => %s)"
+    await other.execute(register, ["key"])
+    await publish(other, "one", key="k")
+    await other.execute(
+        """insert into outrider.delivery (
+               subscription, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
+               suspect, crashes)
+           select 'a.handler', 0, seq, id, event_type, 'k', 'pending', true, true, now(), true, 1 from outrider.outbox"""
+    )
+    await worker.execute("select from outrider.cursor for update")
+    registering = asyncio.create_task(other.execute(register, ["total"]))
+    watching = await desk.session(autocommit=True)
+    await until_blocked(watching)
+    failing = asyncio.create_task(
+        parking.execute(
+            """select outrider.park('a.handler', 1, jsonb_build_array(jsonb_build_object(
+                   'seq', d.seq, 'attempt', 1, 'delay', 0, 'counted', true, 'dead', false, 'code', 'x', 'message', 'm'
+               )), d.id) from outrider.delivery as d"""
+        )
+    )
+    await until_blocked(watching, 2)
+    await worker.commit()
+    assert await (await registering).fetchone() == ("extended",)
+    await failing
+    await parking.commit()
+    parked = await other.execute("select ordering_key, head, attempts, crashes, suspect from outrider.delivery")
+    assert await parked.fetchall() == [("", True, 1, 0, False)]

@@ -167,11 +167,11 @@ async def number_before_transaction(desk: Desk) -> list[str]:
     return ["first", "slow"]
 
 
-async def until_blocked(conn: Conn) -> None:
-    """Wait until some session of this database waits for a lock."""
-    query = """select count(*) from pg_stat_activity
+async def until_blocked(conn: Conn, sessions: int = 1) -> None:
+    """Wait until so many sessions of this database wait for a lock."""
+    query = """select count(*) >= %s from pg_stat_activity
                where datname = current_database() and wait_event_type = 'Lock'"""
-    while await (await conn.execute(query)).fetchone() == (0,):
+    while await (await conn.execute(query, [sessions])).fetchone() == (False,):
         pass
 
 
@@ -207,6 +207,40 @@ async def test_mutant_is_caught(desk: Desk, name: str) -> None:
         desk_mutants.clear()
     assert desk.seen != expected
     assert set(desk.seen) < set(expected), "the mutant loses events"
+
+
+async def rebased_though_it_never_left(desk: Desk) -> list[str]:
+    """What an upgrade that changes the meaning of `cluster` does: the old transactions are not over."""
+    slow, slower, conn = await desk.session(), await desk.session(), await desk.session(autocommit=True)
+    await publish(slow, "slow1", "slow2", "slow3")
+    await publish(slower, "slower")
+    await publish(conn, "quick")
+    await desk.take_all()
+    await slow.commit()
+    await conn.execute("update outrider.cursor set cluster = 0")
+    await desk.take(limit=2)  # rebases the cursor; what "slow" left is more than a page
+    await desk.take(limit=2)
+    await slower.commit()
+    await desk.take_all(limit=2)
+    assert await desk.cursor("cluster") != 0
+    return ["quick", "slow1", "slow2", "slow3", "slower"]
+
+
+async def test_a_rebase_is_exact_for_a_cursor_that_never_left(desk: Desk) -> None:
+    await desk.register()
+    assert await rebased_though_it_never_left(desk) == desk.seen
+
+
+async def test_mutant_whose_rebase_forgets_what_still_runs(desk: Desk) -> None:
+    mutant = changed(
+        "take",
+        ("cur.inflight := rebased.now;", "cur.inflight := '9223372036854775807:9223372036854775807:';"),
+        ("cur.horizon := r;", "cur.horizon := '0';"),
+    )
+    await desk.register()
+    await (await desk.session(autocommit=True)).execute(mutant.encode())
+    expected = await rebased_though_it_never_left(desk)
+    assert desk.seen == expected[:-1], "the mutant loses events"
 
 
 # What a take promises beside exactness

@@ -1,6 +1,6 @@
 -- Repairs: what tests from outside found.
 -- breaking: no
--- functions: cd62e559e19f84ba
+-- functions: a8ded516c3424691
 
 drop function if exists /*schema*/admit(text, text, text);
 
@@ -18,14 +18,13 @@ create unique index job_unique on /*schema*/delivery (subscription, coalesce(wor
 create index job_unique_running on /*schema*/delivery (subscription, coalesce(workspace_id, ''), unique_key)
     where status = 'in_flight' and unique_key is not null and seq is null;
 
--- One job of an event with a key of its producer's, waiting or running.
-update /*schema*/delivery as d
-set status = 'discarded',
-    failure_history = d.failure_history || jsonb_build_object('cycle', d.cycle, 'superseded_at', clock_timestamp())
-where d.status = 'pending' and d.seq is not null and d.unique_key is not null and exists (
+-- One job of an event with a key of its producer's, waiting or running. A second one that there is already keeps its event's id.
+update /*schema*/delivery as d set unique_key = null
+where d.status in ('pending', 'in_flight') and d.seq is not null and d.unique_key is not null and exists (
     select from /*schema*/delivery as other
     where other.subscription = d.subscription and coalesce(other.workspace_id, '') = coalesce(d.workspace_id, '')
-      and other.unique_key = d.unique_key and other.seq is not null and other.status = 'in_flight');
+      and other.unique_key = d.unique_key and other.seq is not null and other.status in ('pending', 'in_flight')
+      and other.id < d.id);
 create unique index job_once on /*schema*/delivery (subscription, coalesce(workspace_id, ''), unique_key)
     where status in ('pending', 'in_flight') and unique_key is not null and seq is not null;
 
@@ -33,3 +32,5 @@ create unique index job_once on /*schema*/delivery (subscription, coalesce(works
 drop index /*schema*/job_waiting;
 create index job_waiting on /*schema*/delivery
     (subscription, coalesce(workspace_id, ''), job_key, queue, generation, priority, run_at, id) where waiting;
+
+comment on column /*schema*/cursor.cluster is 'log_home() of the log whose transaction ids these are';

@@ -34,12 +34,12 @@ begin
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
                      ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
                      ('rollup_tick', 'execute on function /*schema*/rollup_work'),
-                     ('late_transactions', 'execute on function /*schema*/unread'),
+                     ('late_transactions', 'execute on function /*schema*/unread, /*schema*/log_home'),
                      ('withdraw', 'execute on function /*schema*/pause, /*schema*/pause_all, /*schema*/resume, '
                                   '/*schema*/resume_all, /*schema*/narrow, /*schema*/retire, /*schema*/rename, '
                                   '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/note_adoption, /*schema*/attach_segment, '
                                   '/*schema*/tenant_page, /*schema*/note_export, /*schema*/erase, '
-                                  '/*schema*/unread, /*schema*/late_transactions'),
+                                  '/*schema*/unread, /*schema*/late_transactions, /*schema*/log_home'),
                      ('outbox_replay', 'execute on function /*schema*/replay'),
                      ('outbox_replay', 'select on /*schema*/setting'),
                      ('dead_letters', 'select on /*schema*/segment, /*schema*/upkeep'),

@@ -3,8 +3,8 @@
 -- in take. Null and certain: nothing.
 with place as materialized (
     select s.kind, s.event_types, s.context, s.partitions, s.workspace_id, s.forwards, c.*,
-           -- Restored from another cluster, whose transactions are all over, as take sees it.
-           case when c.cluster <> (select system_identifier from pg_control_system())
+           -- Restored from elsewhere, whose transactions are all over, as take sees it.
+           case when c.cluster <> (select /*schema*/log_home())
                      or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                 then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
     from /*schema*/cursor as c join /*schema*/subscription as s on s.name = c.subscription

@@ -57,7 +57,7 @@ grant select, insert, update, delete on /*schema*/delivery, /*schema*/worker, /*
 grant usage on sequence /*schema*/lease_token to /*prefix*/worker;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
-    /*schema*/take, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/foreign_floor, /*schema*/park,
+    /*schema*/take, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/log_home, /*schema*/foreign_floor, /*schema*/park,
     /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,
     /*schema*/open_generation, /*schema*/fold_generation,
     /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/claim, /*schema*/claim_lane, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,
@@ -77,7 +77,7 @@ grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, 
 grant select, insert, update, delete on /*schema*/worker to /*prefix*/relay;
 grant execute on function
     /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
-    /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/late_transactions, /*schema*/unread
+    /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/late_transactions, /*schema*/log_home, /*schema*/unread
     to /*prefix*/relay;
 
 -- Looks at everything, payloads included; the other acts as well, through functions that keep an audit. Not the segments of the
@@ -97,7 +97,7 @@ end
 $reading$;
 grant select on /*schema*/outbox_seq to /*prefix*/dashboard, /*prefix*/operator;
 grant execute on function
-    /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/late_transactions, /*schema*/unread, /*schema*/dead_letters, /*schema*/error_fingerprint, /*schema*/rollup_settings,
+    /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/late_transactions, /*schema*/log_home, /*schema*/unread, /*schema*/dead_letters, /*schema*/error_fingerprint, /*schema*/rollup_settings,
     /*schema*/rollup_verify, /*schema*/rollup_preflight, /*schema*/rollup_parts, /*schema*/rollup_commands,
     /*schema*/rollup_others
     to /*prefix*/dashboard, /*prefix*/operator;

@@ -73,7 +73,7 @@ begin
         where c.subscription = p_subscription and c.generation in (0, p_generation)
           -- Pages of late events, a breaker; a restore that takes have not come to terms with.
           and (c.owing is not null or c.open_until > now() or strangers > c.seq
-               or c.cluster <> (select system_identifier from pg_control_system())
+               or c.cluster <> (select /*schema*/log_home())
                or c.horizon >= pg_snapshot_xmax(pg_current_snapshot()))) then
         return false;
     end if;

@@ -11,8 +11,8 @@ create or replace function /*schema*/owes(p_cursor /*schema*/cursor, p_first big
 as $$
 declare
     finished pg_snapshot := case
-        -- Restored from another cluster, whose transactions are all over.
-        when p_cursor.cluster <> (select system_identifier from pg_control_system())
+        -- Restored from elsewhere, whose transactions are all over.
+        when p_cursor.cluster <> (select /*schema*/log_home())
              or p_cursor.horizon >= pg_snapshot_xmax(pg_current_snapshot())
         then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end;
 begin

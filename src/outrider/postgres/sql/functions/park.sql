@@ -26,31 +26,33 @@ declare
     told  bigint[];
 begin
     perform /*schema*/sees_all();
+    if p_failed is not null then
+        -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
+        loop
+            select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
+            select coalesce(d.generation, own.generation, 0) as generation,
+                   coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1) as partition
+            into strict place
+            from /*schema*/outbox as o
+            left join /*schema*/delivery as d on d.subscription = p_subscription and d.seq = o.seq
+            left join lateral (select c.generation from /*schema*/cursor as c
+                               where c.subscription = p_subscription and c.generation = o.generation limit 1) as own on true
+            where o.seq = (p_failed -> 0 ->> 'seq')::bigint;
+            exit when (cur.generation, cur.partition) = (place.generation, place.partition);
+            select c.* into cur from /*schema*/cursor as c
+            where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
+            for update;
+        end loop;
+    end if;
+    -- After the cursor's lock, in the order in which everybody takes the two.
     if p_armed is not null then
         update /*schema*/delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
     end if;
+    perform /*schema*/count_take(p_cursor, 0, 1);
     if p_failed is null then
-        perform /*schema*/count_take(p_cursor, 0, 1);
         return '{}';
     end if;
-    -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
-    loop
-        select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
-        select coalesce(d.generation, own.generation, 0) as generation,
-               coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1) as partition
-        into strict place
-        from /*schema*/outbox as o
-        left join /*schema*/delivery as d on d.subscription = p_subscription and d.seq = o.seq
-        left join lateral (select c.generation from /*schema*/cursor as c
-                           where c.subscription = p_subscription and c.generation = o.generation limit 1) as own on true
-        where o.seq = (p_failed -> 0 ->> 'seq')::bigint;
-        exit when (cur.generation, cur.partition) = (place.generation, place.partition);
-        select c.* into cur from /*schema*/cursor as c
-        where c.subscription = p_subscription and c.generation = place.generation and c.partition = place.partition
-        for update;
-    end loop;
-    perform /*schema*/count_take(p_cursor, 0, 1);
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (

@@ -1,13 +1,17 @@
 -- register: declare a subscription and make its cursors; only ever adds, so it may run at every deploy.
 --
 -- Use:    alone in a READ COMMITTED transaction (a cursor is made like a take that returns nothing).
--- Locks:  the subscription row; when the partitions are doubled also its cursor rows, waiting for their readers.
+-- Locks:  the subscription row; when the partitions are doubled or the order changes also its cursor rows, waiting for their
+--         readers.
 -- Start:  'now' (whatever is not yet visible at this moment), 'beginning' (all that the log still holds), or a time
---         (from the first event that occurred then or later, and whatever is not yet visible; reads the log up to it).
+--         (from the first event that says to have occurred then or later, and whatever is not yet visible). No event that
+--         fits is passed over, so one that was dated into the future may bring what follows it. But not from a segment that
+--         was full an hour before that time (an hour, since clocks differ): the log is read from there on, up to the event.
 --         Only for a new subscription.
 -- Known subscription: new event types are added, partitions grow by doubling (each cursor is copied, and the halves
 --         share its keys, and the parked events move with theirs); fewer types or partitions than the table has change
---         nothing. The order is set to what is declared.
+--         nothing. The order is set to what is declared, also for the events that are parked or buried: they are put into
+--         the lines of the new order. order = total is refused where there are several partitions.
 -- Returns created, extended or unchanged, and the number of partitions in force.
 create or replace function /*schema*/register(
     p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer default 1,
@@ -19,9 +23,10 @@ create or replace function /*schema*/register(
     set row_security = on
 as $$
 declare
-    q   bigint;
-    r   xid8;
-    sub /*schema*/subscription;
+    q        bigint;
+    r        xid8;
+    full_seq bigint;
+    sub      /*schema*/subscription;
 begin
     perform /*schema*/sees_all();
     if current_setting('transaction_isolation') <> 'read committed'
@@ -46,6 +51,10 @@ begin
     end if;
     if found then
         r := pg_current_xact_id();
+        if p_start not in ('now', 'beginning') then
+            full_seq := coalesce((select max(s.last_seq) from /*schema*/segment as s
+                                  where s.closed_at < p_start::timestamptz - interval '1 hour'), 0);
+        end if;
         with snapshot as materialized (
             select pg_current_snapshot() as now, /*schema*/foreign_floor(pg_current_snapshot()) as foreign_floor
         )
@@ -56,9 +65,9 @@ begin
                    when 'now' then q
                    when 'beginning' then 0
                    else coalesce((select min(o.seq) - 1 from /*schema*/outbox as o
-                                  where o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
+                                  where o.seq > full_seq and o.seq <= q and o.occurred_at >= p_start::timestamptz), q)
                end,
-               snapshot.foreign_floor, snapshot.now, r, q, r, (select system_identifier from pg_control_system())
+               snapshot.foreign_floor, snapshot.now, r, q, r, (select /*schema*/log_home())
         from snapshot, generate_series(0, p_partitions - 1) as n;
         outcome := 'created';
         partitions := p_partitions;
@@ -88,14 +97,38 @@ begin
         outcome := 'extended';
     end if;
 
+    if p_ordering = 'total' and sub.partitions > 1 then
+        raise 'subscription "%" has % partitions, and order="total" needs one', p_name, sub.partitions
+            using errcode = 'OR002', hint = 'Partitions do not shrink: give the new one another name.';
+    end if;
+    if sub.ordering <> p_ordering or sub.partitions < p_partitions then
+        perform from /*schema*/cursor as c where c.subscription = p_name order by generation, partition for update;
+    end if;
+
     if sub.ordering <> p_ordering then
         update /*schema*/subscription as s set ordering = p_ordering where s.name = p_name;
+        -- Under the cursors' locks: a take in progress parks by the order that it has read. Heads in a second step, since
+        -- a line must never have two.
+        update /*schema*/delivery as d
+        set ordering_key = lined.line, head = lined.line is null and d.status = 'pending'
+        from (select d.id,
+                     case p_ordering when 'total' then '' when 'key' then
+                         coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
+                     end as line
+              from /*schema*/delivery as d
+              left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
+              where d.subscription = p_name and d.queue is null) as lined
+        where d.id = lined.id;
+        update /*schema*/delivery as d set head = true
+        from (select d.generation, d.ordering_key, min(d.seq) as seq from /*schema*/delivery as d
+              where d.subscription = p_name and d.status = 'pending' and d.ordering_key is not null
+              group by d.generation, d.ordering_key) as first
+        where d.subscription = p_name and d.seq = first.seq;
         outcome := 'extended';
     end if;
 
     partitions := sub.partitions;
     if partitions < p_partitions then
-        perform from /*schema*/cursor as c where c.subscription = p_name order by generation, partition for update;
         while partitions < p_partitions loop
             insert into /*schema*/cursor (
                 subscription, generation, partition,

@@ -69,6 +69,7 @@ declare
     withdrawn  boolean;
     suspicious boolean := false;
     diverting  boolean := false;
+    rebased    record;
 begin
     perform /*schema*/sees_all();
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -85,7 +86,7 @@ begin
 
     q := coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);
 
-    this := (select system_identifier from pg_control_system());
+    this := /*schema*/log_home();
     for cur in
         select c.* from /*schema*/cursor as c
         where c.subscription = p_subscription and c.generation = p_generation
@@ -220,17 +221,21 @@ begin
         q := greatest(cur.seq, least(q, first_seq));
     end if;
 
-    -- Restored from another cluster: its transactions are over, and what they left is here. Its ids mean nothing from
-    -- now on, except for what is still owed. A clone of this cluster that went its own way has the same identifier; but
-    -- whoever moved a cursor here has finished, so its id is below xmax.
+    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
+    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
+    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
     if (cur.cluster <> this or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
-        cur.owing := nullif(array(
-            select /*schema*/late_transactions(
-                cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}');
+        select nullif(array(
+                   select /*schema*/late_transactions(
+                       cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}')
+                   as owing,
+               /*schema*/foreign_floor(pg_current_snapshot()) as floor, pg_current_snapshot() as now
+        into rebased;
+        cur.owing := rebased.owing;
         cur.owed_after := case when cur.owing is not null then cur.floor end;
-        cur.floor := (select /*schema*/foreign_floor(pg_current_snapshot()));
-        cur.inflight := '9223372036854775807:9223372036854775807:';
-        cur.horizon := '0';
+        cur.floor := rebased.floor;
+        cur.inflight := rebased.now;
+        cur.horizon := r;
         cur.mark_seq := cur.floor;
         cur.mark_xid := '0';
         cur.cluster := this;

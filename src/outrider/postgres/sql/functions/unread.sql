@@ -12,8 +12,8 @@ begin
     ),
     place as (
         select c.*,
-               -- Restored from another cluster, whose transactions are all over, as take sees it.
-               case when c.cluster <> (select system_identifier from pg_control_system())
+               -- Restored from elsewhere, whose transactions are all over, as take sees it.
+               case when c.cluster <> (select /*schema*/log_home())
                          or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                     then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
         from /*schema*/cursor as c where c.subscription = p_name

@@ -2,10 +2,10 @@
 -- parked and dead ones; a parked one that the log was not yet read up to counts once, as parked. Reads the whole backlog.
 -- Exact under hold: without it, open transactions may still commit events.
 -- Why both owing and inflight: while the one is read in pages, transactions of the other may finish.
--- elsewhere: restored from another cluster, whose transactions are all over, as take sees it.
+-- elsewhere: restored from elsewhere, whose transactions are all over, as take sees it.
 with place as (
     select c.*, s.context, s.event_types, s.partitions,
-           case when c.cluster <> (select system_identifier from pg_control_system())
+           case when c.cluster <> (select /*schema*/log_home())
                      or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                 then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
     from /*schema*/cursor as c join /*schema*/subscription as s on s.name = c.subscription
