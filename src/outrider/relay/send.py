@@ -23,7 +23,16 @@ from outrider.postgres.session import AsyncSession
 from outrider.relay.recover import readable, recover
 from outrider.relay.relay import Relay
 from outrider.signals import Buried, Rejection, Relayed, Signals, Taken
-from outrider.streams.stream import Appended, BrokerUnavailable, Moved, Outcome, Rejected, StreamOccupied
+from outrider.streams.stream import (
+    Appended,
+    BrokerUnavailable,
+    Moved,
+    Outcome,
+    Rejected,
+    StreamOccupied,
+    bare,
+    named,
+)
 
 SCAN = 10_000
 MARK = 60.0
@@ -117,7 +126,7 @@ class Sender:
         for stream, outcome in outcomes.items():
             match outcome:
                 case Appended(position):
-                    parcel.settling.positions[stream] = position
+                    parcel.settling.positions[stream] = named(position, parcel.streams[stream][-1].envelope.id)
                 case Rejected(index, _, code, message):
                     return await self._rejected(conn, parcel.streams[stream][index], code, message)
                 case Moved():
@@ -196,7 +205,7 @@ class Sender:
         if settling.mark:
             self._marked = time.monotonic()
         for stream, counts in topics.items():
-            position = settling.positions[stream]
+            position = bare(settling.positions[stream])
             self._signals.emit(Relayed(self.relay.name, stream, counts.total(), position, dict(counts)))
         return Step(batch.outcome, sum(map(len, parcel.streams.values())), read=len(batch.items))
 

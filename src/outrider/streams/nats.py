@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from importlib.util import find_spec
@@ -44,7 +45,9 @@ from outrider.streams.stream import (
     Rejected,
     StreamMissing,
     Weakness,
+    bare,
     id_in,
+    is_named,
 )
 from outrider.streams.url import NATS, Address
 
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 START = "0"
+MSG_ID = "Nats-Msg-Id"
 PAGE = 500
 CHUNK_EVENTS = 1000
 REPLICAS = 3
@@ -179,9 +183,35 @@ class JetStream:
             state = (await self._info(wire))["state"]
         return bool(state["first_seq"] <= _number(after) + 1 and not state.get("num_deleted"))
 
+    async def holds(self, stream: str, position: str) -> bool:  # noqa: ARG002
+        async with self._speaking() as wire:
+            info = await self._info(wire)
+            return _number(position) <= info["state"]["last_seq"] and await self._may_be(wire, position)
+
+    async def _may_be(self, wire: Wire, position: str) -> bool:
+        """Whether the event that the position names is there. Sequences have no gaps: one without a message had one."""
+        if position == bare(position):
+            return True
+        stored = await self._stored(wire, _number(position))
+        return stored is None or is_named(position, self._id_of(stored))
+
+    def _id_of(self, stored: dict[str, Any]) -> UUID | None:
+        for line in b64decode(stored.get("hdrs", "")).decode(errors="replace").split("\r\n"):
+            header, _, value = line.partition(":")
+            if header == MSG_ID:
+                with contextlib.suppress(ValueError):
+                    return UUID(value.strip())
+        return id_in(self.codec, b64decode(stored.get("data", "")))
+
     async def append(self, stream: str, events: Sequence[Envelope], after: str) -> Outcome:  # noqa: ARG002
-        """Chunk by chunk, the first one short; within one, nothing is awaited but the answers to all of it."""
+        """Chunk by chunk, the first one short; within one, nothing is awaited but the answers to all of it.
+
+        A stream that was made anew counts from 1 again: it must end with the event that `after` names, not only there.
+        """
         first, sent = _number(after), 0
+        async with self._speaking() as wire:
+            if not await self._may_be(wire, after):
+                return Moved(await self._end(wire))
         while sent < len(events):
             async with self._speaking() as wire:
                 chunk = Chunk(self, wire, events, sent, first, CHUNK_EVENTS if sent else LEAD)
@@ -246,10 +276,8 @@ class JetStream:
 
         Who took it for the whole tail would send events again.
         """
-        answer = await wire.ask(f"{API}.STREAM.MSG.GET.{self._stream}", {"seq": end})
-        if answer.get("error", {}).get("code") == NOT_FOUND:
+        if await self._stored(wire, end) is None:
             return []
-        checked(answer)
         found = await pull.fetch(1, self._timeout / 2)
         if not found:
             raise Closed("the stream does not show its last message to readers yet")
@@ -299,16 +327,22 @@ class JetStream:
     def _entry(self, number: int, message: Msg, incarnation: str = "") -> Entry:
         known: UUID | None = None
         with contextlib.suppress(ValueError):
-            known = UUID((message.headers or {}).get("Nats-Msg-Id", ""))
+            known = UUID((message.headers or {}).get(MSG_ID, ""))
         position = _position(number, incarnation, message.reply.split(".")[-2])
         return Entry(position, message.data, known or id_in(self.codec, message.data))
 
     async def _moment(self, wire: Wire, number: int) -> str:
         """When a message was stored, in nanoseconds: another one under its number has another. Empty when it is gone."""
+        stored = await self._stored(wire, number)
+        return "" if stored is None else _nanoseconds(stored["time"])
+
+    async def _stored(self, wire: Wire, number: int) -> dict[str, Any] | None:
+        """The message under a number, as the server tells of it; None when it is gone, or was never there."""
         answer = await wire.ask(f"{API}.STREAM.MSG.GET.{self._stream}", {"seq": number})
         if answer.get("error", {}).get("code") == NOT_FOUND:
-            return ""
-        return _nanoseconds(checked(answer)["message"]["time"])
+            return None
+        message: dict[str, Any] = checked(answer)["message"]
+        return message
 
     async def _info(self, wire: Wire) -> dict[str, Any]:
         """The stream's configuration and state. StreamMissing unless it is there and one relay's alone can be."""
@@ -377,7 +411,7 @@ class JetStream:
 
 
 def _number(position: str) -> int:
-    number = position.partition("@")[0]
+    number = bare(position)
     if not number.isdecimal():
         raise ValueError(f"{position!r} is no position in a JetStream stream, which is a number")
     return int(number)

@@ -1,7 +1,8 @@
 """What a relay writes to and an inbox reads from: an ordered log, kept elsewhere, with conditional append.
 
 Protocols, values and errors; no I/O. A position is a text that only its adapter understands; `place` makes it comparable.
-What a source gives also names the entry that is there (`<place>@<which>`), so that it is noticed when there is another.
+What a source gives, and what a relay stores, also names the entry that is there (`<place>@<which>`), so that it is noticed
+when there is another.
 """
 
 from __future__ import annotations
@@ -135,6 +136,22 @@ class Streams(Protocol):
     async def close(self) -> None: ...
 
 
+def named(position: str, event_id: UUID | None) -> str:
+    """A position that says which event is there, as a relay stores it."""
+    return position if event_id is None else f"{position}@{event_id.hex}"
+
+
+def bare(position: str) -> str:
+    """Without what names the entry: as the broker has it, and for people."""
+    return position.partition("@")[0]
+
+
+def is_named(position: str, event_id: UUID | None) -> bool:
+    """Whether this event may be the one that the position names: it is, or one of the two is not known."""
+    which = position.partition("@")[2]
+    return not which or event_id is None or which == event_id.hex
+
+
 class Sink(Streams, Protocol):
     """Streams that one relay alone writes to."""
 
@@ -148,6 +165,13 @@ class Sink(Streams, Protocol):
 
     async def append(self, stream: str, events: Sequence[Envelope], after: str) -> Outcome:
         """Append all, in their order, if the stream ends at `after`. BrokerUnavailable when nobody knows what arrived."""
+        ...
+
+    async def holds(self, stream: str, position: str) -> bool:
+        """Whether the stream has the entry that the position names, or had it until the broker removed it.
+
+        False: the stream is another one, or it ends before, or another event is there. True for `start`.
+        """
         ...
 
     def tail(self, stream: str, after: str) -> AsyncIterator[Sequence[Entry]]:
