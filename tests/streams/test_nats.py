@@ -7,6 +7,7 @@ import shutil
 import traceback
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import nats
 import pytest
@@ -78,14 +79,31 @@ async def test_a_retry_after_the_dedup_window(nats_server: NatsServer, js: Any, 
     await sink.close()
 
 
-async def test_a_duplicate_within_the_window_is_no_success(sink: JetStream, name: str) -> None:
-    """The server would acknowledge it: it is in the stream, but where?"""
-    given = events(5)
+async def test_what_is_repeated_within_the_window_is_passed_over(sink: JetStream, name: str) -> None:
+    """The server has it where the stream ended, or before: the others follow without a gap."""
+    given, new = events(5), events(4)
     appended(await sink.append(name, given, "0"))
-    assert await sink.append(name, [*events(1), given[2], *events(1)], "5") == Moved("6")
-    entries = await tail_of(sink, name, "0")
-    same(entries[:5], given)
-    assert len(entries) == 6
+    outcome = await sink.append(
+        name, [given[4], new[0], given[2], given[1], *new[1:3], given[2], new[3], given[0]], "5"
+    )
+    assert outcome == Appended("9", frozenset({0, 2, 3, 6, 8}))
+    same(await tail_of(sink, name, "0"), [*given, *new])
+    assert await sink.append(name, given, "9") == Appended("9", frozenset(range(5)))
+    refused = Envelope.of(vars(new[0]) | {"id": uuid4(), "payload_json": '"' + "x" * 2**20 + '"'})
+    rejected = await sink.append(name, [*given, *(last := events(1)), refused], "9")
+    assert isinstance(rejected, Rejected)
+    assert (rejected.index, rejected.position) == (6, "10")
+    same(await tail_of(sink, name, "9"), last)
+
+
+async def test_a_duplicate_of_what_came_after_is_no_success(sink: JetStream, name: str) -> None:
+    """The server would acknowledge it: it is in the stream, but somebody else may have written it."""
+    given = events(3)
+    appended(await sink.append(name, given, "0"))
+    assert await sink.append(name, [given[2]], "2") == Moved("3")
+    new = events(1)
+    assert await sink.append(name, [*new, *new], "3") == Moved("4")
+    same(await tail_of(sink, name, "0"), [*given, *new])
 
 
 @pytest.mark.usefixtures("all_at_once")

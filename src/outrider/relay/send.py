@@ -125,16 +125,17 @@ class Sender:
         hit("relay.appended")
         for stream, outcome in outcomes.items():
             match outcome:
-                case Appended(position):
-                    parcel.settling.positions[stream] = named(position, parcel.streams[stream][-1].envelope.id)
+                case Appended(position, repeated):
+                    appended = [item for n, item in enumerate(parcel.streams[stream]) if n not in repeated]
+                    if appended:
+                        parcel.settling.positions[stream] = named(position, appended[-1].envelope.id)
                 case Rejected(index, _, code, message):
                     return await self._rejected(conn, parcel.streams[stream][index], code, message)
                 case Moved():
                     await handling.roll_back(conn)
                     if (step := await self.recover(conn)).outcome == "idle":
                         raise BrokerUnavailable(
-                            "the broker takes an event for one that it has, and does not have it: somebody has removed it "
-                            "from the stream; it will be taken when the broker has forgotten it (duplicate window)"
+                            f"the stream {stream!r} ends where it should, and nothing can be appended"
                         )
                     return step
         if parcel.unsendable is not None:

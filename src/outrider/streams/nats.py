@@ -207,44 +207,53 @@ class JetStream:
         """Chunk by chunk, the first one short; within one, nothing is awaited but the answers to all of it.
 
         A stream that was made anew counts from 1 again: it must end with the event that `after` names, not only there.
+        What was published twice is kept out by the server, for the time of its duplicate window; the rest of the chunk then
+        does not fit, and is sent again.
         """
-        first, sent = _number(after), 0
+        first, sent, repeated = _number(after), 0, frozenset[int]()
+        left = list(range(len(events)))
         async with self._speaking() as wire:
             if not await self._may_be(wire, after):
                 return Moved(await self._end(wire))
-        while sent < len(events):
+        while sent < len(left):
             async with self._speaking() as wire:
-                chunk = Chunk(self, wire, events, sent, first, CHUNK_EVENTS if sent else LEAD)
+                chunk = Chunk(self, wire, [events[n] for n in left], sent, first, CHUNK_EVENTS if sent else LEAD)
                 if not chunk.known():
                     await self._info(wire)
                 answers = await wire.publish(chunk.messages())
-                for n, answer in enumerate(answers):
-                    if answer == (None, self._acknowledged % (first + sent + n + 1)):
+                known = [n for n, answer in enumerate(answers, sent) if _repeats(answer, first)]
+                for n, answer in enumerate(answers[: known[0] - sent] if known else answers, sent):
+                    if answer == (None, self._acknowledged % (first + n + 1)):
                         continue
-                    outcome = await self._judge(wire, answer, events[sent + n], sent + n, first)
+                    outcome = await self._judge(wire, answer, events[left[n]], left[n], first + n)
                     if outcome is not None:
                         return outcome
+                if known:
+                    repeated |= {left[n] for n in known}
+                    left = [n for n in left if n not in repeated]
+                    sent = known[0]
+                    continue
                 sent += len(answers)
                 if chunk.refusal is not None:
-                    return Rejected(sent, str(first + sent), *chunk.refusal)
-        return Appended(str(first + sent))
+                    return Rejected(left[sent], str(first + sent), *chunk.refusal)
+        return Appended(str(first + sent), repeated)
 
-    async def _judge(self, wire: Wire, raw: Raw, envelope: Envelope, index: int, first: int) -> Outcome | None:
-        """What one answer means; None = it is in the stream, where it belongs."""
+    async def _judge(self, wire: Wire, raw: Raw, envelope: Envelope, index: int, last: int) -> Outcome | None:
+        """What one answer means; None = it is in the stream, where it belongs, after `last`."""
         answer = answer_of(raw)
         if "error" not in answer:
-            if answer.get("seq") == first + index + 1 and not answer.get("duplicate"):
+            if answer.get("seq") == last + 1 and not answer.get("duplicate"):
                 return None
             return Moved(await self._end(wire))
         code, text = answer["error"].get("err_code", 0), str(answer["error"].get("description", ""))
         if code in WRONG_LAST:
             return Moved(await self._end(wire))
         if code in REFUSALS:
-            return Rejected(index, str(first + index), str(code), text)
+            return Rejected(index, str(last), str(code), text)
         subject = self.subject_of(envelope)
         await self._info(wire)
         if code == OTHER_STREAM or not wire.takes(subject):
-            return Rejected(index, str(first + index), *not_taken(self._stream, subject))
+            return Rejected(index, str(last), *not_taken(self._stream, subject))
         raise BrokerUnavailable(f"{self._address} does not take anything into {self._stream} now: {text}")
 
     async def _end(self, wire: Wire) -> str:
@@ -415,6 +424,14 @@ def _number(position: str) -> int:
     if not number.isdecimal():
         raise ValueError(f"{position!r} is no position in a JetStream stream, which is a number")
     return int(number)
+
+
+def _repeats(raw: Raw, first: int) -> bool:
+    """Whether the server has kept a message out because its id is in the stream, not after `first`."""
+    if b'"duplicate"' not in raw[1]:
+        return False
+    answer = answer_of(raw)
+    return bool(answer.get("duplicate")) and answer["seq"] <= first
 
 
 def _position(number: int, incarnation: str, moment: str) -> str:

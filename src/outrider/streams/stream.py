@@ -30,9 +30,11 @@ class StreamOccupied(StreamMissing):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """All of them are in the stream, in their order; `position` is that of the last."""
+    """All of them are in the stream, in their order; `position` is that of the last that is new."""
 
     position: str
+    repeated: frozenset[int] = frozenset()
+    """Which of them the broker takes for repeated, since it had their ids at `after` or before: it has kept them out."""
 
 
 @dataclass(frozen=True, slots=True)
