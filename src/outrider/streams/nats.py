@@ -20,7 +20,7 @@ from uuid import UUID
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.streams.codecs import EnvelopeCodec
-from outrider.streams.natschunk import PLAIN, Chunk, not_taken
+from outrider.streams.natschunk import PLAIN, Chunk
 from outrider.streams.natswire import (
     API,
     NOT_FOUND,
@@ -234,6 +234,8 @@ class JetStream:
                     sent = known[0]
                     continue
                 sent += len(answers)
+                if chunk.foreign is not None:
+                    self._not_taken(chunk.foreign)
                 if chunk.refusal is not None:
                     return Rejected(left[sent], str(first + sent), *chunk.refusal)
         return Appended(str(first + sent), repeated)
@@ -253,8 +255,15 @@ class JetStream:
         subject = self.subject_of(envelope)
         await self._info(wire)
         if code == OTHER_STREAM or not wire.takes(subject):
-            return Rejected(index, str(last), *not_taken(self._stream, subject))
+            self._not_taken(subject)
         raise BrokerUnavailable(f"{self._address} does not take anything into {self._stream} now: {text}")
+
+    def _not_taken(self, subject: str) -> NoReturn:
+        """Nothing is wrong with the event: the same one could be sent when the stream is configured as before."""
+        raise StreamMissing(
+            f"the stream {self._stream} of {self._address} does not take the subject {subject!r}: add it "
+            f"(nats stream edit {self._stream} --subjects ...), or let subject_for= name another one"
+        )
 
     async def _end(self, wire: Wire) -> str:
         return str((await self._info(wire))["state"]["last_seq"])
@@ -400,7 +409,11 @@ class JetStream:
                         if self._create:
                             await self._make(self._wire)
                 yield self._wire
-        except (StreamMissing, BrokerUnavailable):
+        except StreamMissing:
+            if self._create:
+                await self._hang_up()  # the next connection makes it
+            raise
+        except BrokerUnavailable:
             raise
         except BaseException as error:
             await self._hang_up()
