@@ -14,6 +14,7 @@ import nats
 import psutil
 import psycopg
 import pytest
+from redis.asyncio import Redis
 from tests.brokers import Broker, NatsServer, RedisServer
 from tests.faults import relay_subject as subject
 from tests.faults.nursery import Nursery
@@ -134,6 +135,29 @@ async def test_a_broker_that_comes_back_empty(database: str, broker: Broker, kin
                 await producing
             await subject.until(lambda: subject.relayed(database))
             await subject.check(database, broker, kind)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("kind", ["redis"])
+async def test_a_relay_that_was_stopped_fills_a_broker_that_came_back_empty(
+    database: str, tmp_path: Path, broker: Broker, kind: str
+) -> None:
+    """It was stopped with its first batch read, before the first append; 6 s later the server has ended its session."""
+    await subject.setup(database, kind, broker.url)
+    await subject.produce(database, 60)
+    async with Nursery(database, Oracle(tmp_path), RELAY) as nursery:
+        zombie = await nursery.start("relay.taken:stop:2")  # the first take finds out that the stream is to be opened
+        await subject.until(lambda: _stopped(zombie))
+        second = await nursery.start()
+        await subject.until(lambda: subject.relayed(database))
+        await nursery.kill(second)
+        async with Redis.from_url(broker.url) as redis:
+            await redis.flushall()
+        os.kill(zombie, signal.SIGCONT)
+        await subject.produce(database, 30, seed=1)
+        await subject.until(lambda: subject.relayed(database))
+        await subject.check(database, broker, kind)
+        assert await nursery.kill(zombie, signal.SIGTERM) == 0
 
 
 @pytest.mark.verify

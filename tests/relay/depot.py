@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg.rows import dict_row
 
-from outrider import Event, Outrider
+from outrider import Envelope, Event, Outrider
 from outrider.streams import Sink
 
 
@@ -43,6 +43,14 @@ class Depot:
         async with self.app.connect() as conn, conn.transaction():
             events = [Sent(parcel="abcdefgh"[n % 8], n=n) for n in range(start, start + number)]
             return [each.id for each in await self.app.publish_many(conn, events)]
+
+    async def envelopes(self, ids: Sequence[UUID]) -> list[Envelope]:
+        """As a relay reads them."""
+        reader = self.app.reader(name=f"depot.r{uuid4().hex[:8]}", start="beginning")
+        await self.app.migrate()
+        async with self.app.connect() as conn, conn.transaction():
+            found = {each.id: each for each in (await reader.take(conn)).events}
+        return [found[each] for each in ids]
 
     async def rows(self, query: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True, row_factory=dict_row) as conn:

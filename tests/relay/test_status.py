@@ -65,7 +65,7 @@ async def test_how_far_its_streams_are(database: str, request: pytest.FixtureReq
         found = await standing(house.app)
         [stream] = found.streams
         assert (stream.name, stream.events, stream.refused) == (name, 2, 0)
-        assert stream.position == await house.app.current_hwm(name)
+        assert stream.place == await house.app.current_hwm(name)
         assert timedelta() <= (await house.app.status()).read_at - stream.moved_at < timedelta(minutes=5)
         assert (found.kind, found.lag, found.dead) == ("relay", 1, 0)
         assert found.oldest_owed_at is not None

@@ -7,6 +7,7 @@ import shutil
 import traceback
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import nats
 import pytest
@@ -78,14 +79,31 @@ async def test_a_retry_after_the_dedup_window(nats_server: NatsServer, js: Any, 
     await sink.close()
 
 
-async def test_a_duplicate_within_the_window_is_no_success(sink: JetStream, name: str) -> None:
-    """The server would acknowledge it: it is in the stream, but where?"""
-    given = events(5)
+async def test_what_is_repeated_within_the_window_is_passed_over(sink: JetStream, name: str) -> None:
+    """The server has it where the stream ended, or before: the others follow without a gap."""
+    given, new = events(5), events(4)
     appended(await sink.append(name, given, "0"))
-    assert await sink.append(name, [*events(1), given[2], *events(1)], "5") == Moved("6")
-    entries = await tail_of(sink, name, "0")
-    same(entries[:5], given)
-    assert len(entries) == 6
+    outcome = await sink.append(
+        name, [given[4], new[0], given[2], given[1], *new[1:3], given[2], new[3], given[0]], "5"
+    )
+    assert outcome == Appended("9", frozenset({0, 2, 3, 6, 8}))
+    same(await tail_of(sink, name, "0"), [*given, *new])
+    assert await sink.append(name, given, "9") == Appended("9", frozenset(range(5)))
+    refused = Envelope.of(vars(new[0]) | {"id": uuid4(), "payload_json": '"' + "x" * 2**20 + '"'})
+    rejected = await sink.append(name, [*given, *(last := events(1)), refused], "9")
+    assert isinstance(rejected, Rejected)
+    assert (rejected.index, rejected.position) == (6, "10")
+    same(await tail_of(sink, name, "9"), last)
+
+
+async def test_a_duplicate_of_what_came_after_is_no_success(sink: JetStream, name: str) -> None:
+    """The server would acknowledge it: it is in the stream, but somebody else may have written it."""
+    given = events(3)
+    appended(await sink.append(name, given, "0"))
+    assert await sink.append(name, [given[2]], "2") == Moved("3")
+    new = events(1)
+    assert await sink.append(name, [*new, *new], "3") == Moved("4")
+    same(await tail_of(sink, name, "0"), [*given, *new])
 
 
 @pytest.mark.usefixtures("all_at_once")
@@ -141,7 +159,9 @@ async def test_acknowledgements_that_come_too_late(sink: JetStream, nats_server:
     same(await tail_of(sink, name, "0"), given)
 
 
-async def test_a_stream_that_was_deleted(sink: JetStream, js: Any, name: str) -> None:
+async def test_a_stream_that_was_deleted(nats_server: NatsServer, js: Any, name: str) -> None:
+    await js.add_stream(name=name, subjects=[f"{name}.>"])
+    sink = JetStream(nats_server.url, stream=name)
     given = events(2)
     appended(await sink.append(name, given, "0"))
     page = await sink.read("0", 10, 0)
@@ -156,6 +176,7 @@ async def test_a_stream_that_was_deleted(sink: JetStream, js: Any, name: str) ->
         with pytest.raises(StreamMissing, match=how):
             async with asyncio.timeout(5):
                 await asking()
+    await sink.close()
 
 
 async def test_a_stream_deleted_while_a_reader_waits(sink: JetStream, js: Any, name: str) -> None:
@@ -264,7 +285,7 @@ async def test_subjects_are_the_users_choice(nats_server: NatsServer, js: Any, n
     sink = JetStream(nats_server.url, stream=name, subject_for=lambda event: f"{name}.{event.key}")
     fits = [*events(1, key="eu.north"), *events(1, key="us")]
     assert await sink.append(name, fits, "0") == Appended("2")
-    for wrong in ("asia", "eu", "eu.north.1", "us.1", "", "eu.*", "eu.a b"):
+    for wrong in ("", "eu.*", "eu.a b", ".", "eu..north"):
         outcome = await sink.append(name, [*events(1, key="us"), *events(1, key=wrong), *events(1, key="us")], "2")
         assert isinstance(outcome, Rejected)
         assert (outcome.index, outcome.position, outcome.code) == (1, "3", "subject")
@@ -275,16 +296,39 @@ async def test_subjects_are_the_users_choice(nats_server: NatsServer, js: Any, n
     await sink.close()
 
 
+@pytest.mark.parametrize("wrong", ["asia", "eu", "eu.north.1", "us.1"])
+async def test_a_subject_that_the_stream_does_not_take(nats_server: NatsServer, js: Any, name: str, wrong: str) -> None:
+    """The stream is not what it must be; those before it are there, and it follows when the stream takes it."""
+    await js.add_stream(name=name, subjects=[f"{name}.eu.*", f"{name}.us"])
+    sink = JetStream(nats_server.url, stream=name, subject_for=lambda event: f"{name}.{event.key}")
+    given = [*events(1, key="us"), *events(1, key="eu.north"), *events(1, key=wrong), *events(1, key="us")]
+    with pytest.raises(StreamMissing, match=rf"does not take the subject '{name}.{wrong}': add it \(nats stream edit"):
+        await sink.append(name, given, "0")
+    same(await tail_of(sink, name, "0"), given[:2])
+    await js.update_stream(name=name, subjects=[f"{name}.>"])
+    assert await sink.append(name, given[2:], "2") == Appended("4")
+    await sink.close()
+
+
+@pytest.mark.parametrize("subject", [None, 7])
+async def test_a_function_that_names_no_subject(nats_server: NatsServer, name: str, subject: Any) -> None:
+    sink = JetStream(nats_server.url, stream=name, subject_for=lambda _: subject, create=True)
+    outcome = await sink.append(name, events(1), "0")
+    assert isinstance(outcome, Rejected)
+    assert (outcome.index, outcome.code) == (0, "subject")
+    await sink.close()
+
+
 async def test_a_subject_that_the_stream_has_given_up(sink: JetStream, js: Any, name: str) -> None:
     appended(await sink.append(name, events(1), "0"))
     await js.update_stream(name=name, subjects=[f"{name}.other"])
-    outcome = await sink.append(name, events(2), "1")
-    assert isinstance(outcome, Rejected)
-    assert (outcome.index, outcome.position, outcome.code) == (0, "1", "subject")
+    with pytest.raises(StreamMissing, match="does not take the subject"):
+        await sink.append(name, events(2), "1")
     await js.add_stream(name=f"{name}2", subjects=[f"{name}.exercise.>"])
-    outcome = await sink.append(name, events(2), "1")
-    assert isinstance(outcome, Rejected)
+    with pytest.raises(StreamMissing, match="does not take the subject"):
+        await sink.append(name, events(2), "1")
     assert (await js.stream_info(f"{name}2")).state.messages == 0, "it went to another stream"
+    assert await sink.end(name) == "1"
 
 
 async def test_no_consumer_is_left(sink: JetStream, js: Any, name: str) -> None:

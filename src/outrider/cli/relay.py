@@ -41,6 +41,7 @@ from outrider.postgres.streams import Stream
 from outrider.relay.relay import Relay, only_stream
 from outrider.relay.send import Sender
 from outrider.signals import Signals
+from outrider.streams.stream import bare
 
 
 class RunUnlessTold(TyperGroup):
@@ -229,7 +230,8 @@ async def _adopt(place: Place, relay: Relay, stream: str, by: Signed, *, yes: bo
             raise ConfigError(f"{relay.name} writes to the stream {only}, and to no other")
         await sink.open()
         try:
-            before = (await relays.positions(conn, relay.name, schema)).get(stream)
+            written = (await relays.positions(conn, relay.name, schema)).get(stream)
+            before = None if written is None else bare(written)
             end = await sink.end(stream)
             confirm(_foretold(relay, stream, before, end), "nothing was changed", yes=yes)
             async with conn.transaction():

@@ -38,7 +38,7 @@ async def high_water_mark(conn: object, stream: str, relay: str | None, start: s
         raise TypeError(wrong_connection(conn, "AsyncConnection", "current_hwm"))
     found = await _written(conn, stream, relay, schema)
     if len(found) == 1:
-        return str(found[0][3])
+        return str(found[0][3]).partition("@")[0]
     of = "" if relay is None else f" of {relay}"
     if not found and start is not None:
         return start

@@ -13,10 +13,11 @@ from outrider.outcome import code_of, describe
 from outrider.postgres import relays
 from outrider.postgres.lanes import Lanes
 from outrider.postgres.session import AsyncSession
+from outrider.relay.recover import holds
 from outrider.relay.relay import Relay
 from outrider.relay.send import Sender, Step
 from outrider.signals import BrokerDown, BrokerUp, Signals, Skipped, Troubled, Woken
-from outrider.streams.stream import BrokerUnavailable, StreamMissing
+from outrider.streams.stream import BrokerUnavailable, StreamMissing, bare
 
 CHECK = 2.0
 """So often, without anything to send, it looks whether its streams are still there."""
@@ -96,13 +97,16 @@ class _Line:
         return step
 
     async def _moved(self, conn: AsyncSession) -> bool:
-        """Whether a stream does not end where it should: some of them each time, in turn."""
+        """Whether a stream does not end where it should, with the event that should be there: some each time, in turn."""
         known = await relays.positions(conn, self.relay.name, self._schema)
         names = list(known)
         some = [names[(self._turn + n) % len(names)] for n in range(min(CHECKED, len(names)))]
         self._turn += len(some)
-        ends = await asyncio.gather(*(self.relay.sink.end(stream) for stream in some))
-        return any(end != known[stream] for stream, end in zip(some, ends, strict=True))
+        return not all(await asyncio.gather(*(self._ends_at(stream, known[stream]) for stream in some)))
+
+    async def _ends_at(self, stream: str, position: str) -> bool:
+        sink = self.relay.sink
+        return await sink.end(stream) == bare(position) and await holds(sink, stream, position)
 
     async def _probe(self, conn: AsyncSession) -> None:
         """Ask the broker before anything is taken for it."""

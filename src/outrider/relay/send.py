@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -23,7 +23,16 @@ from outrider.postgres.session import AsyncSession
 from outrider.relay.recover import readable, recover
 from outrider.relay.relay import Relay
 from outrider.signals import Buried, Rejection, Relayed, Signals, Taken
-from outrider.streams.stream import Appended, BrokerUnavailable, Moved, Outcome, Rejected, StreamOccupied
+from outrider.streams.stream import (
+    Appended,
+    BrokerUnavailable,
+    Moved,
+    Outcome,
+    Rejected,
+    StreamOccupied,
+    bare,
+    named,
+)
 
 SCAN = 10_000
 MARK = 60.0
@@ -116,16 +125,17 @@ class Sender:
         hit("relay.appended")
         for stream, outcome in outcomes.items():
             match outcome:
-                case Appended(position):
-                    parcel.settling.positions[stream] = position
+                case Appended(position, repeated):
+                    appended = [item for n, item in enumerate(parcel.streams[stream]) if n not in repeated]
+                    if appended:
+                        parcel.settling.positions[stream] = named(position, appended[-1].envelope.id)
                 case Rejected(index, _, code, message):
                     return await self._rejected(conn, parcel.streams[stream][index], code, message)
                 case Moved():
                     await handling.roll_back(conn)
                     if (step := await self.recover(conn)).outcome == "idle":
                         raise BrokerUnavailable(
-                            "the broker takes an event for one that it has, and does not have it: somebody has removed it "
-                            "from the stream; it will be taken when the broker has forgotten it (duplicate window)"
+                            f"the stream {stream!r} ends where it should, and nothing can be appended"
                         )
                     return step
         if parcel.unsendable is not None:
@@ -196,7 +206,7 @@ class Sender:
         if settling.mark:
             self._marked = time.monotonic()
         for stream, counts in topics.items():
-            position = settling.positions[stream]
+            position = bare(settling.positions[stream])
             self._signals.emit(Relayed(self.relay.name, stream, counts.total(), position, dict(counts)))
         return Step(batch.outcome, sum(map(len, parcel.streams.values())), read=len(batch.items))
 
@@ -240,18 +250,33 @@ class Sender:
         return Step("rejected")
 
     async def open(self, conn: AsyncSession, streams: Sequence[str], *, adopt: bool = False) -> None:
-        """Begin to write to streams: they must be empty, or this relay would not be the only one."""
+        """Begin to write to streams: they must be empty, or this relay would not be the only one.
+
+        One that has events of this log was begun before, in a commit that is lost: what is there is found as after a crash.
+        """
         sink, ends = self.relay.sink, {}
         for stream in streams:
             ends[stream] = await sink.end(stream)
-            if ends[stream] != sink.start and not adopt:
+            if ends[stream] == sink.start or adopt:
+                continue
+            if not await self._wrote(conn, stream):
                 raise StreamOccupied(
                     f"the stream {stream!r} is not empty, and {self.relay.name} has not written to it: a relay needs "
                     f"streams of its own. Give it another one, delete this one, or let the relay go on after what is "
                     f"there: outrider relay adopt {self.relay.name} {stream}"
                 )
+            ends[stream] = sink.start
         await relays.open_streams(conn, self.relay.name, ends, self._schema, adopt=adopt)
         hit("relay.opened")
+
+    async def _wrote(self, conn: AsyncSession, stream: str) -> bool:
+        """By the first page: somebody else's stream may be long."""
+        relay = self.relay
+        async with aclosing(relay.sink.tail(stream, relay.sink.start)) as pages:
+            async for page in pages:
+                ids = [entry.id for entry in page if entry.id is not None]
+                return await relays.wrote(conn, relay.name, relay.workspace_id, stream, ids, self._schema)
+        return False
 
     async def recover(self, conn: AsyncSession) -> Step:
         """The streams do not end where they should: find out what is in them."""

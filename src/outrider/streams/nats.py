@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from base64 import b64decode
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,7 +20,7 @@ from uuid import UUID
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.streams.codecs import EnvelopeCodec
-from outrider.streams.natschunk import PLAIN, Chunk, not_taken
+from outrider.streams.natschunk import PLAIN, Chunk
 from outrider.streams.natswire import (
     API,
     NOT_FOUND,
@@ -44,7 +45,9 @@ from outrider.streams.stream import (
     Rejected,
     StreamMissing,
     Weakness,
+    bare,
     id_in,
+    is_named,
 )
 from outrider.streams.url import NATS, Address
 
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 START = "0"
+MSG_ID = "Nats-Msg-Id"
 PAGE = 500
 CHUNK_EVENTS = 1000
 REPLICAS = 3
@@ -179,48 +183,92 @@ class JetStream:
             state = (await self._info(wire))["state"]
         return bool(state["first_seq"] <= _number(after) + 1 and not state.get("num_deleted"))
 
+    async def holds(self, stream: str, position: str) -> bool:  # noqa: ARG002
+        async with self._speaking() as wire:
+            info = await self._info(wire)
+            return _number(position) <= info["state"]["last_seq"] and await self._may_be(wire, position)
+
+    async def _may_be(self, wire: Wire, position: str) -> bool:
+        """Whether the event that the position names is there. Sequences have no gaps: one without a message had one."""
+        if position == bare(position):
+            return True
+        stored = await self._stored(wire, _number(position))
+        return stored is None or is_named(position, self._id_of(stored))
+
+    def _id_of(self, stored: dict[str, Any]) -> UUID | None:
+        for line in b64decode(stored.get("hdrs", "")).decode(errors="replace").split("\r\n"):
+            header, _, value = line.partition(":")
+            if header == MSG_ID:
+                with contextlib.suppress(ValueError):
+                    return UUID(value.strip())
+        return id_in(self.codec, b64decode(stored.get("data", "")))
+
     async def append(self, stream: str, events: Sequence[Envelope], after: str) -> Outcome:  # noqa: ARG002
-        """Chunk by chunk, the first one short; within one, nothing is awaited but the answers to all of it."""
-        first, sent = _number(after), 0
-        while sent < len(events):
+        """Chunk by chunk, the first one short; within one, nothing is awaited but the answers to all of it.
+
+        A stream that was made anew counts from 1 again: it must end with the event that `after` names, not only there.
+        What was published twice is kept out by the server, for the time of its duplicate window; the rest of the chunk then
+        does not fit, and is sent again.
+        """
+        first, sent, repeated = _number(after), 0, frozenset[int]()
+        left = list(range(len(events)))
+        async with self._speaking() as wire:
+            if not await self._may_be(wire, after):
+                return Moved(await self._end(wire))
+        while sent < len(left):
             async with self._speaking() as wire:
-                chunk = Chunk(self, wire, events, sent, first, CHUNK_EVENTS if sent else LEAD)
+                chunk = Chunk(self, wire, [events[n] for n in left], sent, first, CHUNK_EVENTS if sent else LEAD)
                 if not chunk.known():
                     await self._info(wire)
                 answers = await wire.publish(chunk.messages())
-                for n, answer in enumerate(answers):
-                    if answer == (None, self._acknowledged % (first + sent + n + 1)):
+                known = [n for n, answer in enumerate(answers, sent) if _repeats(answer, first)]
+                for n, answer in enumerate(answers[: known[0] - sent] if known else answers, sent):
+                    if answer == (None, self._acknowledged % (first + n + 1)):
                         continue
-                    outcome = await self._judge(wire, answer, events[sent + n], sent + n, first)
+                    outcome = await self._judge(wire, answer, events[left[n]], left[n], first + n)
                     if outcome is not None:
                         return outcome
+                if known:
+                    repeated |= {left[n] for n in known}
+                    left = [n for n in left if n not in repeated]
+                    sent = known[0]
+                    continue
                 sent += len(answers)
+                if chunk.foreign is not None:
+                    self._not_taken(chunk.foreign)
                 if chunk.refusal is not None:
-                    return Rejected(sent, str(first + sent), *chunk.refusal)
-        return Appended(str(first + sent))
+                    return Rejected(left[sent], str(first + sent), *chunk.refusal)
+        return Appended(str(first + sent), repeated)
 
-    async def _judge(self, wire: Wire, raw: Raw, envelope: Envelope, index: int, first: int) -> Outcome | None:
-        """What one answer means; None = it is in the stream, where it belongs."""
+    async def _judge(self, wire: Wire, raw: Raw, envelope: Envelope, index: int, last: int) -> Outcome | None:
+        """What one answer means; None = it is in the stream, where it belongs, after `last`."""
         answer = answer_of(raw)
         if "error" not in answer:
-            if answer.get("seq") == first + index + 1 and not answer.get("duplicate"):
+            if answer.get("seq") == last + 1 and not answer.get("duplicate"):
                 return None
             return Moved(await self._end(wire))
         code, text = answer["error"].get("err_code", 0), str(answer["error"].get("description", ""))
         if code in WRONG_LAST:
             return Moved(await self._end(wire))
         if code in REFUSALS:
-            return Rejected(index, str(first + index), str(code), text)
+            return Rejected(index, str(last), str(code), text)
         subject = self.subject_of(envelope)
         await self._info(wire)
         if code == OTHER_STREAM or not wire.takes(subject):
-            return Rejected(index, str(first + index), *not_taken(self._stream, subject))
+            self._not_taken(subject)
         raise BrokerUnavailable(f"{self._address} does not take anything into {self._stream} now: {text}")
+
+    def _not_taken(self, subject: str) -> NoReturn:
+        """Nothing is wrong with the event: the same one could be sent when the stream is configured as before."""
+        raise StreamMissing(
+            f"the stream {self._stream} of {self._address} does not take the subject {subject!r}: add it "
+            f"(nats stream edit {self._stream} --subjects ...), or let subject_for= name another one"
+        )
 
     async def _end(self, wire: Wire) -> str:
         return str((await self._info(wire))["state"]["last_seq"])
 
-    async def tail(self, stream: str, after: str) -> AsyncIterator[Sequence[Entry]]:
+    async def tail(self, stream: str, after: str) -> AsyncGenerator[Sequence[Entry], None]:
         end, position = _number(await self.end(stream)), _number(after)
         if position >= end:
             return
@@ -246,10 +294,8 @@ class JetStream:
 
         Who took it for the whole tail would send events again.
         """
-        answer = await wire.ask(f"{API}.STREAM.MSG.GET.{self._stream}", {"seq": end})
-        if answer.get("error", {}).get("code") == NOT_FOUND:
+        if await self._stored(wire, end) is None:
             return []
-        checked(answer)
         found = await pull.fetch(1, self._timeout / 2)
         if not found:
             raise Closed("the stream does not show its last message to readers yet")
@@ -299,16 +345,22 @@ class JetStream:
     def _entry(self, number: int, message: Msg, incarnation: str = "") -> Entry:
         known: UUID | None = None
         with contextlib.suppress(ValueError):
-            known = UUID((message.headers or {}).get("Nats-Msg-Id", ""))
+            known = UUID((message.headers or {}).get(MSG_ID, ""))
         position = _position(number, incarnation, message.reply.split(".")[-2])
         return Entry(position, message.data, known or id_in(self.codec, message.data))
 
     async def _moment(self, wire: Wire, number: int) -> str:
         """When a message was stored, in nanoseconds: another one under its number has another. Empty when it is gone."""
+        stored = await self._stored(wire, number)
+        return "" if stored is None else _nanoseconds(stored["time"])
+
+    async def _stored(self, wire: Wire, number: int) -> dict[str, Any] | None:
+        """The message under a number, as the server tells of it; None when it is gone, or was never there."""
         answer = await wire.ask(f"{API}.STREAM.MSG.GET.{self._stream}", {"seq": number})
         if answer.get("error", {}).get("code") == NOT_FOUND:
-            return ""
-        return _nanoseconds(checked(answer)["message"]["time"])
+            return None
+        message: dict[str, Any] = checked(answer)["message"]
+        return message
 
     async def _info(self, wire: Wire) -> dict[str, Any]:
         """The stream's configuration and state. StreamMissing unless it is there and one relay's alone can be."""
@@ -357,7 +409,11 @@ class JetStream:
                         if self._create:
                             await self._make(self._wire)
                 yield self._wire
-        except (StreamMissing, BrokerUnavailable):
+        except StreamMissing:
+            if self._create:
+                await self._hang_up()  # the next connection makes it
+            raise
+        except BrokerUnavailable:
             raise
         except BaseException as error:
             await self._hang_up()
@@ -377,10 +433,18 @@ class JetStream:
 
 
 def _number(position: str) -> int:
-    number = position.partition("@")[0]
+    number = bare(position)
     if not number.isdecimal():
         raise ValueError(f"{position!r} is no position in a JetStream stream, which is a number")
     return int(number)
+
+
+def _repeats(raw: Raw, first: int) -> bool:
+    """Whether the server has kept a message out because its id is in the stream, not after `first`."""
+    if b'"duplicate"' not in raw[1]:
+        return False
+    answer = answer_of(raw)
+    return bool(answer.get("duplicate")) and answer["seq"] <= first
 
 
 def _position(number: int, incarnation: str, moment: str) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from outrider.envelope import Envelope
-from outrider.streams.natswire import Message, Wire
+from outrider.streams.natswire import Message, Wire, is_subject
 from outrider.streams.stream import Codec
 
 CHUNK_BYTES = 2**20
@@ -32,6 +32,8 @@ class Chunk:
 
     refusal: tuple[str, str] | None = None
     """Why the message after the last one cannot be sent."""
+    foreign: str | None = None
+    """The subject of the message after the last one, if the stream does not take it."""
 
     def __init__(
         self, sink: Subjects, wire: Wire, events: Sequence[Envelope], sent: int, first: int, most: int
@@ -59,8 +61,14 @@ class Chunk:
             except Exception as error:  # codec and subject_for may be anybody's
                 self.refusal = ("unencodable", str(error) or type(error).__name__)
                 return
+            if not is_subject(subject):
+                self.refusal = (
+                    "subject",
+                    f"{subject!r:.200} is no subject: it has words between dots, no spaces, * or >",
+                )
+                return
             if not takes(subject):
-                self.refusal = not_taken(self._sink.stream, subject)
+                self.foreign = subject
                 return
             headers = self._headers(envelope, index)
             whole = len(headers) + len(data)
@@ -85,13 +93,6 @@ class Chunk:
             f"NATS/1.0\r\nNats-Msg-Id: {own}\r\nNats-Expected-Last-Sequence: {self._first + index}\r\nce-id: {own}\r\n"
             f"{traced}{_common(self._sink.stream, self._sink.codec.content_type, envelope.event_type, envelope.source)}\r\n"
         ).encode()
-
-
-def not_taken(stream: str, subject: str) -> tuple[str, str]:
-    return (
-        "subject",
-        f"the stream {stream} does not take the subject {subject!r}: add it (nats stream edit), or publish elsewhere",
-    )
 
 
 @lru_cache(1024)

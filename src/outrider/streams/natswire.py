@@ -327,10 +327,13 @@ def checked(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def is_subject(subject: object) -> bool:
+    """Whether a message can have it, whatever the stream takes."""
+    return isinstance(subject, str) and all(subject.split(".")) and not set(subject) & set("*> \t\r\n")
+
+
 def covers(pattern: str, subject: str) -> bool:
     wanted, given = pattern.split("."), subject.split(".")
-    if not all(given) or set(subject) & set("*> \t\r\n"):
-        return False
     for n, word in enumerate(wanted):
         if word == ">":
             return len(given) > n

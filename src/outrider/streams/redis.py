@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
@@ -30,7 +30,9 @@ from outrider.streams.stream import (
     Rejected,
     StreamMissing,
     Weakness,
+    bare,
     id_in,
+    is_named,
 )
 from outrider.streams.url import REDIS, Address
 
@@ -122,7 +124,7 @@ class RedisStreams:
         return self._stream if self._stream_for is None else self._stream_for(envelope)  # type: ignore[return-value]
 
     def place(self, position: str) -> tuple[int, ...]:
-        ms, dash, n = _bare(position).partition("-")
+        ms, dash, n = bare(position).partition("-")
         if not (dash and ms.isdecimal() and n.isdecimal()):
             raise ValueError(f"{position!r} is no position in a Redis stream, which is like 1700000000000-0")
         return int(ms), int(n)
@@ -155,13 +157,30 @@ class RedisStreams:
             return True
         return self._deleted(info) <= place and (self._starts_by(info, place) or not _removed(info))
 
+    async def holds(self, stream: str, position: str) -> bool:
+        """What is not there was removed if it is the last that was ever written, or if Redis counts removals there."""
+        at = bare(position)
+        if at == START:
+            return True
+        async with self._speaking() as redis:
+            pipe = redis.pipeline(transaction=True)
+            pipe.xinfo_stream(stream)
+            pipe.xrange(stream, at, at)
+            info, here = await pipe.execute(raise_on_error=False)
+        last, place = self._last(stream, info), self.place(at)
+        if self.place(last) < place:
+            return False
+        if here:
+            return is_named(position, self._entries(here)[0].id)
+        return last == at or self._deleted(info) >= place or (_removed(info) > 0 and not self._starts_by(info, place))
+
     async def append(self, stream: str, events: Sequence[Envelope], after: str) -> Outcome:
         """Chunk by chunk, each when the one before is there.
 
         Sent ahead, a chunk could follow another writer's: two that start at the same place in the same millisecond
         choose the same ids.
         """
-        at, sent = _bare(after), 0
+        at, sent = bare(after), 0
         while sent < len(events):
             arguments, last, refusal = self._chunk(events, sent, at)
             if arguments:
@@ -270,8 +289,8 @@ class RedisStreams:
             )
         return found
 
-    async def tail(self, stream: str, after: str) -> AsyncIterator[Sequence[Entry]]:
-        end, after = await self.end(stream), _bare(after)
+    async def tail(self, stream: str, after: str) -> AsyncGenerator[Sequence[Entry], None]:
+        end, after = await self.end(stream), bare(after)
         while self.place(after) < self.place(end):
             async with self._speaking() as redis:
                 found = await redis.xrange(stream, f"({after}", end, count=PAGE)
@@ -282,7 +301,7 @@ class RedisStreams:
             yield entries
 
     async def read(self, after: str, limit: int, wait: float) -> Page:
-        deadline, here = time.monotonic() + wait, _bare(after)
+        deadline, here = time.monotonic() + wait, bare(after)
         while True:
             page = await self._next(after, limit)
             left = deadline - time.monotonic()
@@ -295,15 +314,15 @@ class RedisStreams:
                 return page
 
     async def _next(self, after: str, limit: int) -> Page:
-        stream, (bare, _, which) = self.stream, after.partition("@")
+        stream, (at, _, which) = self.stream, after.partition("@")
         async with self._speaking() as redis:
             pipe = redis.pipeline(transaction=True)
             pipe.xinfo_stream(stream)
-            pipe.xrange(stream, bare, bare)
-            pipe.xrange(stream, f"({bare}", "+", count=limit)
+            pipe.xrange(stream, at, at)
+            pipe.xrange(stream, f"({at}", "+", count=limit)
             info, here, found = await pipe.execute(raise_on_error=False)
             last = self._last(stream, info)
-            if self._is_other(info, last, here, bare, which):
+            if self._is_other(info, last, here, at, which):
                 found = await redis.xrange(stream, "-", "+", count=limit)
                 entries = self._entries(found, marked=True)
                 return Page(entries, entries[-1].position if entries else START, rewound=True)
@@ -311,13 +330,13 @@ class RedisStreams:
             if isinstance(answer, Exception):
                 self._fail(answer)
         entries = self._entries(found, marked=True)
-        trimmed = self._is_trimmed(info, last, bare, entries)
+        trimmed = self._is_trimmed(info, last, at, entries)
         position = entries[-1].position if entries else after
         if not entries and trimmed:
             position = last  # there is nothing left to go on from
         elif not entries and here and not which:
             position = self._entries(here, marked=True)[0].position
-        if _bare(position) == last and not isinstance(info, Exception):
+        if bare(position) == last and not isinstance(info, Exception):
             self._caught_up = (last, info.get("entries-added", 0))
         return Page(entries, position, trimmed=trimmed)
 
@@ -415,10 +434,6 @@ class RedisStreams:
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _bare(position: str) -> str:
-    return position.partition("@")[0]
 
 
 def _which(data: bytes, known: UUID | None) -> str:

@@ -1,12 +1,13 @@
 """What a relay writes to and an inbox reads from: an ordered log, kept elsewhere, with conditional append.
 
 Protocols, values and errors; no I/O. A position is a text that only its adapter understands; `place` makes it comparable.
-What a source gives also names the entry that is there (`<place>@<which>`), so that it is noticed when there is another.
+What a source gives, and what a relay stores, also names the entry that is there (`<place>@<which>`), so that it is noticed
+when there is another.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -29,9 +30,11 @@ class StreamOccupied(StreamMissing):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """All of them are in the stream, in their order; `position` is that of the last."""
+    """All of them are in the stream, in their order; `position` is that of the last that is new."""
 
     position: str
+    repeated: frozenset[int] = frozenset()
+    """Which of them the broker takes for repeated, since it had their ids at `after` or before: it has kept them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,22 @@ class Streams(Protocol):
     async def close(self) -> None: ...
 
 
+def named(position: str, event_id: UUID | None) -> str:
+    """A position that says which event is there, as a relay stores it."""
+    return position if event_id is None else f"{position}@{event_id.hex}"
+
+
+def bare(position: str) -> str:
+    """Without what names the entry: as the broker has it, and for people."""
+    return position.partition("@")[0]
+
+
+def is_named(position: str, event_id: UUID | None) -> bool:
+    """Whether this event may be the one that the position names: it is, or one of the two is not known."""
+    which = position.partition("@")[2]
+    return not which or event_id is None or which == event_id.hex
+
+
 class Sink(Streams, Protocol):
     """Streams that one relay alone writes to."""
 
@@ -150,7 +169,14 @@ class Sink(Streams, Protocol):
         """Append all, in their order, if the stream ends at `after`. BrokerUnavailable when nobody knows what arrived."""
         ...
 
-    def tail(self, stream: str, after: str) -> AsyncIterator[Sequence[Entry]]:
+    async def holds(self, stream: str, position: str) -> bool:
+        """Whether the stream has the entry that the position names, or had it until the broker removed it.
+
+        False: the stream is another one, or it ends before, or another event is there. True for `start`.
+        """
+        ...
+
+    def tail(self, stream: str, after: str) -> AsyncGenerator[Sequence[Entry], None]:
         """What is in the stream after a position, to its end as of now, in pages."""
         ...
 

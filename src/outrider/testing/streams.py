@@ -5,7 +5,7 @@
         await check(harness)
 
 or, one after the other, `await streams.run(harness)`. Every check uses streams of its own, with fresh names, and needs the
-real server: two of them restart it.
+real server: three of them restart it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from outrider.envelope import Envelope
 from outrider.streams.codecs import EnvelopeCodec
-from outrider.streams.stream import Appended, Entry, Moved, Rejected
+from outrider.streams.stream import Appended, Entry, Moved, Rejected, bare, named
 from outrider.testing.cases import TEXTS
 from outrider.testing.harness import (
     PATIENCE,
@@ -275,6 +275,28 @@ async def notices_a_lost_tail(harness: StreamHarness) -> None:
         same_events(source, more.entries, given[2:4])
 
 
+async def knows_what_it_holds(harness: StreamHarness) -> None:
+    """A place in a stream is not enough: a stream that lost its entries may have others there, or beyond."""
+    async with sink_of(harness) as (sink, stream):
+        given, others = events(4), events(5)
+        early = named(appended(await sink.append(stream, given[:2], sink.start)), given[1].id)
+        end = named(appended(await sink.append(stream, given[2:], early)), given[3].id)
+        for position in (sink.start, early, bare(early), end):
+            assert await sink.holds(stream, position), f"{position} is in the stream"
+        assert not await sink.holds(stream, named(bare(early), others[0].id)), "another event is there"
+        await harness.trim(stream, 1)
+        for position in (early, end):
+            assert await sink.holds(stream, position), f"{position} was in the stream until it was trimmed"
+        await harness.restart(empty=True)
+        await harness.make(stream)
+        assert not await again(lambda: sink.holds(stream, end)), "nothing is in the stream"
+        assert await sink.holds(stream, sink.start), "every stream has a start"
+        at = appended(await sink.append(stream, others[:4], sink.start))
+        for position in (early, end):
+            assert not await sink.holds(stream, position), f"{position} is of the stream that was lost"
+        assert await sink.holds(stream, named(at, others[3].id)), "this one is there"
+
+
 async def tells_what_was_trimmed(harness: StreamHarness) -> None:
     """What was removed before it was read is missed: neither sink nor source may take the rest for everything."""
     async with sink_of(harness) as (sink, stream), source_of(harness, stream) as source:
@@ -355,6 +377,7 @@ _ALL: tuple[Check, ...] = (
     waits_for_the_next,
     goes_on_after_a_restart,
     notices_a_lost_tail,
+    knows_what_it_holds,
     tells_what_was_trimmed,
     goes_on_where_all_was_trimmed,
     refuses_what_is_no_position,

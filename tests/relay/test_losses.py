@@ -1,0 +1,83 @@
+"""A broker forgets, and a relay that was frozen before that fills the stream again: the stream ends at a later place, or at
+the right one, and what is missing is found all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.relay.depot import depot, ids_in
+
+from outrider import Envelope
+from outrider.signals import Relayed, Rewound
+from outrider.streams import Appended, Sink
+from outrider.testing import expect
+
+Forget = Callable[[], Awaitable[None]]
+
+
+async def wake(sink: Sink, stream: str, envelopes: Sequence[Envelope]) -> None:
+    """What a relay sends that has read at the start of the stream, and was frozen since then."""
+    await sink.open()
+    assert isinstance(await sink.append(stream, envelopes, sink.start), Appended)
+    await sink.close()
+
+
+async def test_a_frozen_relay_fills_a_stream_that_was_emptied(
+    database: str, sink: Sink, name: str, remove: Forget
+) -> None:
+    """Its condition holds again. With Redis the stream then ends beyond the position that is stored."""
+    async with depot(database) as house:
+        house.app.relay("depot.out", sink)
+        await house.app.migrate()
+        sent = await house.publish_many(7)
+        await house.app.drain()
+        await remove()
+        await wake(sink, name, await house.envelopes(sent[:3]))
+        sent += await house.publish("a7")
+        async with expect(house.app, Rewound) as rewound:
+            await house.app.drain()
+        assert await ids_in(sink, name) == sent
+        assert [(each.stream, each.whole) for each in rewound] == [(name, True)]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_another_event_is_where_the_stream_should_end(
+    database: str, sink: Sink, name: str, remove: Forget, more: int
+) -> None:
+    """The frozen relay had read when the first event was not committed yet: what it sends begins with the second.
+
+    JetStream counts from 1 again, so that its stream ends where it should, or one beyond.
+    """
+    async with depot(database) as house:
+        house.app.relay("depot.out", sink, batch=3)
+        await house.app.migrate()
+        sent = await house.publish_many(3)
+        await house.app.drain()
+        sent += await house.publish_many(3, start=3)
+        await remove()
+        await wake(sink, name, await house.envelopes(sent[1 : 4 + more]))
+        await house.app.drain()
+        found = await ids_in(sink, name)
+        assert found[: 3 + more] == sent[1 : 4 + more]
+        assert sorted(found) == sorted(sent), "each of them, once"
+
+
+async def test_a_relay_with_nothing_to_send_looks_what_is_there(
+    database: str, sink: Sink, name: str, remove: Forget
+) -> None:
+    """Where the stream should end is an event that has been withdrawn since the frozen relay read it."""
+    async with depot(database) as house:
+        house.app.relay("depot.out", sink, poll=0.1)
+        await house.app.migrate()
+        sent = await house.publish_many(4)
+        envelopes = await house.envelopes(sent[1:])
+        await house.app.withdraw(sent[3])
+        await house.app.drain()
+        await remove()
+        await wake(sink, name, envelopes)
+        async with AsyncExitStack() as ending, expect(house.app, Relayed), expect(house.app, Rewound):
+            await ending.enter_async_context(house.app.worker())
+        assert await ids_in(sink, name) == [*sent[1:], sent[0]]
