@@ -130,6 +130,17 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopHeld:
+    """Something blocks the event loop of a worker, and with it all that runs there. Heard on a thread, while it lasts."""
+
+    subscription: str | None
+    """The handler or job that runs; else the name of the task, or none."""
+    seconds: float
+    where: str
+    """File, line and function."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnqueued:
     """A job was enqueued in the caller's transaction, which may still roll back; or what its unique key made of it."""
 
@@ -393,6 +404,7 @@ Signal = (
     | Buried
     | Troubled
     | Skipped
+    | LoopHeld
     | JobEnqueued
     | JobsClaimed
     | JobsCompleted

@@ -28,6 +28,7 @@ from outrider.dispatch.quarantine import Quarantine
 from outrider.dispatch.tail import Step, Tail
 from outrider.dispatch.voice import CREW
 from outrider.dispatch.wake import Wakes
+from outrider.dispatch.watchdog import watching
 from outrider.errors import ConfigError, CursorError, DatabaseUnavailable, SchemaMismatch
 from outrider.outcome import code_of, describe, mask
 from outrider.postgres import workers
@@ -146,6 +147,10 @@ class Worker:
 
     async def run(self) -> bool:
         """Until `stop`; True when everything that was begun is finished, False when the grace time was not enough."""
+        with watching(self._signals):
+            return await self._run()
+
+    async def _run(self) -> bool:
         await self._register()
         if roles := roles_of(self._handlers):
             async with self._pool.autocommit() as conn:

@@ -34,6 +34,7 @@ from outrider.signals import (
     LeasesRenewed,
     ListenerDown,
     ListenerUp,
+    LoopHeld,
     Notified,
     Parked,
     Published,
@@ -151,6 +152,14 @@ def write_line(signal: Signal) -> None:
                 "unknown": "it wants event types that this code does not know: outrider migrate --app names them",
             }
             _lines.warning("skipped", handler_name=subscription, reason=reason, hint=hint.get(reason))
+        case LoopHeld(subscription, seconds, where):
+            _lines.warning(
+                "loop_held",
+                handler_name=subscription,
+                held_s=round(seconds, 1),
+                where=where,
+                hint="everything else in this worker waits: declare what blocks with def, then it runs in a thread",
+            )
         case JobEnqueued() | JobsClaimed() | JobsCompleted() | JobFailed() | JobReleased() | LeaseLost():
             _write_job(signal)
         case Routed(subscription, jobs):
