@@ -386,6 +386,19 @@ class WorkerUp:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStopping:
+    """A worker was told to stop: it takes nothing more, and waits for what runs."""
+
+    worker: UUID
+    handlers: tuple[str, ...]
+    """Those that are at a batch."""
+    jobs: tuple[str, ...]
+    """The types of those that run."""
+    grace: float
+    """The most seconds that it waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerDown:
     """A worker has ended; `clean` = everything that it had begun was finished."""
 
@@ -428,6 +441,7 @@ Signal = (
     | ListenerUp
     | ListenerDown
     | WorkerUp
+    | WorkerStopping
     | WorkerDown
 )
 Listener = Callable[[Signal], None]

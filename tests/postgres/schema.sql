@@ -2187,6 +2187,7 @@ begin
             case when p_worker is null and exists (
                      select from "outrider".worker as w
                      where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
+                 when exists (select from "outrider".worker as w where w.id = job.locked_by and w.stopping) then 'back'
                  when p_worker is not null and job.id <> all (p_begun) then 'back'
                  else 'crashed' end,
             p_worker => job.locked_by::text);

@@ -52,6 +52,7 @@ from outrider.signals import (
     Upkept,
     Woken,
     WorkerDown,
+    WorkerStopping,
     WorkerUp,
 )
 from outrider.trace import trace_id
@@ -193,6 +194,20 @@ def write_line(signal: Signal) -> None:
             _lines.warning("listener_down", reason=reason)
         case WorkerUp(worker, subscriptions):
             _lines.info("worker_up", worker=str(worker), handlers=",".join(subscriptions))
+        case WorkerStopping(worker, handlers, jobs, grace):
+            running = ",".join(sorted({*handlers, *jobs}))
+            _lines.info(
+                "worker_stopping",
+                worker=str(worker),
+                handlers_running=len(handlers),
+                jobs_running=len(jobs),
+                running=running or None,
+                grace_s=grace,
+                hint="it waits until they have ended, or the grace time is over; a second Ctrl-C or SIGTERM cancels them "
+                "at once, and they run again later"
+                if running
+                else None,
+            )
         case WorkerDown(worker, clean):
             _lines.info("worker_down", worker=str(worker), clean=clean)
         case Notified(channel, kind):

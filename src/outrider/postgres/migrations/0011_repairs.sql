@@ -1,3 +1,3 @@
 -- Repairs: what tests from outside found.
 -- breaking: no
--- functions: bef1d782b55eaf90
+-- functions: 6bbd4054d701e6ef
