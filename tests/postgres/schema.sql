@@ -7097,10 +7097,14 @@ CREATE TABLE outrider.schedule (
     time_zone text NOT NULL,
     fired_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    context text,
+    CONSTRAINT schedule_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
     CONSTRAINT schedule_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
 );
 
 COMMENT ON COLUMN outrider.schedule.fired_at IS 'the newest time that was fired, or passed over; a new schedule begins now';
+
+COMMENT ON COLUMN outrider.schedule.context IS 'who fires it; null: whoever registers it first from now on';
 
 CREATE TABLE outrider.setting (
     name text NOT NULL,

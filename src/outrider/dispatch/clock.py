@@ -14,7 +14,7 @@ from datetime import datetime
 from outrider.config import Settings
 from outrider.dispatch.pace import DEADLINE, TROUBLES, pause
 from outrider.enqueue import Enqueuer
-from outrider.errors import DeclarationError, EnqueueRefused
+from outrider.errors import DeclarationError, EnqueueRefused, SubscriptionRefused
 from outrider.outcome import code_of, describe
 from outrider.postgres import schedules
 from outrider.postgres.enqueue import Request
@@ -61,6 +61,7 @@ class Clock:
         self._scheduled = scheduled
         self._names = [each.schedule.name for each in scheduled]
         self._schema = settings.schema
+        self._context = settings.context
         self._poke = settings.notify != "off"
         self._signals = signals
         self._on_fired = on_fired
@@ -86,14 +87,19 @@ class Clock:
 
     async def step(self, conn: AsyncSession) -> float:
         """Fire what is due. In how many seconds to look again; 0 = something has happened, look at once."""
-        now, seen = await schedules.seen(conn, self._names, self._schema)
-        pauses = []
+        now, seen = await schedules.seen(conn, self._names, self._schema, self._context)
+        pauses, refused = [], None
         for each in self._scheduled:
-            if (last := seen.get(each.schedule.name)) is None:
-                await schedules.register(conn, each.schedule, self._schema)
-                pauses.append(0.0)
-            else:
+            if (last := seen.get(each.schedule.name)) is not None:
                 pauses.append(await self._fire(conn, each, last, now))
+                continue
+            try:
+                await schedules.register(conn, each.schedule, self._schema, self._context)
+                pauses.append(0.0)
+            except SubscriptionRefused as error:
+                refused = error
+        if refused is not None:  # after the others were fired
+            raise refused
         self._trouble = 0
         return min(pauses)
 
@@ -113,7 +119,7 @@ class Clock:
         try:
             async with asyncio.timeout(DEADLINE), lanes.lane(CLOCK) as conn:
                 return await self.step(conn)
-        except TROUBLES as error:
+        except (*TROUBLES, SubscriptionRefused) as error:
             self._trouble += 1
             self._signals.emit(Troubled(CLOCK, code_of(error), describe(error), self._trouble))
             return pause(self._trouble)

@@ -5,24 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from outrider.errors import SubscriptionRefused
 from outrider.postgres.enqueue import Request
 from outrider.postgres.fetch import fetch
 from outrider.postgres.session import AsyncSession
 from outrider.schedule import Due, Schedule
 
 
-async def register(conn: AsyncSession, schedule: Schedule, schema: str) -> None:
+async def register(conn: AsyncSession, schedule: Schedule, schema: str, context: str) -> None:
     """A new one begins now. Without a change nothing is written: a worker's role needs no right to register."""
-    wanted = (schedule.job_type, schedule.cron, schedule.time_zone)
-    if await fetch(conn, "registered_schedule", schema, {"name": schedule.name}) == [wanted]:
+    wanted = (context, schedule.job_type, schedule.cron, schedule.time_zone)
+    known = await fetch(conn, "registered_schedule", schema, {"name": schedule.name})
+    if known == [wanted]:
         return
-    params = {"name": schedule.name} | dict(zip(("job_type", "cron", "time_zone"), wanted, strict=True))
-    await fetch(conn, "register_schedule", schema, params)
+    if not known or known[0][0] in (None, context):
+        params = {"name": schedule.name} | dict(zip(("context", "job_type", "cron", "time_zone"), wanted, strict=True))
+        if await fetch(conn, "register_schedule", schema, params):
+            return
+        known = await fetch(conn, "registered_schedule", schema, {"name": schedule.name})
+    raise SubscriptionRefused(
+        f"the schedule {schedule.name!r} belongs to the context {known[0][0]!r}, not to {context!r}: give this one another "
+        f"name=; to move it here, stop the workers of {known[0][0]!r}, then: "
+        f"delete from {schema}.schedule where name = '{schedule.name}'"
+    )
 
 
-async def seen(conn: AsyncSession, names: Sequence[str], schema: str) -> tuple[datetime, dict[str, datetime]]:
-    """What time it is, and how far each schedule has come that is registered."""
-    rows = await fetch(conn, "schedules", schema, {"names": list(names)})
+async def seen(
+    conn: AsyncSession, names: Sequence[str], schema: str, context: str
+) -> tuple[datetime, dict[str, datetime]]:
+    """What time it is, and how far each schedule has come that is registered for this context."""
+    rows = await fetch(conn, "schedules", schema, {"names": list(names), "context": context})
     return rows[0][0], {name: fired_at for _, name, fired_at in rows if name is not None}
 
 

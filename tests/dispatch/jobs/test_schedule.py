@@ -22,14 +22,17 @@ from tests.processes import Begin, processes, until
 
 from outrider import Outrider
 from outrider.dispatch.clock import CLOCK, Clock, Scheduled
-from outrider.errors import DeclarationError
-from outrider.postgres import session
+from outrider.errors import DeclarationError, SubscriptionRefused
+from outrider.postgres import schedules, session
+from outrider.postgres.lanes import Lanes
+from outrider.schedule import Schedule
 from outrider.signals import Fired, JobsCompleted, Troubled
 from outrider.testing import expect
 
 NEVER = "0 0 29 2 *"
 """Not while this test runs, in all likelihood."""
 EVERY_SECOND = "* * * * * *"
+BLOCKED = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -120,6 +123,61 @@ async def test_a_changed_schedule_goes_on_from_where_it_was(database: str, desk:
     assert (after["cron"], after["time_zone"]) == ("0 0 31 1 *", "Europe/Berlin")
     assert after["fired_at"] == before["fired_at"]
     assert after["updated_at"] > before["updated_at"]
+
+
+async def test_the_schedule_of_another_context_is_refused(database: str, desk: Desk) -> None:
+    """Or each time would go to one of the two, and the other would never know."""
+    other = Outrider(context="laundry", dsn=database)
+    other.schedule("0 3 * * *", Paint(part="door"), name="factory.nightly")
+    async with opened(database, lambda app: app.schedule(NEVER, Make(n=1), name="factory.nightly")) as app:
+        before = schedule_of(desk)
+        async with other:
+            for register in (other.migrate, other.worker().run):
+                with pytest.raises(SubscriptionRefused, match=r"'factory.nightly' belongs to the context 'factory'"):
+                    await register()
+        assert schedule_of(desk) == before
+        await app.migrate()
+
+
+async def test_of_two_contexts_that_register_a_schedule_at_once_one_is_refused(database: str, desk: Desk) -> None:
+    """The second looks before the first has committed."""
+    schedule = Schedule(NEVER, Make(n=1))
+    async with (
+        await session.connect(database) as first,
+        await session.connect(database, autocommit=True) as second,
+    ):
+        await schedules.register(first, schedule, "outrider", "factory")
+        registering = asyncio.create_task(schedules.register(second, schedule, "outrider", "laundry"))
+        async with asyncio.timeout(30):
+            while not desk.execute(BLOCKED).fetchall():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await first.commit()
+        with pytest.raises(SubscriptionRefused, match="belongs to the context 'factory'"):
+            await registering
+
+
+async def test_a_schedule_that_another_context_took_over_is_not_fired_any_more(database: str, desk: Desk) -> None:
+    """Somebody removed its row, and another app was faster. The worker says so, and goes on with its others."""
+
+    def declare(app: Outrider) -> None:
+        app.schedule(EVERY_SECOND, Make(n=1), name="factory.taken")
+        app.schedule(EVERY_SECOND, Make(n=2), name="factory.own")
+
+    async with opened(database, declare) as app:
+        desk.execute("update outrider.schedule set context = 'laundry' where name = 'factory.taken'")
+        scheduled = [Scheduled.by(app._enqueuer, each) for each in app.schedules]
+        async with (
+            expect(app, Troubled, lambda each: "belongs to the context 'laundry'" in each.message),
+            expect(app, Fired) as fired,
+        ):
+            clock = Clock(scheduled, app.settings, app.signals)
+            lanes = Lanes(database, 1, 10)
+            running = asyncio.create_task(clock.run(lanes, lambda: 0.1, lambda: None))
+        clock.stop()
+        await running
+        await lanes.close()
+        assert {each.schedule for each in fired} == {"factory.own"}
+        assert {job["payload"]["n"] for job in jobs_of(desk)} == {2}
 
 
 async def test_a_starting_worker_registers_too(database: str, desk: Desk) -> None:
