@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from itertools import islice
 from typing import Literal, TypedDict, get_args
 from zoneinfo import ZoneInfo
@@ -112,11 +112,45 @@ class Schedule:
 
     def _times(self, after: datetime) -> Iterator[datetime]:
         """In UTC, each later than the one before, which cronsim does not promise from within an hour that comes twice."""
+        fields = self.cron.split()
+        if len(fields) != 5 or fields[0].startswith("*") or fields[1].startswith("*"):
+            yield from self._every(after)
+            return
         for local in CronSim(self.cron, after.astimezone(self._zone)):
             time = local.astimezone(UTC)
             if time > after:
                 after = time
                 yield time
+
+    def _every(self, after: datetime) -> Iterator[datetime]:
+        """Whenever the clock on the wall says so. cronsim walks over a change of the clocks in steps of an hour, which does
+        not fit where they change by half of one, or at midnight: it is asked for each stretch between two changes."""
+        here = after.astimezone(self._zone).replace(tzinfo=None)
+        offset = after.astimezone(self._zone).utcoffset()
+        while True:
+            for local in CronSim(self.cron, here):
+                time = local.replace(tzinfo=timezone(offset or timedelta())).astimezone(UTC)
+                if time.astimezone(self._zone).utcoffset() != offset:
+                    break
+                after = time
+                yield time
+            else:
+                return
+            after = self._change(after, time)
+            offset = after.astimezone(self._zone).utcoffset()
+            here = after.astimezone(self._zone).replace(tzinfo=None) - timedelta(seconds=1)
+
+    def _change(self, before: datetime, after: datetime) -> datetime:
+        """The second at which the clocks change, between two times whose offsets differ."""
+        offset = before.astimezone(self._zone).utcoffset()
+        before = before.replace(microsecond=0)
+        while after - before > timedelta(seconds=1):
+            middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
+            if middle.astimezone(self._zone).utcoffset() == offset:
+                before = middle
+            else:
+                after = middle
+        return after
 
     def _known_zone(self) -> tzinfo:
         if self.time_zone == "UTC":
