@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import Job
@@ -212,6 +212,7 @@ AROUND = st.sampled_from(
 SECONDS = st.integers(-4 * 86_400, 4 * 86_400)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(CRONS), ZONES, AROUND, SECONDS, SECONDS)
 def test_the_times_do_not_depend_on_where_one_begins_to_look(
     cron: str, zone: str, around: str, start: int, now: int

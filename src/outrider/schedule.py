@@ -23,6 +23,8 @@ MOST_AT_ONCE = 1000
 """So many times get their jobs in one transaction; the rest comes with the next."""
 ON_TIME = timedelta(minutes=1)
 """What is not later than this was not missed."""
+AHEAD = timedelta(minutes=1)
+"""A schedule that was fired up to a time further in the future than this goes on from now: the clock went back."""
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -83,16 +85,21 @@ class Schedule:
         """The first time after this one; None if there is none in fifty years."""
         return next(self._times(after), None)
 
-    def due(self, last: datetime, now: datetime) -> Due | None:
-        """What came due since `last`; None if nothing did."""
+    def due(
+        self, last: datetime, now: datetime, *, changed: datetime | None = None, ahead: datetime | None = None
+    ) -> Due | None:
+        """What came due since `last`; None if nothing did. Before `changed` it had other times: of those that it would have
+        had, the newest gets a job. `ahead` has its job already: it was fired while the clock was ahead."""
         if self.missed == "all":
+            if changed is not None and last < changed and (before := self._newest(last, min(changed, now))) is not None:
+                return Due(before, (before,))
             times = tuple(islice(self._until(last, now), MOST_AT_ONCE))
             return Due(times[-1], times) if times else None
         newest = self._newest(last, now)
         if newest is None:
             return None
         on_time = self.missed == "once" or now - newest <= ON_TIME
-        return Due(newest, (newest,) if on_time else ())
+        return Due(newest, (newest,) if on_time and newest != ahead else ())
 
     def _newest(self, last: datetime, now: datetime) -> datetime | None:
         """Looked for backwards, in steps that grow: the last time may be years ago, with millions of others since."""

@@ -19,8 +19,9 @@ from outrider.outcome import code_of, describe
 from outrider.postgres import schedules
 from outrider.postgres.enqueue import Request
 from outrider.postgres.lanes import Lanes
+from outrider.postgres.schedules import Seen
 from outrider.postgres.session import AsyncSession
-from outrider.schedule import Schedule
+from outrider.schedule import AHEAD, Schedule
 from outrider.signals import Fired, Signals, Troubled
 
 CLOCK = "(schedules)"
@@ -103,9 +104,14 @@ class Clock:
         self._trouble = 0
         return min(pauses)
 
-    async def _fire(self, conn: AsyncSession, each: Scheduled, last: datetime, now: datetime) -> float:
-        schedule = each.schedule
-        if (due := schedule.due(last, now)) is None:
+    async def _fire(self, conn: AsyncSession, each: Scheduled, seen: Seen, now: datetime) -> float:
+        schedule, last = each.schedule, seen.fired_at
+        # Of "all" times up to `last` each has its job already, to run at its time.
+        if last - now > AHEAD and schedule.missed != "all":
+            if await schedules.rewind(conn, schedule.name, last, self._schema):
+                self._signals.emit(Troubled(CLOCK, "clock_went_back", _went_back(schedule.name, last, now)))
+            return 0
+        if (due := schedule.due(last, now, changed=seen.changed_at, ahead=seen.ahead)) is None:
             following = schedule.next(last)
             return float("inf") if following is None else (following - now).total_seconds()
         if not await schedules.fire(conn, schedule.name, last, due, each.request, self._schema, poke=self._poke):
@@ -123,3 +129,10 @@ class Clock:
             self._trouble += 1
             self._signals.emit(Troubled(CLOCK, code_of(error), describe(error), self._trouble))
             return pause(self._trouble)
+
+
+def _went_back(name: str, last: datetime, now: datetime) -> str:
+    return (
+        f"the schedule {name!r} was fired up to {last:%Y-%m-%d %H:%M:%S%z}, and it is {now:%Y-%m-%d %H:%M:%S%z}: "
+        "the clock of the database went back; it goes on from now"
+    )

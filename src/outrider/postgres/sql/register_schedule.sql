@@ -5,6 +5,7 @@ insert into /*schema*/schedule as s (name, context, job_type, cron, time_zone, f
 values (%(name)s, %(context)s, %(job_type)s, %(cron)s, %(time_zone)s, clock_timestamp())
 on conflict (name) do update
 set context = excluded.context, job_type = excluded.job_type, cron = excluded.cron, time_zone = excluded.time_zone,
-    updated_at = clock_timestamp()
+    updated_at = case when (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) then s.updated_at
+                      else clock_timestamp() end
 where s.context is null or s.context = excluded.context
 returning s.name

@@ -4,7 +4,7 @@
 -- Locks:  the subscription row; when the partitions are doubled also its cursor rows, waiting for their readers.
 -- Start:  'now' (whatever is not yet visible at this moment), 'beginning' (all that the log still holds), or a time
 --         (from the first event that occurred then or later, and whatever is not yet visible; reads the log up to it).
---         Only for a new subscription.
+--         Only for a new subscription; a time in the future is refused.
 -- Known subscription: new event types are added, partitions grow by doubling (each cursor is copied, and the halves
 --         share its keys, and the parked events move with theirs); fewer types or partitions than the table has change
 --         nothing. The order is set to what is declared.
@@ -43,6 +43,10 @@ begin
         outcome := 'created';
         partitions := p_partitions;
         return;
+    end if;
+    if found and p_start not in ('now', 'beginning') and p_start::timestamptz > clock_timestamp() + interval '1 minute' then
+        raise 'subscription "%" cannot start at %, which is in the future', p_name, p_start::timestamptz
+            using errcode = 'OR002', hint = 'Leave out start=, and deploy it then; or begin now, and pass over what comes before.';
     end if;
     if found then
         r := pg_current_xact_id();
