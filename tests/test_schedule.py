@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import Job
@@ -126,6 +128,73 @@ def test_when_the_clocks_change_in_berlin(cron: str, spring: list[str], autumn: 
     assert times(berlin, "2026-10-25T00:59+02:00", "2026-10-25T04:59+01:00") == [f"2026-10-{each}" for each in autumn]
 
 
+@pytest.mark.parametrize(
+    ("cron", "spring", "autumn"),
+    [
+        # Half an hour: from 2:00 to 2:30 is left out on 4 October, and from 1:30 to 2:00 comes twice on 5 April.
+        ("0 2 * * *", ["04T02:30+11:00"], ["05T02:00+10:30"]),
+        ("45 1 * * *", ["04T01:45+10:30"], ["05T01:45+11:00"]),
+        ("0 */2 * * *", [], ["05T02:00+10:30"]),
+        ("*/20 2 * * *", ["04T02:40+11:00"], ["05T02:00+10:30", "05T02:20+10:30", "05T02:40+10:30"]),
+        (
+            "*/30 * * * *",
+            ["04T01:30+10:30", "04T02:30+11:00", "04T03:00+11:00"],
+            ["05T01:30+11:00", "05T01:30+10:30", "05T02:00+10:30", "05T02:30+10:30", "05T03:00+10:30"],
+        ),
+    ],
+)
+def test_when_the_clocks_change_by_half_an_hour(cron: str, spring: list[str], autumn: list[str]) -> None:
+    island = Schedule(cron, Report(), time_zone="Australia/Lord_Howe")
+    assert times(island, "2026-10-04T01:01+10:30", "2026-10-04T03:01+11:00") == [f"2026-10-{each}" for each in spring]
+    assert times(island, "2026-04-05T01:01+11:00", "2026-04-05T03:01+10:30") == [f"2026-04-{each}" for each in autumn]
+
+
+CHANGING = [
+    "Australia/Lord_Howe",
+    "Europe/Berlin",
+    "America/Havana",
+    "Africa/Cairo",
+    "America/Santiago",
+    "Antarctica/Troll",
+]
+EVERY = [
+    "0 * * * *",
+    "*/20 * * * *",
+    "*/20 0-3 * * *",
+    "30 */2 * * *",
+    "*/30 2 * * SUN",
+    "* 0 * * SUN",
+    "0 30 1-3 * * *",
+]
+
+
+@pytest.mark.parametrize("zone", CHANGING)
+def test_what_is_done_every_so_often_is_done_whenever_the_clock_says_so(zone: str) -> None:
+    """Compared with a look at every minute of the days on which the clocks change in 2026."""
+    hours = [at("2026-01-01T00:00Z") + timedelta(hours=n) for n in range(365 * 24)]
+    local = ZoneInfo(zone)
+    changes = [
+        when for before, when in pairwise(hours)
+        if when.astimezone(local).utcoffset() != before.astimezone(local).utcoffset()
+    ]  # fmt: skip
+    assert len(changes) == 2
+    for cron in EVERY:
+        schedule = Schedule(cron, Report(), time_zone=zone, missed="all")
+        naive = {
+            each.replace(tzinfo=None)
+            for change in changes
+            for each in Schedule(cron, Report(), missed="all")._until(
+                change - timedelta(days=2), change + timedelta(days=2)
+            )
+        }
+        for change in changes:
+            begin, end = change - timedelta(hours=12), change + timedelta(hours=12)
+            minutes = [begin + timedelta(minutes=n) for n in range(1, 1441)]
+            wanted = [each for each in minutes if each.astimezone(local).replace(tzinfo=None) in naive]
+            found = schedule.due(begin, end)
+            assert (found.times if found else ()) == tuple(wanted), (cron, change)
+
+
 @pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
 def test_a_day_on_which_the_clocks_change_has_one_three_oclock_and_as_many_hours_as_it_has(day: str) -> None:
     begin = at(f"{day}T00:00+00:00") - timedelta(hours=2)
@@ -136,11 +205,15 @@ def test_a_day_on_which_the_clocks_change_has_one_three_oclock_and_as_many_hours
 
 
 CRONS = ["30 2 * * *", "15,45 2 * * *", "*/20 * * * *", "0 */2 * * *", "5 1-3 * * *", "0 0 * * SUN", "0 2 L * *"]
-AROUND = st.sampled_from(["2026-03-29T01:00Z", "2026-10-25T01:00Z", "2026-06-01T00:00Z"])
+ZONES = st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"])
+AROUND = st.sampled_from(
+    ["2026-03-29T01:00Z", "2026-10-25T01:00Z", "2026-06-01T00:00Z", "2026-04-04T15:00Z", "2026-10-03T15:30Z"]
+)
 SECONDS = st.integers(-4 * 86_400, 4 * 86_400)
 
 
-@given(st.sampled_from(CRONS), st.sampled_from(["Europe/Berlin", "America/New_York", "UTC"]), AROUND, SECONDS, SECONDS)
+@settings(deadline=None)
+@given(st.sampled_from(CRONS), ZONES, AROUND, SECONDS, SECONDS)
 def test_the_times_do_not_depend_on_where_one_begins_to_look(
     cron: str, zone: str, around: str, start: int, now: int
 ) -> None:

@@ -335,7 +335,7 @@ class Outrider(Declarations, Operations):
             await rollups.refuse_missing(conn, [each.name for each in rolled if each.events], schema)
             registered = [await register(conn, each, schema) for each in registering]
             for schedule in scheduled:
-                await schedules.register(conn, schedule, schema)
+                await schedules.register(conn, schedule, schema, self.settings.context)
             return registered
 
     def _opened(self) -> Pool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from itertools import islice
 from typing import Literal, TypedDict, get_args
 from zoneinfo import ZoneInfo
@@ -23,6 +23,8 @@ MOST_AT_ONCE = 1000
 """So many times get their jobs in one transaction; the rest comes with the next."""
 ON_TIME = timedelta(minutes=1)
 """What is not later than this was not missed."""
+AHEAD = timedelta(minutes=1)
+"""A schedule that was fired up to a time further in the future than this goes on from now: the clock went back."""
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -83,16 +85,21 @@ class Schedule:
         """The first time after this one; None if there is none in fifty years."""
         return next(self._times(after), None)
 
-    def due(self, last: datetime, now: datetime) -> Due | None:
-        """What came due since `last`; None if nothing did."""
+    def due(
+        self, last: datetime, now: datetime, *, changed: datetime | None = None, ahead: datetime | None = None
+    ) -> Due | None:
+        """What came due since `last`; None if nothing did. Before `changed` it had other times: of those that it would have
+        had, the newest gets a job. `ahead` has its job already: it was fired while the clock was ahead."""
         if self.missed == "all":
+            if changed is not None and last < changed and (before := self._newest(last, min(changed, now))) is not None:
+                return Due(before, (before,))
             times = tuple(islice(self._until(last, now), MOST_AT_ONCE))
             return Due(times[-1], times) if times else None
         newest = self._newest(last, now)
         if newest is None:
             return None
         on_time = self.missed == "once" or now - newest <= ON_TIME
-        return Due(newest, (newest,) if on_time else ())
+        return Due(newest, (newest,) if on_time and newest != ahead else ())
 
     def _newest(self, last: datetime, now: datetime) -> datetime | None:
         """Looked for backwards, in steps that grow: the last time may be years ago, with millions of others since."""
@@ -112,11 +119,45 @@ class Schedule:
 
     def _times(self, after: datetime) -> Iterator[datetime]:
         """In UTC, each later than the one before, which cronsim does not promise from within an hour that comes twice."""
+        fields = self.cron.split()
+        if len(fields) != 5 or fields[0].startswith("*") or fields[1].startswith("*"):
+            yield from self._every(after)
+            return
         for local in CronSim(self.cron, after.astimezone(self._zone)):
             time = local.astimezone(UTC)
             if time > after:
                 after = time
                 yield time
+
+    def _every(self, after: datetime) -> Iterator[datetime]:
+        """Whenever the clock on the wall says so. cronsim walks over a change of the clocks in steps of an hour, which does
+        not fit where they change by half of one, or at midnight: it is asked for each stretch between two changes."""
+        here = after.astimezone(self._zone).replace(tzinfo=None)
+        offset = after.astimezone(self._zone).utcoffset()
+        while True:
+            for local in CronSim(self.cron, here):
+                time = local.replace(tzinfo=timezone(offset or timedelta())).astimezone(UTC)
+                if time.astimezone(self._zone).utcoffset() != offset:
+                    break
+                after = time
+                yield time
+            else:
+                return
+            after = self._change(after, time)
+            offset = after.astimezone(self._zone).utcoffset()
+            here = after.astimezone(self._zone).replace(tzinfo=None) - timedelta(seconds=1)
+
+    def _change(self, before: datetime, after: datetime) -> datetime:
+        """The second at which the clocks change, between two times whose offsets differ."""
+        offset = before.astimezone(self._zone).utcoffset()
+        before = before.replace(microsecond=0)
+        while after - before > timedelta(seconds=1):
+            middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
+            if middle.astimezone(self._zone).utcoffset() == offset:
+                before = middle
+            else:
+                after = middle
+        return after
 
     def _known_zone(self) -> tzinfo:
         if self.time_zone == "UTC":

@@ -130,6 +130,17 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopHeld:
+    """Something blocks the event loop of a worker, and with it all that runs there. Heard on a thread, while it lasts."""
+
+    subscription: str | None
+    """The handler or job that runs; else the name of the task, or none."""
+    seconds: float
+    where: str
+    """File, line and function."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnqueued:
     """A job was enqueued in the caller's transaction, which may still roll back; or what its unique key made of it."""
 
@@ -375,6 +386,19 @@ class WorkerUp:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStopping:
+    """A worker was told to stop: it takes nothing more, and waits for what runs."""
+
+    worker: UUID
+    handlers: tuple[str, ...]
+    """Those that are at a batch."""
+    jobs: tuple[str, ...]
+    """The types of those that run."""
+    grace: float
+    """The most seconds that it waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerDown:
     """A worker has ended; `clean` = everything that it had begun was finished."""
 
@@ -393,6 +417,7 @@ Signal = (
     | Buried
     | Troubled
     | Skipped
+    | LoopHeld
     | JobEnqueued
     | JobsClaimed
     | JobsCompleted
@@ -416,6 +441,7 @@ Signal = (
     | ListenerUp
     | ListenerDown
     | WorkerUp
+    | WorkerStopping
     | WorkerDown
 )
 Listener = Callable[[Signal], None]

@@ -5,10 +5,12 @@ Handlers block on advisory locks that the test holds, so that everything waits f
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ import psutil
 import psycopg
 import pytest
 from tests.cli.conftest import Run, Start
-from tests.processes import until
+from tests.processes import PAUSE, until
 
 from outrider.cli import ending
 
@@ -48,6 +50,22 @@ async def block(event):
     time.sleep(600)
 """
 )
+JOB = (
+    APP
+    + """
+from outrider import Job
+
+class Fold(Job, type="shop.fold"):
+    block: bool = False
+
+@app.job(Fold, lease="1m")
+async def fold(job):
+    print("folding", flush=True)
+    if job.block:
+        time.sleep(600)
+    await asyncio.sleep(600)
+"""
+).replace("import os, time", "import asyncio, os, time")
 DEADLINE = 40
 
 
@@ -176,6 +194,91 @@ def test_the_second_signal_leaves_also_when_a_handler_blocks_the_loop(desk: Desk
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     assert end(process)[0] in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+class Folding:
+    """A worker in the midst of a job."""
+
+    def __init__(self, desk: Desk, *options: str, block: bool = False) -> None:
+        (desk.folder / "shop.py").write_text(JOB)
+        self._desk = desk
+        self.process = desk.worker(*options)
+        until(desk.workers, self.process)
+        desk.conn.execute("select outrider.enqueue('shop.fold', %s::jsonb)", [json.dumps({"block": block})])
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "folding\n"
+
+    def told(self) -> bool:
+        return self._desk.conn.execute("select bool_or(stopping) from outrider.worker").fetchone() == (True,)
+
+    def released(self) -> bool:
+        [(status,)] = self._desk.conn.execute("select status from outrider.delivery").fetchall()
+        return bool(status != "in_flight")
+
+    def ended(self) -> tuple[int, str]:
+        code, err = end(self.process)
+        deadline = time.monotonic() + DEADLINE
+        while not self.released():
+            assert time.monotonic() < deadline
+            time.sleep(PAUSE)
+        row = self._desk.conn.execute("select status, attempts, crashes from outrider.delivery").fetchone()
+        assert row == ("pending", 0, 0), "as if it had not been claimed"
+        return code, err
+
+
+def test_a_second_ctrl_c_counts_no_crash_of_the_job_that_runs(desk: Desk) -> None:
+    folding = Folding(desk, "--grace", "90s")
+    folding.process.send_signal(signal.SIGINT)
+    until(folding.told, folding.process)
+    folding.process.send_signal(signal.SIGINT)
+    code, err = folding.ended()
+    assert code == 128 + signal.SIGINT
+    [line] = [line for line in err.splitlines() if "event=worker_stopping" in line]
+    assert "jobs_running=1 running=shop.fold" in line
+    assert "grace_s=90.0" in line
+    assert "a second Ctrl-C or SIGTERM" in line
+
+
+@pytest.mark.verify
+def test_a_second_ctrl_c_counts_no_crash_of_a_job_that_blocks_the_loop(desk: Desk) -> None:
+    """Takes 3 s: so long the worker tries to end in good order."""
+    folding = Folding(desk, block=True)
+    folding.process.send_signal(signal.SIGINT)
+    folding.process.send_signal(signal.SIGTERM)
+    code, err = folding.ended()
+    assert code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert "event=worker_stopping" in err
+
+
+@pytest.mark.verify
+def test_the_third_signal_leaves_at_once_and_counts_no_crash(desk: Desk) -> None:
+    folding = Folding(desk, block=True)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        folding.process.send_signal(number)
+        time.sleep(PAUSE)  # the same signal, sent twice before it is heard, is heard once
+    assert folding.ended()[0] == 128 + signal.SIGINT
+
+
+@pytest.mark.verify
+def test_a_second_ctrl_c_counts_no_crash_in_several_processes(desk: Desk) -> None:
+    """Two interpreters and their parent start."""
+    folding = Folding(desk, "--processes", "2", "--grace", "90s")
+    folding.process.send_signal(signal.SIGINT)
+    until(folding.told, folding.process)
+    folding.process.send_signal(signal.SIGINT)
+    code, err = folding.ended()
+    assert code == 128 + signal.SIGINT
+    assert "jobs_running=1 running=shop.fold" in err
+
+
+async def test_a_signal_is_heard_in_place_when_the_loop_is_blocked() -> None:
+    """Without it, a worker whose loop is blocked would not end after its grace time."""
+    heard: list[str] = []
+    with ending.obeying(lambda: heard.append("on the loop"), lambda _: None, lambda: heard.append("in place")):
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == ["in place"]
+        await asyncio.sleep(0)
+        assert heard == ["in place", "on the loop"]
 
 
 @pytest.mark.verify

@@ -109,3 +109,35 @@ async def test_a_suspect_that_has_to_wait_for_its_partition_is_run_and_not_count
         tail.close()
         assert await shop.effects() == ["a1"]
         assert await shop.parked() == {}
+
+
+async def leave(shop: Shop, reached: asyncio.Event) -> None:
+    """A worker is told to leave while it runs into the poison, and its grace time is over at once."""
+    reached.clear()
+    worker = shop.app.worker(grace=0)
+    running = asyncio.create_task(worker.run())
+    await reached.wait()
+    worker.stop()
+    assert not await running
+
+
+async def test_a_worker_that_is_told_to_leave_counts_no_death(database: str) -> None:
+    """Its grace time is over before the handler returns: three of those do not make a suspect of the event."""
+    reached = asyncio.Event()
+    async with opened(database, deadly(reached)) as shop:
+        await shop.publish(POISON)
+        for _ in range(4):
+            await leave(shop, reached)
+        assert await shop.parked() == {}
+
+
+async def test_a_suspect_whose_worker_is_told_to_leave_is_not_counted(database: str) -> None:
+    reached = asyncio.Event()
+    async with opened(database, deadly(reached)) as shop:
+        await shop.publish(POISON)
+        [row] = await shop.rows("select id from outrider.cursor")
+        await shop.rows(f"select nextval('outrider.takes_{row['id']}') from generate_series(1, 3)")
+        for _ in range(2):
+            await leave(shop, reached)
+            parked = await shop.parked()
+            assert (parked[POISON]["suspect"], parked[POISON]["crashes"]) == (True, 0)

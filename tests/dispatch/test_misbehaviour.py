@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,10 @@ from pydantic import field_validator
 from tests.dispatch.shop import SOON, Placed, Shop, opened
 
 from outrider import Event, HandlerContext, Outrider, RetryPolicy, SyncHandlerContext
+from outrider.dispatch import watchdog
 from outrider.errors import DeclarationError
+from outrider.signals import LoopHeld, Settled, Signal
+from outrider.testing import expect
 
 
 class Awkward(Event, type="dispatch.awkward", key="customer"):
@@ -225,6 +230,75 @@ async def test_a_blocking_handler_that_times_out_in_a_statement_frees_its_partit
             drained = await shop.app.drain()
         assert (drained.handled, drained.parked) == (1, 1)
         assert (await shop.parked())["a1"]["attempts"] == 1
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["one by one", "whole batches"])
+async def test_an_async_handler_that_blocks_past_its_timeout_has_failed(database: str, batch: bool) -> None:
+    """It never awaits, so no timer can interrupt it; it returns late, and what it wrote is rolled back."""
+
+    def declare(shop: Shop) -> None:
+        async def one(event: Placed, ctx: HandlerContext) -> None:
+            await shop.effect(event, ctx)
+            if event.n == 1:
+                time.sleep(0.3)  # noqa: ASYNC251
+
+        async def several(events: list[Placed], ctx: HandlerContext) -> None:
+            for event in events:
+                await one(event, ctx)
+
+        shop.app.handler(Placed, name="shop.effect", retry=SOON, timeout="200ms")(several if batch else one)
+
+    async with opened(database, declare) as shop:
+        await shop.publish("a1", "b2")
+        drained = await shop.app.drain()
+        assert (drained.handled, drained.parked) == (1, 1)
+        assert await shop.effects() == ["b2"]
+        parked = (await shop.parked())["a1"]
+        assert (parked["attempts"], parked["last_error_code"]) == (1, "timeout")
+
+
+async def test_a_late_error_of_a_handler_that_blocks_is_its_own(database: str) -> None:
+    def declare(shop: Shop) -> None:
+        @shop.app.handler(Placed, name="shop.effect", retry=SOON, timeout="50ms")
+        async def handle(event: Placed) -> None:
+            time.sleep(0.1)  # noqa: ASYNC251
+            raise ValueError("the account is closed")
+
+    async with opened(database, declare) as shop:
+        await shop.publish("a1")
+        await shop.app.drain()
+        assert (await shop.parked())["a1"]["last_error_code"] == "value_error"
+
+
+async def test_a_handler_that_holds_the_event_loop_is_reported_while_it_does(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the loop until it was reported twice: so the report comes from another thread."""
+    monkeypatch.setattr(watchdog, "HELD", 0.1)
+    reports: list[LoopHeld] = []
+    enough = threading.Event()
+
+    def hear(signal: Signal) -> None:
+        if isinstance(signal, LoopHeld):
+            reports.append(signal)
+            if len(reports) == 2:
+                enough.set()
+
+    def declare(shop: Shop) -> None:
+        @shop.app.handler(Placed, name="shop.effect")
+        async def handle(event: Placed, ctx: HandlerContext) -> None:
+            assert enough.wait(10)
+            await shop.effect(event, ctx)
+
+    async with opened(database, declare) as shop:
+        shop.app.signals.listen(hear)
+        async with shop.app.worker(), expect(shop.app, Settled, lambda signal: signal.events):
+            await shop.publish("a1")
+        first, second = reports[:2]
+        assert (first.subscription, second.subscription) == ("shop.effect", "shop.effect")
+        assert 0.1 <= first.seconds < second.seconds
+        assert "test_misbehaviour.py" in first.where
+        assert await shop.effects() == ["a1"]
 
 
 @pytest.mark.verify

@@ -17,6 +17,7 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 from tests.brokers import HOST, NatsServer, RedisServer, free_port
+from tests.dispatch.jobs.factory import Make
 from tests.dispatch.shop import Placed, opened
 from tests.dispatch.test_generations import working
 from tests.pgbouncer import PgBouncer
@@ -400,6 +401,18 @@ async def test_a_job_that_waits_for_a_key_that_nobody_has(fragile: str) -> None:
     )
     [found] = (await ask(fragile))["overdue"]
     assert found.found.startswith("shop.chore: 1 job should have had its turn")
+
+
+async def test_a_schedule_that_was_fired_ahead_of_time(fragile: str) -> None:
+    app = Outrider(context="shop", dsn=fragile)
+    app.schedule("0 3 * * *", Make())
+    async with app:
+        await app.migrate()
+    assert (await ask(fragile))["schedules"][0].found == "1 schedule, none ahead of the server's clock"
+    execute(fragile, "update outrider.schedule set fired_at = clock_timestamp() + interval '2 hours'")
+    found = only((await ask(fragile))["schedules"])
+    assert "factory.make was fired up to" in found.found
+    assert "119 min from now" in found.found
 
 
 async def test_events_that_are_not_read(fragile: str) -> None:

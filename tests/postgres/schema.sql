@@ -2273,6 +2273,7 @@ begin
                 case when p_worker is null and exists (
                          select from "outrider".worker as w
                          where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
+                     when exists (select from "outrider".worker as w where w.id = job.locked_by and w.stopping) then 'back'
                      when p_worker is not null and job.id <> all (p_begun) then 'back'
                      else 'crashed' end,
                 p_worker => job.locked_by::text);
@@ -2380,6 +2381,10 @@ begin
         outcome := 'created';
         partitions := p_partitions;
         return;
+    end if;
+    if found and p_start not in ('now', 'beginning') and p_start::timestamptz > clock_timestamp() + interval '1 minute' then
+        raise 'subscription "%" cannot start at %, which is in the future', p_name, p_start::timestamptz
+            using errcode = 'OR002', hint = 'Leave out start=, and deploy it then; or begin now, and pass over what comes before.';
     end if;
     if found then
         r := pg_current_xact_id();
@@ -7259,10 +7264,19 @@ CREATE TABLE outrider.schedule (
     time_zone text NOT NULL,
     fired_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    context text,
+    ahead timestamp with time zone,
+    CONSTRAINT schedule_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
     CONSTRAINT schedule_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
 );
 
 COMMENT ON COLUMN outrider.schedule.fired_at IS 'the newest time that was fired, or passed over; a new schedule begins now';
+
+COMMENT ON COLUMN outrider.schedule.updated_at IS 'since when it has these times';
+
+COMMENT ON COLUMN outrider.schedule.context IS 'who fires it; null: whoever registers it first from now on';
+
+COMMENT ON COLUMN outrider.schedule.ahead IS 'the last time that was fired while the clock was ahead: it has its job';
 
 CREATE TABLE outrider.setting (
     name text NOT NULL,

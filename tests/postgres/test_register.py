@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -81,12 +82,21 @@ async def test_start_at_a_time_passes_over_no_event_that_fits(desk: Desk, closed
     assert await desk.take_all() == ["2022", "2019", "2020"]
 
 
-async def test_start_in_the_future_reads_from_now(desk: Desk) -> None:
+async def test_start_a_moment_ahead_of_the_servers_clock_reads_from_now(desk: Desk) -> None:
     conn = await desk.session(autocommit=True)
     await publish(conn, "before")
-    await desk.register(start="2999-01-01T00:00:00+00:00")
+    await desk.register(start=(datetime.now(UTC) + timedelta(seconds=30)).isoformat())
     await publish(conn, "after")
     assert await desk.take_all() == ["after"]
+
+
+async def test_start_in_the_future_is_refused(desk: Desk) -> None:
+    """It began at once, and read what was published before that time."""
+    with pytest.raises(psycopg.Error, match=r"cannot start at 2999-01-01 .*, which is in the future") as refused:
+        await desk.register(start="2999-01-01T00:00:00+00:00")
+    assert refused.value.sqlstate == "OR002"
+    assert await desk.register() == ("created", 1)
+    assert await desk.register(start="2999-01-01T00:00:00+00:00") == ("unchanged", 1)
 
 
 async def test_registering_again_adds_types_and_keeps_the_position(desk: Desk) -> None:

@@ -8,29 +8,41 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
+HURRY = signal.SIGUSR2
+"""From a parent to its processes: it was told a second time. They ignore a second SIGTERM, which systemd sends to each."""
 PR_SET_PDEATHSIG = 1
 LOOK = 1.0
 
 
 @contextmanager
-def obeying(first: Callable[[], None], again: Callable[[int], None]) -> Iterator[None]:
-    """The first signal calls `first` on the event loop; the others call `again` in place, also when the loop is stuck."""
+def obeying(
+    first: Callable[[], None], again: Callable[[int], None], at_once: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """The first signal calls `at_once` in place, then `first` on the event loop; the others call `again` in place. What is
+    called in place is called also when the loop is stuck."""
     loop = asyncio.get_running_loop()
     told = False
 
-    def hear(number: int, _: object) -> None:
+    def hear(number: int) -> None:
         nonlocal told
         if told:
             again(number)
         else:
             told = True
+            at_once()
             loop.call_soon_threadsafe(first)
 
-    before = {each: signal.signal(each, hear) for each in ENDING}
+    with hearing(ENDING, hear):
+        yield
+
+
+@contextmanager
+def hearing(numbers: Sequence[signal.Signals], hear: Callable[[int], None]) -> Iterator[None]:
+    before = {each: signal.signal(each, lambda number, _: hear(number)) for each in numbers}
     try:
         yield
     finally:
@@ -43,9 +55,9 @@ def leave(number: int) -> None:
     os._exit(128 + number)
 
 
-def leave_after(seconds: float) -> None:
+def leave_after(seconds: float, code: int = 1) -> None:
     """For a handler that blocks the event loop, or one that does not let itself be cancelled."""
-    timer = threading.Timer(seconds, os._exit, [1])
+    timer = threading.Timer(seconds, os._exit, [code])
     timer.daemon = True
     timer.start()
 

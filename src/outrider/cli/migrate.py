@@ -197,7 +197,7 @@ async def _migrate(place: Place, phase: Phase, *, force: bool) -> Report:
         await _refuse_renamed(conn, place)
         registered = [await register(conn, each, place.schema) for each in place.subscriptions or ()]
         for schedule in place.schedules:
-            await schedules.register(conn, schedule, place.schema)
+            await schedules.register(conn, schedule, place.schema, place.settings.context)
         await open_all(conn, place.subscriptions or (), place.settings.generation, place.schema)
         left = pending(await applied(conn, place.schema))
         return Report(place.schema, conn.info.dbname, done, registered, left)

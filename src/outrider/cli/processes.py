@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,13 +13,15 @@ from dataclasses import dataclass
 
 import typer
 
-from outrider.cli.ending import leave, obeying
+from outrider.cli.ending import HURRY, leave, obeying
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 STEADY = 60.0
 """A process that lived so long is started again without a longer pause."""
 MARGIN = 20.0
 """Beyond the grace time, which the processes keep themselves."""
+HURRIED = 5.0
+"""Seconds after the second signal until they are killed; they end by themselves before that."""
 
 
 @dataclass(slots=True)
@@ -36,13 +39,15 @@ class Processes:
         self._environment = os.environ | environment
         self._places = [Place(number) for number in range(1, count + 1)]
         self._grace = grace
+        self.hurried: int | None = None
+        """The second signal."""
         self._stopping = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
         self._since = self._clock()
 
     async def run(self) -> bool:
         """Until a signal; True when every process has finished what it had begun."""
-        with obeying(self._stop, self._leave):
+        with obeying(self._stop, self._again):
             keepers = [asyncio.create_task(self._keep(place)) for place in self._places]
             stopping = asyncio.create_task(self._stopping.wait())
             try:
@@ -95,6 +100,15 @@ class Processes:
     def _stop(self) -> None:
         self._stopping.set()
         self._send(signal.SIGTERM)
+
+    def _again(self, number: int) -> None:
+        if self.hurried is not None:
+            self._leave(number)
+        self.hurried = number
+        self._send(HURRY)
+        timer = threading.Timer(HURRIED, self._leave, [number])
+        timer.daemon = True
+        timer.start()
 
     def _leave(self, number: int) -> None:
         self._send(signal.SIGKILL)

@@ -105,7 +105,7 @@ def run(
     want them in processes of their own, with other rights, or restarted apart.
     Any number may run; of each relay one is active, and another takes over when
     it ends. The first signal lets the batch that was begun finish within the grace
-    time; the second leaves at once. Either way what is in the stream is found there
+    time; the second leaves within 3 s. Either way what is in the stream is found there
     by the next one, and not sent again. Exits as outrider worker does.
 
     Needs: a migrated schema ([bold]outrider migrate[/]) and an app with relays.

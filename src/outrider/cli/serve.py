@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -13,11 +14,12 @@ from importlib import import_module
 import typer
 
 from outrider.app import Outrider
-from outrider.cli.ending import leave, leave_after, obeying, until_alone
+from outrider.cli.ending import HURRY, hearing, leave, leave_after, obeying, until_alone
 from outrider.cli.logs import Level
 from outrider.cli.place import Asked
 from outrider.cli.processes import Processes
 from outrider.dispatch.health import HealthServer, Subject, WorkerHealth
+from outrider.dispatch.worker import Worker
 from outrider.errors import ConfigError
 from outrider.observe.exposed import exposed, measured
 from outrider.observe.metrics import need_client
@@ -28,6 +30,8 @@ CHILD_DSN = "OUTRIDER_CHILD_DSN"
 LAST_PORT = 65535
 MARGIN = 10.0
 """So long after the grace time, a process that is still there is held up, and leaves."""
+HURRIED = 3.0
+"""Seconds after the second signal until the process is ended, whatever holds it up."""
 STUBBORN = 0.5
 """So long it waits for what did not let itself be cancelled; what it did will be rolled back, or done again."""
 
@@ -107,17 +111,58 @@ def say_unless(clean: bool, grace: str) -> None:
         raise typer.Exit(1)
 
 
+class Obedience:
+    """What SIGTERM and Ctrl-C do to a worker: the first stops it, the second ends its grace time, the third the process."""
+
+    def __init__(self, grace: float) -> None:
+        self.worker: Worker | None = None
+        self.stop = asyncio.Event()
+        self.hurried: int | None = None
+        """The second signal."""
+        self._loop = asyncio.get_running_loop()
+        self._grace = grace
+
+    def listen(self, *, child: bool) -> ExitStack:
+        stack = ExitStack()
+        # A child is told by its parent, and perhaps by the system too (systemd signals every process of a service).
+        stack.enter_context(obeying(self.stop.set, (lambda _: None) if child else self._again, self.at_once))
+        if child:
+            stack.enter_context(hearing([HURRY], self._hurry_at_once))
+        return stack
+
+    def at_once(self) -> None:
+        """In the signal's handler: the event loop may be blocked."""
+        leave_after(self._grace + MARGIN)
+        if self.worker is not None:
+            self.worker.spare()
+            threading.Thread(target=self.worker.announce, daemon=True).start()
+
+    def orphaned(self) -> None:
+        self.at_once()
+        self.stop.set()
+
+    def _again(self, number: int) -> None:
+        if self.hurried is not None or self.worker is None:
+            leave(number)
+        self.hurried = number
+        leave_after(HURRIED, 128 + number)
+        self._loop.call_soon_threadsafe(self._hurry)
+
+    def _hurry_at_once(self, number: int) -> None:
+        self.at_once()
+        self._again(number)
+
+    def _hurry(self) -> None:
+        self.stop.set()
+        if self.worker is not None:
+            self.worker.hurry()
+
+
 async def work(app: Outrider, options: Options, parent: int | None) -> bool:
-    stop = asyncio.Event()
-
-    def begin_to_stop() -> None:
-        leave_after(options.seconds + MARGIN)
-        stop.set()
-
-    # A child is told by its parent, and perhaps by the system too (systemd signals every process of a service).
-    with obeying(begin_to_stop, leave if parent is None else lambda _: None):
+    told = Obedience(options.seconds)
+    with told.listen(child=parent is not None):
         async with app:
-            worker = app.worker(
+            worker = told.worker = app.worker(
                 handlers=options.handlers,
                 exclude=options.exclude,
                 classes=options.classes,
@@ -125,12 +170,15 @@ async def work(app: Outrider, options: Options, parent: int | None) -> bool:
                 slots=options.slots,
                 queues=options.queues,
             )
-            beside = [asyncio.create_task(_then(stop.wait, worker.stop))]
+            beside = [asyncio.create_task(_then(told.stop.wait, worker.stop))]
             if parent is not None:
-                beside.append(asyncio.create_task(_then(partial(until_alone, parent), begin_to_stop)))
+                beside.append(asyncio.create_task(_then(partial(until_alone, parent), told.orphaned)))
             try:
                 async with _health(WorkerHealth(worker), options), _metrics(app, options):
                     clean = await worker.run()
+                if told.hurried is not None:
+                    leave_after(STUBBORN, 128 + told.hurried)
+                    raise typer.Exit(128 + told.hurried)
                 if not clean:
                     leave_after(STUBBORN)
                 return clean
@@ -143,7 +191,10 @@ async def work(app: Outrider, options: Options, parent: int | None) -> bool:
 async def supervise(options: Options, count: int) -> bool:
     processes = Processes(options.command, options.environment(), count, options.seconds)
     async with _health(processes, options):
-        return await processes.run()
+        clean = await processes.run()
+    if processes.hurried is not None:
+        raise typer.Exit(128 + processes.hurried)
+    return clean
 
 
 @asynccontextmanager

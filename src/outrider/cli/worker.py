@@ -86,10 +86,12 @@ def worker(
     """Run the app's handlers, jobs, relays, inboxes and rollups until SIGTERM or Ctrl-C.
 
     The first signal ends the taking of events and jobs and lets what runs finish
-    within the grace time; the second leaves at once. Nothing is lost either
-    way: Postgres rolls back what handlers did not finish, and it comes again;
-    jobs are handed back, or are another's when their leases end.
-    Exits with 0, or with 1 if the grace time was not enough.
+    within the grace time, and the log says what it waits for. The second cancels
+    what still runs, and ends the process within 3 s; the third ends it at once.
+    Nothing is lost either way, and no attempt or crash is counted: Postgres rolls
+    back what handlers did not finish, and it comes again; jobs are handed back.
+    Exits with 0, with 1 if the grace time was not enough, or with 128 + the
+    number of the second signal.
 
     Any number of workers may run, on any number of machines. Of each relay and
     each inbox one is active at a time; the others stand by.

@@ -14,13 +14,14 @@ from datetime import datetime
 from outrider.config import Settings
 from outrider.dispatch.pace import DEADLINE, TROUBLES, pause
 from outrider.enqueue import Enqueuer
-from outrider.errors import DeclarationError, EnqueueRefused
+from outrider.errors import DeclarationError, EnqueueRefused, SubscriptionRefused
 from outrider.outcome import code_of, describe
 from outrider.postgres import schedules
 from outrider.postgres.enqueue import Request
 from outrider.postgres.lanes import Lanes
+from outrider.postgres.schedules import Seen
 from outrider.postgres.session import AsyncSession
-from outrider.schedule import Schedule
+from outrider.schedule import AHEAD, Schedule
 from outrider.signals import Fired, Signals, Troubled
 
 CLOCK = "(schedules)"
@@ -61,6 +62,7 @@ class Clock:
         self._scheduled = scheduled
         self._names = [each.schedule.name for each in scheduled]
         self._schema = settings.schema
+        self._context = settings.context
         self._poke = settings.notify != "off"
         self._signals = signals
         self._on_fired = on_fired
@@ -86,20 +88,30 @@ class Clock:
 
     async def step(self, conn: AsyncSession) -> float:
         """Fire what is due. In how many seconds to look again; 0 = something has happened, look at once."""
-        now, seen = await schedules.seen(conn, self._names, self._schema)
-        pauses = []
+        now, seen = await schedules.seen(conn, self._names, self._schema, self._context)
+        pauses, refused = [], None
         for each in self._scheduled:
-            if (last := seen.get(each.schedule.name)) is None:
-                await schedules.register(conn, each.schedule, self._schema)
-                pauses.append(0.0)
-            else:
+            if (last := seen.get(each.schedule.name)) is not None:
                 pauses.append(await self._fire(conn, each, last, now))
+                continue
+            try:
+                await schedules.register(conn, each.schedule, self._schema, self._context)
+                pauses.append(0.0)
+            except SubscriptionRefused as error:
+                refused = error
+        if refused is not None:  # after the others were fired
+            raise refused
         self._trouble = 0
         return min(pauses)
 
-    async def _fire(self, conn: AsyncSession, each: Scheduled, last: datetime, now: datetime) -> float:
-        schedule = each.schedule
-        if (due := schedule.due(last, now)) is None:
+    async def _fire(self, conn: AsyncSession, each: Scheduled, seen: Seen, now: datetime) -> float:
+        schedule, last = each.schedule, seen.fired_at
+        # Of "all" times up to `last` each has its job already, to run at its time.
+        if last - now > AHEAD and schedule.missed != "all":
+            if await schedules.rewind(conn, schedule.name, last, self._schema):
+                self._signals.emit(Troubled(CLOCK, "clock_went_back", _went_back(schedule.name, last, now)))
+            return 0
+        if (due := schedule.due(last, now, changed=seen.changed_at, ahead=seen.ahead)) is None:
             following = schedule.next(last)
             return float("inf") if following is None else (following - now).total_seconds()
         if not await schedules.fire(conn, schedule.name, last, due, each.request, self._schema, poke=self._poke):
@@ -113,7 +125,14 @@ class Clock:
         try:
             async with asyncio.timeout(DEADLINE), lanes.lane(CLOCK) as conn:
                 return await self.step(conn)
-        except TROUBLES as error:
+        except (*TROUBLES, SubscriptionRefused) as error:
             self._trouble += 1
             self._signals.emit(Troubled(CLOCK, code_of(error), describe(error), self._trouble))
             return pause(self._trouble)
+
+
+def _went_back(name: str, last: datetime, now: datetime) -> str:
+    return (
+        f"the schedule {name!r} was fired up to {last:%Y-%m-%d %H:%M:%S%z}, and it is {now:%Y-%m-%d %H:%M:%S%z}: "
+        "the clock of the database went back; it goes on from now"
+    )

@@ -154,6 +154,14 @@ class Crew:
         self._slots.stop()
         self._changed()
 
+    def spare(self) -> None:
+        """Whatever ends this process from now on is no crash of its jobs."""
+        if self._slots.begun is not None:
+            self._slots.begun.spare()
+
+    def running(self) -> list[str]:
+        return [each.leased.subscription for each in self._slots.running()]
+
     def interrupt(self) -> None:
         """The time is over: what still runs shall stop, and is handed back."""
         self._slots.interrupt()

@@ -1,6 +1,6 @@
-"""One timer for a whole batch: cancels the task when the current handler has run too long.
-
-A timer per event would cost more than a small handler.
+"""The timeout of a handler or a job. One timer for a whole batch cancels the task when the current handler has run too long;
+a timer per event would cost more than a small handler. One that blocks the event loop cannot be cancelled: it is late when
+it returns.
 """
 
 from __future__ import annotations
@@ -8,17 +8,27 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 AGAIN = 1.0
+_at_work: dict[asyncio.Task[Any], Deadline] = {}
+
+
+def at_work(task: asyncio.Task[Any]) -> str | None:
+    """The handler or job that this task runs."""
+    deadline = _at_work.get(task)
+    return None if deadline is None else deadline.name
 
 
 class Deadline:
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    """`seconds` = None: no timeout."""
+
+    def __init__(self, name: str, seconds: float | None) -> None:
+        self.name = name
+        self.seconds = float("inf") if seconds is None else seconds
         self.began = 0.0
         """When the current handler began, by time.monotonic."""
-        self.expired = False
+        self._expired = False
         self._cancelled = 0
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
@@ -26,28 +36,38 @@ class Deadline:
 
     def __enter__(self) -> Self:
         self.began = monotonic()
-        self._timer = self._loop.call_later(self.seconds, self._look)
+        if self._task is not None:
+            _at_work[self._task] = self
+        if self.seconds < float("inf"):
+            self._timer = self._loop.call_later(self.seconds, self._look)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._task is not None:
+            _at_work.pop(self._task, None)
         if self._timer is not None:
             self._timer.cancel()
+
+    @property
+    def late(self) -> bool:
+        """Time is up, whether or not the timer had a chance to say so."""
+        return self._expired or monotonic() > self.began + self.seconds
 
     def _look(self) -> None:
         left = self.began + self.seconds - monotonic()
         if left > 0:
             self._timer = self._loop.call_later(left, self._look)
         elif self._task is not None:
-            self.expired = True
+            self._expired = True
             self._cancelled += 1
             self._timer = self._loop.call_later(AGAIN, self._look)  # it may swallow the first
             self._task.cancel()
 
     def absorb(self) -> bool:
-        """Whether time was up; then our cancellations are taken back."""
+        """Whether the timer has cancelled the task; that is taken back."""
         while self._cancelled and self._task is not None:
             self._cancelled -= 1
             self._task.uncancel()
-        return self.expired
+        return self._expired

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from outrider.config import Settings
 from outrider.dispatch.crew import SLOTS, Crew
 from outrider.dispatch.job import JobHandler
-from outrider.dispatch.pace import TROUBLES, pause
+from outrider.dispatch.pace import TROUBLES, ended, pause
 from outrider.dispatch.route import Route
 from outrider.dispatch.wake import Wakes
 from outrider.outcome import code_of, describe
@@ -90,17 +90,24 @@ class Labour:
         self._wakes.stop()
         self._crew.stop()
 
-    async def finish(self, grace: float) -> bool:
-        """What runs may end within the grace time; the rest is handed back. True when nothing was interrupted."""
+    def spare(self) -> None:
+        self._crew.spare()
+
+    def running(self) -> list[str]:
+        """The types of the jobs that run."""
+        return self._crew.running()
+
+    async def finish(self, over: asyncio.Event) -> bool:
+        """What runs may end until the grace time is over; the rest is handed back. True when nothing was interrupted."""
         if self._working is None:
             return True
         tasks = [self._working, *self._reading]
-        _, unfinished = await asyncio.wait(tasks, timeout=grace)
+        finished = await ended(tasks, over)
         for insist in (self._crew.interrupt, self._crew.abandon):
             if not self._working.done():
                 insist()
                 await asyncio.wait(tasks, timeout=INTERRUPTED)
-        return not unfinished
+        return finished
 
     async def _read(self, route: Route) -> None:
         """wake → route, until it is told to stop."""

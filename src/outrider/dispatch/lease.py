@@ -41,17 +41,25 @@ class Begun:
         self._file.truncate(slots * 8)
         self._memory = mmap.mmap(self._file.fileno(), slots * 8)
         self._free = list(range(slots))
+        self._spared = False
 
     def begin(self, delivery: int) -> int:
         """Returns its place."""
         place = self._free.pop()
-        _PLACE.pack_into(self._memory, place * 8, delivery)
+        if not self._spared:
+            _PLACE.pack_into(self._memory, place * 8, delivery)
         return place
 
     def end(self, place: int) -> None:
         if not self._memory.closed:  # a job that was left behind may end later
             _PLACE.pack_into(self._memory, place * 8, 0)
             self._free.append(place)
+
+    def spare(self) -> None:
+        """The worker was told to leave: if it is killed before it has finished, that is no crash of its jobs."""
+        self._spared = True
+        if not self._memory.closed:
+            self._memory[:] = bytes(len(self._memory))
 
     def fileno(self) -> int:
         return self._file.fileno()

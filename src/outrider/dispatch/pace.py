@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -56,6 +56,22 @@ async def within(seconds: float | None, waited: Awaitable[object]) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def ended(tasks: Sequence[asyncio.Task[None]], over: asyncio.Event) -> bool:
+    """Wait until all of them have ended, or it is over; whether they have ended."""
+    if tasks:
+        waiting = [asyncio.create_task(over.wait()), asyncio.create_task(_all(tasks))]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+    return all(task.done() for task in tasks)
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)
 
 
 def pause(trouble: int) -> float:

@@ -73,7 +73,7 @@ class Runner:
         took: list[float] = []
         call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
         context = SyncHandlerContext if blocking else HandlerContext
-        with Deadline(self.handler.timeout) as deadline:
+        with Deadline(self.handler.name, self.handler.timeout) as deadline:
             for row in rows:
                 deadline.began = begun = clock()
                 ctx = context(conn, (row,), role)
@@ -91,7 +91,7 @@ class Runner:
                         await self._in_thread(conn, event, ctx)
                     else:
                         await call(event, ctx)
-                    if deadline.expired:
+                    if deadline.late:
                         raise self._late()
                     if ctx.lent and not handling.in_transaction(conn):
                         raise _unusable(conn)
@@ -148,13 +148,13 @@ class Runner:
         hit("handle.before")
         token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
         inherited_workspace.set(rows[0][WORKSPACE])
-        with Deadline(self.handler.timeout) as deadline:
+        with Deadline(self.handler.name, self.handler.timeout) as deadline:
             try:
                 if self.handler.blocking:
                     await self._in_thread(conn, events, ctx)
                 else:
                     await self.handler.call(events, ctx)
-                if deadline.expired:
+                if deadline.late:
                     raise self._late()
                 if not handling.in_transaction(conn):
                     raise _unusable(conn)

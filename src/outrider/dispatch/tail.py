@@ -119,6 +119,8 @@ class Tail:
         self._patience = 0
         self._unexcused = 0
         """Rollbacks in good order that could not be reported, because the session was gone."""
+        self._cursor: int | None = None
+        """Whose they were."""
         self._alone = 0
         """So many events are to be taken one at a time, because one of them did harm and nobody knows which."""
         self._careful = 0
@@ -154,6 +156,7 @@ class Tail:
         if claim.batch is None:
             await self._nothing(conn, claim)
             return Step(claim.outcome, due_in=claim.due_in)
+        self._cursor = claim.cursor
         begun, spans = clock(), trace.handling(self.handler.name) if claim.rows else None
         try:
             took = await self._runner.run(conn, claim.rows, spans) if claim.rows else []
@@ -165,7 +168,8 @@ class Tail:
             return await self._failed(conn, claim, failure, spans)
         except DatabaseError as error:
             return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True), spans)
-        except BaseException:
+        except BaseException:  # it was cancelled
+            self._unexcused += 1
             if spans is not None:
                 spans.end("rolled_back")
             raise
@@ -262,11 +266,15 @@ class Tail:
     @property
     def unfinished(self) -> bool:
         """The database must still hear of something before this tail may end."""
-        return self.armed or self._unsaid is not None
+        return self.armed or self._unsaid is not None or self._unexcused > 0
 
     async def finish(self, conn: Connection) -> None:
         if self._unsaid is not None:
             await self._say(conn, self._unsaid)
+        while self._unexcused:
+            await handling.park(conn, self._parking(self._cursor, None, self._armed), self._schema)
+            self._armed = None
+            self._unexcused -= 1
         if self.armed:
             await self.disarm(conn)
 

@@ -104,10 +104,7 @@ class Work:
         hit("run.before")
         try:
             job = self._decode(leased)
-            if self.handler.timeout is None:
-                result = await self._call(job, running, thread, context)
-            else:
-                result = await self._within(self.handler.timeout, job, running, thread, context)
+            result = await self._within(job, running, thread, context)
             settle: Done | Other = Done(leased.delivery, leased.token, _json(result))
         except BaseException as raised:
             running.absorb()
@@ -125,19 +122,22 @@ class Work:
         hit("run.after")
         return Outcome(leased, clock() - running.begun, None if running.reason == "lost" else settle, error)
 
-    async def _within(self, seconds: float, job: Any, running: Running, thread: HandlerThread, context: Context) -> Any:
-        with Deadline(seconds) as deadline:
+    async def _within(self, job: Any, running: Running, thread: HandlerThread, context: Context) -> Any:
+        with Deadline(self.handler.name, self.handler.timeout) as deadline:
             try:
                 result = await self._call(job, running, thread, context)
-                late = deadline.expired
+                late = deadline.late
             except BaseException as error:
                 if not deadline.absorb():
                     raise
-                raise TimeoutError(f"the job did not return within {seconds:g} s") from error
+                raise self._late() from error
         if late:
             deadline.absorb()
-            raise TimeoutError(f"the job did not return within {seconds:g} s")
+            raise self._late()
         return result
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"the job did not return within {self.handler.timeout:g} s")
 
     async def _call(self, job: Any, running: Running, thread: HandlerThread, context: Context) -> Any:
         handler = self.handler

@@ -18,16 +18,18 @@ from outrider.config import Settings
 from outrider.dispatch.channels import channels, counterpart, polling
 from outrider.dispatch.clock import CLOCK, Clock, Scheduled
 from outrider.dispatch.crew import SLOTS
+from outrider.dispatch.deadline import at_work
 from outrider.dispatch.generations import FOLD_AFTER, NO_CURSOR, Generations
 from outrider.dispatch.handler import Handler, roles_of
 from outrider.dispatch.job import JobHandler
 from outrider.dispatch.labour import Labour, Place
-from outrider.dispatch.pace import pause
+from outrider.dispatch.pace import ended, pause
 from outrider.dispatch.part import Part
 from outrider.dispatch.quarantine import Quarantine
 from outrider.dispatch.tail import Step, Tail
 from outrider.dispatch.voice import CREW
 from outrider.dispatch.wake import Wakes
+from outrider.dispatch.watchdog import watching
 from outrider.errors import ConfigError, CursorError, DatabaseUnavailable, SchemaMismatch
 from outrider.outcome import code_of, describe, mask
 from outrider.postgres import workers
@@ -38,14 +40,25 @@ from outrider.postgres.pool import Pool
 from outrider.postgres.session import DatabaseError
 from outrider.postgres.tenant import check_roles
 from outrider.postgres.workers import Identity
-from outrider.signals import ListenerDown, ListenerUp, Notified, Signals, Skipped, Troubled, Woken, WorkerDown, WorkerUp
+from outrider.signals import (
+    ListenerDown,
+    ListenerUp,
+    Notified,
+    Signals,
+    Skipped,
+    Troubled,
+    Woken,
+    WorkerDown,
+    WorkerStopping,
+    WorkerUp,
+)
 
 GRACE = 30.0
 HEARTBEAT = 10.0
 STUCK = 10.0
 """So long after the grace time, what does not end although it was cancelled is left behind."""
 FAREWELL = 2.0
-"""So long it tries to take its row with it; else it is forgotten after a while."""
+"""Seconds that it tries to report what it gives up, and to delete its row. A row that stays expires."""
 BUSY_PAUSE = 1.0
 """Another session holds what there is to read: look again soon, in case it dies."""
 URGENT_PAUSE = 0.02
@@ -94,6 +107,9 @@ class Worker:
         self._news = asyncio.Event()
         """The next heartbeat does not wait for its time."""
         self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
+        """The grace time is over."""
+        self._announced = False
         self._one_look = asyncio.Lock()
         self._task: asyncio.Task[bool] | None = None
         self.identity = Identity(settings.generation, [])
@@ -146,6 +162,10 @@ class Worker:
 
     async def run(self) -> bool:
         """Until `stop`; True when everything that was begun is finished, False when the grace time was not enough."""
+        with watching(self._signals):
+            return await self._run()
+
+    async def _run(self) -> bool:
         await self._register()
         if roles := roles_of(self._handlers):
             async with self._pool.autocommit() as conn:
@@ -168,6 +188,7 @@ class Worker:
                 beside.append(asyncio.create_task(self._listener.run()))
             await asyncio.wait([stopping, *beside], return_when=asyncio.FIRST_COMPLETED)
             self.stop()
+            self.announce()
             self._wakes.stop()
             if self._labour is not None:
                 self._labour.stop()
@@ -181,14 +202,14 @@ class Worker:
             ending = [*self._tails.values(), *beside, stopping]
             for task in ending:
                 task.cancel()
-            ended, stuck = await asyncio.wait(ending, timeout=STUCK)
+            gone, stuck = await asyncio.wait(ending, timeout=STUCK)
             clean = clean and not stuck
             await self._lanes.close()
             with suppress(DatabaseError, DatabaseUnavailable, TimeoutError):
                 async with asyncio.timeout(FAREWELL), self._pool.autocommit() as conn:
                     await workers.leave(conn, self.identity, self._settings.schema)
             self._signals.emit(WorkerDown(self.identity.id, clean))
-        errors = [error for task in ended if not task.cancelled() and (error := task.exception()) is not None]
+        errors = [error for task in gone if not task.cancelled() and (error := task.exception()) is not None]
         if self._broken is not None or errors:
             raise self._broken or errors[0]
         return clean
@@ -196,8 +217,27 @@ class Worker:
     def stop(self) -> None:
         """Take nothing more, finish what was begun within the grace time, end. Safe to call from a signal handler."""
         self.identity.stopping = True
+        self.spare()
         self._stopping.set()
         self._news.set()
+
+    def hurry(self) -> None:
+        """Stop, and end the grace time now: what runs is cancelled, and rolled back or handed back."""
+        self.stop()
+        self._over.set()
+
+    def spare(self) -> None:
+        """Whatever ends this process from now on is no crash of its jobs. Works also while the event loop is blocked."""
+        if self._labour is not None:
+            self._labour.spare()
+
+    def announce(self) -> None:
+        """Say once what a stop waits for. Works also from a thread, while the event loop is blocked."""
+        if not self._announced:
+            self._announced = True
+            handlers = [name for tail in list(self._tails.values()) if (name := at_work(tail)) is not None]
+            jobs = [] if self._labour is None else self._labour.running()
+            self._signals.emit(WorkerStopping(self.identity.id, tuple(handlers), tuple(jobs), self._grace))
 
     @property
     def stopping(self) -> bool:
@@ -224,9 +264,13 @@ class Worker:
 
     async def _finish(self, parts: Sequence[asyncio.Task[None]]) -> bool:
         tails, labour = [*self._tails.values(), *parts], self._labour
-        jobs = None if labour is None else asyncio.create_task(labour.finish(self._grace))
-        _, unfinished = await asyncio.wait(tails, timeout=self._grace) if tails else (set(), set())
-        return (jobs is None or await jobs) and not unfinished
+        timer = asyncio.get_running_loop().call_later(self._grace, self._over.set)
+        try:
+            jobs = None if labour is None else asyncio.create_task(labour.finish(self._over))
+            finished = await ended(tails, self._over)
+            return (jobs is None or await jobs) and finished
+        finally:
+            timer.cancel()
 
     # wake → take → handle → settle
 
@@ -237,18 +281,20 @@ class Worker:
             handler, self._signals, schema=self._settings.schema, generation=generation, worker=str(self.identity)
         )
         with closing(made) as tail:
-            while self._wanted(tail):
-                step = await self._work(tail)
-                self._looked(name)
-                if step.outcome in ("paused", "open") and step.outcome != skipped:
-                    self._signals.emit(Skipped(name, step.outcome))
-                skipped = step.outcome
-                if not step.again and self._wanted(tail):
-                    await self._wakes.wait(name, self._pause(tail, step), place, generation)
-            if tail.unfinished:
-                with suppress(DatabaseError, DatabaseUnavailable):
-                    async with self._lanes.lane(name) as conn:
-                        await tail.finish(conn)
+            try:
+                while self._wanted(tail):
+                    step = await self._work(tail)
+                    self._looked(name)
+                    if step.outcome in ("paused", "open") and step.outcome != skipped:
+                        self._signals.emit(Skipped(name, step.outcome))
+                    skipped = step.outcome
+                    if not step.again and self._wanted(tail):
+                        await self._wakes.wait(name, self._pause(tail, step), place, generation)
+            finally:
+                if tail.unfinished:
+                    with suppress(DatabaseError, DatabaseUnavailable, TimeoutError):
+                        async with asyncio.timeout(FAREWELL), self._lanes.lane(name) as conn:
+                            await tail.finish(conn)
 
     def _wanted(self, tail: Tail) -> bool:
         return not self.stopping and self._generations.serves(tail.handler.name, tail.generation)

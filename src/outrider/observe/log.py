@@ -34,6 +34,7 @@ from outrider.signals import (
     LeasesRenewed,
     ListenerDown,
     ListenerUp,
+    LoopHeld,
     Notified,
     Parked,
     Published,
@@ -51,6 +52,7 @@ from outrider.signals import (
     Upkept,
     Woken,
     WorkerDown,
+    WorkerStopping,
     WorkerUp,
 )
 from outrider.trace import trace_id
@@ -151,6 +153,14 @@ def write_line(signal: Signal) -> None:
                 "unknown": "it wants event types that this code does not know: outrider migrate --app names them",
             }
             _lines.warning("skipped", handler_name=subscription, reason=reason, hint=hint.get(reason))
+        case LoopHeld(subscription, seconds, where):
+            _lines.warning(
+                "loop_held",
+                handler_name=subscription,
+                held_s=round(seconds, 1),
+                where=where,
+                hint="everything else in this worker waits: declare what blocks with def, then it runs in a thread",
+            )
         case JobEnqueued() | JobsClaimed() | JobsCompleted() | JobFailed() | JobReleased() | LeaseLost():
             _write_job(signal)
         case Routed(subscription, jobs):
@@ -184,6 +194,20 @@ def write_line(signal: Signal) -> None:
             _lines.warning("listener_down", reason=reason)
         case WorkerUp(worker, subscriptions):
             _lines.info("worker_up", worker=str(worker), handlers=",".join(subscriptions))
+        case WorkerStopping(worker, handlers, jobs, grace):
+            running = ",".join(sorted({*handlers, *jobs}))
+            _lines.info(
+                "worker_stopping",
+                worker=str(worker),
+                handlers_running=len(handlers),
+                jobs_running=len(jobs),
+                running=running or None,
+                grace_s=grace,
+                hint="it waits until they have ended, or the grace time is over; a second Ctrl-C or SIGTERM cancels them "
+                "at once, and they run again later"
+                if running
+                else None,
+            )
         case WorkerDown(worker, clean):
             _lines.info("worker_down", worker=str(worker), clean=clean)
         case Notified(channel, kind):

@@ -46,6 +46,7 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
         ("transactions", lambda: _holders(conn, schema)),
         ("dead_letters", lambda: _judged(examine.expiring(conn, schema), judge.judge_expiring)),
         ("overdue", lambda: _judged(examine.overdue(conn, schema), judge.judge_overdue)),
+        ("schedules", lambda: _judged(examine.schedules(conn, schema), judge.judge_schedules)),
         ("latency", lambda: _judged(examine.settled(conn, schema), judge.judge_settled)),
         ("dead_tuples", lambda: _judged(examine.tuples(conn, schema), judge.judge_tuples)),
         ("segments", lambda: _segments(conn, schema)),

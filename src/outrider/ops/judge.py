@@ -16,6 +16,7 @@ from outrider.postgres.examine import (
     Keeping,
     Overdue,
     Right,
+    Schedules,
     Segments,
     Server,
     Settled,
@@ -265,6 +266,18 @@ def judge_sharing(sharing: Sharing) -> Iterator[Finding]:
             "of all of them",
             "nothing, if they trust each other; else a schema for each, with roles of its own, and relays between them",
         )
+
+
+def judge_schedules(schedules: Schedules) -> Iterator[Finding]:
+    for name, fired_at, ahead in schedules.ahead[:SHOWN]:
+        yield warning(
+            "schedules",
+            f"{name} was fired up to {fired_at:%Y-%m-%d %H:%M:%S%z}, {span(ahead)} from now: the server's clock was ahead",
+            "its workers set it back by themselves; with missed='all' its jobs are there, and it goes on then. For all that "
+            "keeps time on this server: let it keep time with NTP",
+        )
+    if schedules.number and not schedules.ahead:
+        yield ok("schedules", f"{counted(schedules.number, 'schedule')}, none ahead of the server's clock")
 
 
 def judge_cron(cron: Cron) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from outrider.postgres.look import looking
 from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
 from outrider.postgres.status import SCAN
+from outrider.schedule import AHEAD
 
 MOST = 10_000
 PATIENCE = timedelta(minutes=5)
@@ -61,6 +62,13 @@ class Tuples:
     live: int
     dead: int
     vacuumed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    number: int
+    ahead: Sequence[tuple[str, datetime, timedelta]]
+    """Those that were fired up to a time still to come: name, which, in how long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +237,11 @@ async def blockers(dsn: str, pid: int) -> list[str]:
 async def cron(conn: AsyncSession, schema: str) -> Cron:
     [row] = await look(conn, "cron", schema)
     return Cron(*row)
+
+
+async def schedules(conn: AsyncSession, schema: str) -> Schedules:
+    rows = await look(conn, "schedules", schema, {"ahead": AHEAD})
+    return Schedules(rows[0][0], [row[1:] for row in rows if row[1] is not None])
 
 
 async def look(conn: AsyncSession, name: str, schema: str, params: Params | None = None) -> Rows:

@@ -7,6 +7,7 @@ import contextvars
 import os
 import signal
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -213,6 +214,19 @@ async def test_a_job_that_takes_too_long(database: str) -> None:
         assert (await factory.app.drain()).jobs_failed == 2
         assert {row["last_error_code"] for row in await factory.owed()} == {"timeout"}
         left.set()
+
+
+async def test_an_async_job_that_blocks_past_its_timeout_has_failed(database: str) -> None:
+    def declare(app: Outrider) -> None:
+        @app.job(Make, timeout=0.1, retry=SOON)
+        async def make(job: Make) -> None:
+            time.sleep(0.2)  # noqa: ASYNC251
+
+    async with opened(database, declare) as factory:
+        await factory.enqueue(Make())
+        drained = await factory.app.drain()
+        assert (drained.jobs, drained.jobs_failed) == (0, 1)
+        assert (await factory.one())["last_error_code"] == "timeout"
 
 
 async def test_a_result_that_cannot_be_kept_does_not_undo_the_job(database: str) -> None:

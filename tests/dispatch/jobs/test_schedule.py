@@ -22,14 +22,17 @@ from tests.processes import Begin, processes, until
 
 from outrider import Outrider
 from outrider.dispatch.clock import CLOCK, Clock, Scheduled
-from outrider.errors import DeclarationError
-from outrider.postgres import session
+from outrider.errors import DeclarationError, SubscriptionRefused
+from outrider.postgres import schedules, session
+from outrider.postgres.lanes import Lanes
+from outrider.schedule import Schedule
 from outrider.signals import Fired, JobsCompleted, Troubled
 from outrider.testing import expect
 
 NEVER = "0 0 29 2 *"
 """Not while this test runs, in all likelihood."""
 EVERY_SECOND = "* * * * * *"
+BLOCKED = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -66,8 +69,8 @@ def two_hours_ago(desk: Desk) -> datetime:
 
 
 def back_date(desk: Desk, to: datetime) -> None:
-    """Time travel: nobody was there since."""
-    desk.execute("update outrider.schedule set fired_at = %s", [to])
+    """Time travel: nobody was there since, and nothing was changed."""
+    desk.execute("update outrider.schedule set fired_at = %(to)s, updated_at = least(updated_at, %(to)s)", {"to": to})
 
 
 # Declaration and registration
@@ -120,6 +123,61 @@ async def test_a_changed_schedule_goes_on_from_where_it_was(database: str, desk:
     assert (after["cron"], after["time_zone"]) == ("0 0 31 1 *", "Europe/Berlin")
     assert after["fired_at"] == before["fired_at"]
     assert after["updated_at"] > before["updated_at"]
+
+
+async def test_the_schedule_of_another_context_is_refused(database: str, desk: Desk) -> None:
+    """Or each time would go to one of the two, and the other would never know."""
+    other = Outrider(context="laundry", dsn=database)
+    other.schedule("0 3 * * *", Paint(part="door"), name="factory.nightly")
+    async with opened(database, lambda app: app.schedule(NEVER, Make(n=1), name="factory.nightly")) as app:
+        before = schedule_of(desk)
+        async with other:
+            for register in (other.migrate, other.worker().run):
+                with pytest.raises(SubscriptionRefused, match=r"'factory.nightly' belongs to the context 'factory'"):
+                    await register()
+        assert schedule_of(desk) == before
+        await app.migrate()
+
+
+async def test_of_two_contexts_that_register_a_schedule_at_once_one_is_refused(database: str, desk: Desk) -> None:
+    """The second looks before the first has committed."""
+    schedule = Schedule(NEVER, Make(n=1))
+    async with (
+        await session.connect(database) as first,
+        await session.connect(database, autocommit=True) as second,
+    ):
+        await schedules.register(first, schedule, "outrider", "factory")
+        registering = asyncio.create_task(schedules.register(second, schedule, "outrider", "laundry"))
+        async with asyncio.timeout(30):
+            while not desk.execute(BLOCKED).fetchall():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await first.commit()
+        with pytest.raises(SubscriptionRefused, match="belongs to the context 'factory'"):
+            await registering
+
+
+async def test_a_schedule_that_another_context_took_over_is_not_fired_any_more(database: str, desk: Desk) -> None:
+    """Somebody removed its row, and another app was faster. The worker says so, and goes on with its others."""
+
+    def declare(app: Outrider) -> None:
+        app.schedule(EVERY_SECOND, Make(n=1), name="factory.taken")
+        app.schedule(EVERY_SECOND, Make(n=2), name="factory.own")
+
+    async with opened(database, declare) as app:
+        desk.execute("update outrider.schedule set context = 'laundry' where name = 'factory.taken'")
+        scheduled = [Scheduled.by(app._enqueuer, each) for each in app.schedules]
+        async with (
+            expect(app, Troubled, lambda each: "belongs to the context 'laundry'" in each.message),
+            expect(app, Fired) as fired,
+        ):
+            clock = Clock(scheduled, app.settings, app.signals)
+            lanes = Lanes(database, 1, 10)
+            running = asyncio.create_task(clock.run(lanes, lambda: 0.1, lambda: None))
+        clock.stop()
+        await running
+        await lanes.close()
+        assert {each.schedule for each in fired} == {"factory.own"}
+        assert {job["payload"]["n"] for job in jobs_of(desk)} == {2}
 
 
 async def test_a_starting_worker_registers_too(database: str, desk: Desk) -> None:
@@ -184,6 +242,82 @@ async def test_what_nobody_was_there_for(database: str, desk: Desk, missed: Any,
         assert schedule_of(desk)["fired_at"] == at
         await app.drain()
         assert len(jobs_of(desk)) == len(days)
+
+
+async def test_a_changed_schedule_makes_up_for_one_time_at_most(database: str, desk: Desk) -> None:
+    """The times of the new expression before the change were not missed: there were none."""
+    at = two_hours_ago(desk)
+    async with opened(database, lambda app: app.schedule(f"{at.minute} {at.hour} * * *", Make(n=1), missed="all")):
+        back_date(desk, at - timedelta(days=1))
+    async with opened(database, lambda app: app.schedule("*/3 * * * *", Make(n=1), missed="all")) as app:
+        before = schedule_of(desk)["updated_at"]
+        await app.drain()
+        [job] = jobs_of(desk)
+        assert before - timedelta(minutes=3) < job["run_at"] <= before
+        desk.execute("delete from outrider.delivery")
+        back_date(desk, at)
+        await app.drain()
+        assert len(jobs_of(desk)) >= 40, "what was missed since the change comes as before"
+
+
+async def test_another_job_under_the_same_times_makes_up_for_all(database: str, desk: Desk) -> None:
+    at = two_hours_ago(desk)
+    cron = f"{at.minute} {at.hour} * * *"
+    async with opened(database, lambda app: app.schedule(cron, Make(n=1), name="factory.daily", missed="all")):
+        back_date(desk, at - timedelta(days=3))
+    paint = Paint(part="door")
+    async with opened(database, lambda app: app.schedule(cron, paint, name="factory.daily", missed="all")) as app:
+        await app.drain()
+        assert [job["subscription"] for job in jobs_of(desk)] == ["factory.paint"] * 3
+
+
+# A clock that went forward and back
+
+
+def ahead(desk: Desk, by: str) -> datetime:
+    """What is left behind by a clock that was ahead: the schedule was fired up to a time that is still to come."""
+    [row] = desk.execute(
+        "update outrider.schedule set fired_at = clock_timestamp() + %s::interval returning fired_at", [by]
+    )
+    to: datetime = row["fired_at"]
+    return to
+
+
+@pytest.mark.parametrize("missed", ["once", "skip"])
+async def test_a_clock_that_went_back_does_not_stop_a_schedule(database: str, desk: Desk, missed: Any) -> None:
+    async with opened(database, lambda app: app.schedule(EVERY_SECOND, Make(n=1), missed=missed)) as app:
+        to, told = ahead(desk, "2 hours"), []
+        app.signals.listen(lambda signal: told.append(signal) if isinstance(signal, Troubled) else None)
+        async with app.worker(), expect(app, Fired, times=2):
+            pass
+        assert [(each.subscription, each.code) for each in told] == [(CLOCK, "clock_went_back")]
+        assert "'factory.make' was fired up to" in told[0].message
+        row = schedule_of(desk)
+        assert (row["fired_at"] < to, row["ahead"]) == (True, to)
+
+
+async def test_a_time_that_was_fired_while_the_clock_was_ahead_is_not_fired_again(database: str, desk: Desk) -> None:
+    at = two_hours_ago(desk)
+    async with opened(database, lambda app: app.schedule(f"{at.minute} {at.hour} * * *", Make(n=1))) as app:
+        desk.execute("update outrider.schedule set fired_at = %s, ahead = %s", [at - timedelta(hours=1), at])
+        await app.drain()
+        assert (schedule_of(desk)["fired_at"], jobs_of(desk)) == (at, [])
+
+
+async def test_a_clock_that_is_corrected_by_seconds_fires_nothing_twice(database: str, desk: Desk) -> None:
+    """As after a failover to a server whose clock is a little slow."""
+    async with opened(database, lambda app: app.schedule(EVERY_SECOND, Make(n=1))) as app:
+        to = ahead(desk, "30 seconds")
+        await app.drain()
+        assert (schedule_of(desk)["fired_at"], jobs_of(desk)) == (to, [])
+
+
+async def test_of_all_times_each_has_its_job_already_when_the_clock_goes_back(database: str, desk: Desk) -> None:
+    """They were enqueued while the clock was ahead, each to run at its time."""
+    async with opened(database, lambda app: app.schedule(EVERY_SECOND, Make(n=1), missed="all")) as app:
+        to = ahead(desk, "2 hours")
+        await app.drain()
+        assert (schedule_of(desk)["fired_at"], jobs_of(desk)) == (to, [])
 
 
 async def test_all_of_many_come_a_thousand_at_a_time(database: str, desk: Desk) -> None:

@@ -20,7 +20,7 @@ import pytest
 from tests.dispatch.jobs.factory import SOON, Factory, Make, Ordered, Paint, idle, opened, until
 
 from outrider import Cancelled, JobContext, Outrider, Retry, SyncJobContext
-from outrider.dispatch import pace
+from outrider.dispatch import pace, watchdog
 from outrider.dispatch.lease import Begun, Leases
 from outrider.errors import SchemaMismatch
 from outrider.postgres import jobs
@@ -33,6 +33,7 @@ from outrider.signals import (
     JobsClaimed,
     JobsCompleted,
     LeaseLost,
+    LoopHeld,
     Routed,
     Signal,
 )
@@ -639,6 +640,32 @@ async def test_a_blocked_loop_loses_nobodys_lease(database: str) -> None:
 
         await until(all_done)
     assert lost == []
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": "1m"}], ids=["without a timeout", "with one"])
+async def test_a_job_that_holds_the_event_loop_is_reported_while_it_does(
+    database: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the loop until it was reported: so the report comes from another thread."""
+    monkeypatch.setattr(watchdog, "HELD", 0.1)
+    reports: list[LoopHeld] = []
+    reported = threading.Event()
+
+    def hear(each: Signal) -> None:
+        if isinstance(each, LoopHeld):
+            reports.append(each)
+            reported.set()
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make, **options)
+        async def make(job: Make) -> None:
+            assert reported.wait(10)
+
+    async with opened(database, declare) as factory:
+        factory.app.signals.listen(hear)
+        async with factory.app.worker(), expect(factory.app, JobsCompleted):
+            await factory.enqueue(Make())
+    assert reports[0].subscription == "factory.make"
 
 
 async def test_a_lost_lease_cancels_the_job_and_settles_nothing(database: str) -> None:

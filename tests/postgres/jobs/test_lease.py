@@ -144,6 +144,19 @@ def test_snoozed_uses_no_attempt(conn: Conn) -> None:
     assert one(conn).attempt == 1
 
 
+def test_the_jobs_of_a_worker_that_was_told_to_stop_count_no_crash(conn: Conn) -> None:
+    """It was killed with its side process when its time was over, as a container is."""
+    worker = uuid4()
+    enqueue(conn)
+    (lease,) = claim(conn, worker=worker).jobs
+    serve(conn, worker, "mail.send", ago=600)
+    conn.execute("update outrider.worker set stopping = true")
+    expire(conn, lease)
+    assert reap(conn) == 1
+    row = job(conn, lease.delivery)
+    assert (row["status"], row["attempts"], row["crashes"], row["failure_history"]) == ("pending", 0, 0, [])
+
+
 def test_renewing_extends_only_ones_own(conn: Conn) -> None:
     register(conn, "mail.send", lease="100s")
     mine, other = uuid4(), uuid4()

@@ -47,5 +47,5 @@ async def _install(
         for each in subscriptions:
             await register(conn, each, chosen.schema)
         for schedule in scheduled:
-            await schedules.register(conn, schedule, chosen.schema)
+            await schedules.register(conn, schedule, chosen.schema, chosen.context)
         return done

@@ -1,6 +1,6 @@
 -- Repairs: what tests from outside found.
 -- breaking: no
--- functions: a8ded516c3424691
+-- functions: 2b52fb8afe50dbb1
 
 drop function if exists /*schema*/admit(text, text, text);
 
@@ -34,3 +34,10 @@ create index job_waiting on /*schema*/delivery
     (subscription, coalesce(workspace_id, ''), job_key, queue, generation, priority, run_at, id) where waiting;
 
 comment on column /*schema*/cursor.cluster is 'log_home() of the log whose transaction ids these are';
+
+alter table /*schema*/schedule
+    add column context text check (octet_length(context) between 1 and 63),
+    add column ahead   timestamptz;
+comment on column /*schema*/schedule.context is 'who fires it; null: whoever registers it first from now on';
+comment on column /*schema*/schedule.updated_at is 'since when it has these times';
+comment on column /*schema*/schedule.ahead is 'the last time that was fired while the clock was ahead: it has its job';

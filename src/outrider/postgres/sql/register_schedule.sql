@@ -1,7 +1,11 @@
--- register_schedule: a new schedule begins now; one that has changed goes on from where it was.
+-- register_schedule: a new schedule begins now; one that has changed goes on from where it was. Nothing, if it belongs to
+-- another context.
 -- Locks:  its row.
-insert into /*schema*/schedule as s (name, job_type, cron, time_zone, fired_at)
-values (%(name)s, %(job_type)s, %(cron)s, %(time_zone)s, clock_timestamp())
+insert into /*schema*/schedule as s (name, context, job_type, cron, time_zone, fired_at)
+values (%(name)s, %(context)s, %(job_type)s, %(cron)s, %(time_zone)s, clock_timestamp())
 on conflict (name) do update
-set job_type = excluded.job_type, cron = excluded.cron, time_zone = excluded.time_zone, updated_at = clock_timestamp()
+set context = excluded.context, job_type = excluded.job_type, cron = excluded.cron, time_zone = excluded.time_zone,
+    updated_at = case when (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) then s.updated_at
+                      else clock_timestamp() end
+where s.context is null or s.context = excluded.context
 returning s.name

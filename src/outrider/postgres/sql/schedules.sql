@@ -1,4 +1,5 @@
--- schedules: what time it is, and how far each schedule has come; a row of nulls if none of them is registered.
-select t.now, s.name, s.fired_at
+-- schedules: what time it is, and how far each schedule of this context has come; a row of nulls if none is registered.
+select t.now, s.name, s.fired_at, s.updated_at, s.ahead
 from (select clock_timestamp() as now) as t
-left join /*schema*/schedule as s on s.name = any(%(names)s::text[])
+left join /*schema*/schedule as s
+    on s.name = any(%(names)s::text[]) and (s.context is null or s.context = %(context)s)

@@ -1,5 +1,5 @@
 -- reap: jobs whose lease has run out are given to others. A crash is counted only where the worker was not seen for a while:
--- one that lives, but could not renew, did not die.
+-- one that lives, but could not renew, did not die; and one that was told to stop may have been killed for it.
 -- p_worker: all that this worker held, at once, because it has ended. p_begun: those that it had begun, where that is known;
 -- the others are as if they had not been claimed.
 -- Locks:  the jobs, SKIP LOCKED. Returns how many. One whose unique key an open transaction is enqueuing is left for later.
@@ -38,6 +38,7 @@ begin
                 case when p_worker is null and exists (
                          select from /*schema*/worker as w
                          where w.id = job.locked_by and w.seen_at > clock_timestamp() - interval '15 seconds') then 'lapsed'
+                     when exists (select from /*schema*/worker as w where w.id = job.locked_by and w.stopping) then 'back'
                      when p_worker is not null and job.id <> all (p_begun) then 'back'
                      else 'crashed' end,
                 p_worker => job.locked_by::text);

@@ -7,7 +7,7 @@
 --         (from the first event that says to have occurred then or later, and whatever is not yet visible). No event that
 --         fits is passed over, so one that was dated into the future may bring what follows it. But not from a segment that
 --         was full an hour before that time (an hour, since clocks differ): the log is read from there on, up to the event.
---         Only for a new subscription.
+--         Only for a new subscription; a time in the future is refused.
 -- Known subscription: new event types are added, partitions grow by doubling (each cursor is copied, and the halves
 --         share its keys, and the parked events move with theirs); fewer types or partitions than the table has change
 --         nothing. The order is set to what is declared, also for the events that are parked or buried: they are put into
@@ -48,6 +48,10 @@ begin
         outcome := 'created';
         partitions := p_partitions;
         return;
+    end if;
+    if found and p_start not in ('now', 'beginning') and p_start::timestamptz > clock_timestamp() + interval '1 minute' then
+        raise 'subscription "%" cannot start at %, which is in the future', p_name, p_start::timestamptz
+            using errcode = 'OR002', hint = 'Leave out start=, and deploy it then; or begin now, and pass over what comes before.';
     end if;
     if found then
         r := pg_current_xact_id();
