@@ -39,7 +39,7 @@ rates: dict[str, Decimal] = {}
 tracer = trace.get_tracer("billing")
 
 
-@app.handler(OrderPlaced, retry=Backoff.table("50ms", "50ms"))
+@app.handler(OrderPlaced, name="billing.invoice", retry=Backoff.table("50ms", "50ms"))
 async def invoice(order: OrderPlaced, ctx: HandlerContext) -> None:
     """Three attempts, then it is a dead letter. The invoice, its event and the receipt commit together."""
     sender = TraceContextTextMapPropagator().extract(ctx.envelope.trace_context or {})

@@ -49,7 +49,7 @@ class Invoice(Base):
 app = Outrider(context="shop")
 
 
-@app.handler(OrderPlaced)
+@app.handler(OrderPlaced, name="shop.invoice")
 async def invoice(event: OrderPlaced, session: AsyncSession) -> None:
     """The invoice and the receipt of the event commit together, or neither."""
     session.add(Invoice(order_id=event.order_id, total=event.total))

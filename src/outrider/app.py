@@ -91,7 +91,7 @@ class Outrider(Declarations, Operations):
         )
         self.signals = Signals()
         self.signals.listen(write_line)
-        self._poker = Poker(lambda: self._dsn or self.settings.dsn)
+        self._poker = Poker(lambda: self._dsn or (None if self._refusal(self.settings) else self.settings.dsn))
         self._speak(self.settings)
         self._dsn: str | None = None
         self._server: Embedded | None = None
@@ -343,7 +343,14 @@ class Outrider(Declarations, Operations):
             raise ConfigError("the app is not open: use it inside `async with app:`")
         return self._pool
 
+    @staticmethod
+    def _refusal(settings: Settings) -> str | None:  # noqa: ARG004
+        """Why the database must not be opened; replaced by the pytest plugin, so that tests stay in their own."""
+        return None
+
     async def _find_server(self, stack: AsyncExitStack) -> str:
+        if why := self._refusal(self.settings):
+            raise ConfigError(why)
         if self.settings.embedded:
             server = Embedded()
             stack.push_async_callback(asyncio.to_thread, server.stop)

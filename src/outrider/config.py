@@ -48,7 +48,7 @@ class Settings:
     upkeep: bool = True
     """Whether workers take part in upkeep; off where `outrider upkeep` runs by itself (docs/upkeep.md). OUTRIDER_UPKEEP."""
     allow_orphans: bool = False
-    """Register a new subscription although it looks like a renamed one with a backlog. OUTRIDER_ALLOW_ORPHANS."""
+    """Register a new subscription although it looks like another one under a new name. OUTRIDER_ALLOW_ORPHANS."""
 
     def __post_init__(self) -> None:
         for name, value in (("context", self.context), ("schema", self.schema)):

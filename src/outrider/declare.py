@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Required, TypedDict, TypeVar, Unpack
 
+from outrider import names
 from outrider.config import Settings
 from outrider.dispatch.clock import Scheduled
 from outrider.dispatch.handler import LIMIT, TIMEOUT, Handler, choose, declare
@@ -49,6 +50,11 @@ class HandlerOptions(TypedDict, total=False):
     """What it sends through `ctx.tx` runs with this role; the worker's user must be a member. Default: the worker's own."""
 
 
+class NamedOptions(HandlerOptions, total=False):
+    name: Required[str]
+    """Of its subscription, `context.name`: its position and its receipts belong to it, so it stays when the code changes."""
+
+
 class Declarations:
     settings: Settings
     signals: Signals
@@ -72,23 +78,22 @@ class Declarations:
         self._readers.append(reader)
         return reader
 
-    def handler(
-        self, *events: type[Event], name: str | None = None, **options: Unpack[HandlerOptions]
-    ) -> Callable[[F], F]:
+    def handler(self, *events: type[Event], **options: Unpack[NamedOptions]) -> Callable[[F], F]:
         """Declare a handler: short, database-only work, exactly once per event and handler.
 
-        An async function, a blocking one (it runs in a thread) or one that takes a whole batch (`list[OrderPlaced]`).
-        What it writes through `ctx.tx` commits together with its receipt.
+        `@app.handler(OrderPlaced, name="shop.invoice")`. An async function, a blocking one (it runs in a thread) or one that
+        takes a whole batch (`list[OrderPlaced]`). What it writes through `ctx.tx` commits together with its receipt.
         """
 
         for event in events:
             if not (isinstance(event, type) and issubclass(event, Event)):
                 raise DeclarationError(
-                    f"{event!r} is not an Event class: write @app.handler(OrderPlaced), with the class"
+                    f"{event!r} is not an Event class: write @app.handler(OrderPlaced, name=...), with the class"
                 )
 
         def declare_handler(function: F) -> F:
-            called = name or f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}"
+            if not (called := options.get("name")):
+                raise self._nameless("handler", function, events)
             self._add_handler(events, function, called, options, factory=False)
             with suppress(AttributeError, TypeError):
                 function.__outrider_handler__ = called  # type: ignore[attr-defined]
@@ -122,12 +127,14 @@ class Declarations:
     ) -> Callable[[F], F]:
         """Declare what does a job: `@app.job(SendReceipt)`. Outside of a transaction, leased, at least once.
 
-        Or subscribe a job to events: `@app.job(on=OrderPlaced)`, which then gets the event. An async function, or a
-        blocking one, which runs in a thread. What it returns is kept with its receipt, if it is small.
+        Or subscribe a job to events: `@app.job(on=OrderPlaced, name="shop.ship")`, which then gets the event. An async
+        function, or a blocking one, which runs in a thread. What it returns is kept with its receipt, if it is small.
         """
         events = (on,) if isinstance(on, type) else tuple(on)
         if (job is None) == (not events):
-            raise DeclarationError("a job is for a Job class, @app.job(SendReceipt), or for events: @app.job(on=Event)")
+            raise DeclarationError(
+                "a job is for a Job class, @app.job(SendReceipt), or for events: @app.job(on=Event, name=...)"
+            )
         for kind, classes in ((Job, (job,) if job is not None else ()), (Event, events)):
             for each in classes:
                 if not (isinstance(each, type) and issubclass(each, kind)):
@@ -138,8 +145,9 @@ class Declarations:
             )
 
         def declare_it(function: F) -> F:
-            called = name or f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}"
-            called = called if job is None else spec_of(job).type
+            called = name if job is None else spec_of(job).type
+            if not called:
+                raise self._nameless("job", function, events)
             declared = declare_job(self.settings.context, job, events, called, function, options)
             self._declare(declared.subscription)
             self._jobs[called] = declared
@@ -212,10 +220,23 @@ class Declarations:
             self._handlers[name] = stager(declared, subscription, lambda: self.settings.schema)
         self._rollups[name] = declared
 
+    def _nameless(self, kind: str, function: object, events: Sequence[type[Event]]) -> DeclarationError:
+        suggested = f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}".lower()
+        if names.wrong_dotted(suggested, names.IDENTIFIER_BYTES):
+            last = spec_of(events[0]).type.rpartition(".")[2] if events else "name"
+            suggested = f"{self.settings.context}.{last}"
+        classes = ", ".join(each.__name__ for each in events)
+        given = classes if kind == "handler" else f"on={classes if len(events) == 1 else f'[{classes}]'}"
+        return DeclarationError(
+            f"a {kind} of events needs a name: write @app.{kind}({given}, name={suggested!r}). The database keeps its "
+            "position and its receipts under this name. Keep it when you rename the function: under another name events "
+            "are handled twice, or not at all"
+        )
+
     def _add_handler(
         self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
     ) -> None:
-        if unknown := options.keys() - HandlerOptions.__annotations__.keys():
+        if unknown := options.keys() - NamedOptions.__annotations__.keys():
             raise TypeError(f"a handler has no option {', '.join(sorted(unknown))}")
         subscription = Subscription(
             name,

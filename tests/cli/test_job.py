@@ -584,7 +584,10 @@ def test_a_worker_says_what_is_wrong_with_its_jobs(desk: Desk, outrider: Run) ->
     (desk.folder / "mail.py").write_text(APP)
     (desk.folder / "empty.py").write_text("from outrider import Outrider\napp = Outrider()\n")
     for words, wrong in (
-        (["empty:app"], "the app declares no handler and no job: decorate a function with @app.handler(YourEvent) or"),
+        (
+            ["empty:app"],
+            "the app declares no handler and no job: decorate a function with @app.handler(YourEvent, name=...) or",
+        ),
         (["mail:app", "--exclude", "mail.*"], "no handler or job is left: --exclude takes away all that --handlers"),
         (["mail:app", "--queue", "Fast"], "--queue: 'Fast' is not a lower-case word"),
     ):

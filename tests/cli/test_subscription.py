@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.cli import inprocess
 from tests.cli.conftest import Run
-from tests.cli.test_migrate import query
+from tests.cli.test_migrate import NEWEST, psql, query
 
 APP = """
 from outrider import Event, Outrider
@@ -95,6 +95,60 @@ def test_a_rename_in_the_code_is_refused_until_the_database_follows(outrider: Ru
     renamed = outrider("subscription", "rename", "shop.count", "shop.renamed", "--dsn", shop)
     assert renamed.stdout == "shop.count is now shop.renamed; 0 receipts moved with it\n"
     assert "shop.renamed: unchanged" in outrider("migrate", *common).stdout
+
+
+def test_a_rename_in_the_code_is_refused_beside_the_old_worker(outrider: Run, shop: str, tmp_path: Path) -> None:
+    query(shop, "update outrider.cursor set seq = 1000 returning seq")
+    query(
+        shop,
+        "insert into outrider.worker (id, host, pid, version, generation, subscriptions, seen_at) "
+        "values (gen_random_uuid(), 'elsewhere', 1, 'x', 0, array['shop.count'], now()) returning id",
+    )
+    rename_in_the_code(tmp_path)
+    for command in (["migrate"], ["migrate", "--dry-run"], ["worker"]):
+        refused = outrider(*command, "--app", "shop:app", "--dsn", shop)
+        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+        assert "outrider subscription rename shop.count shop.renamed" in refused.stderr
+        assert "outrider subscription retire shop.count" in refused.stderr
+        assert "1 worker serves it" in refused.stderr
+    assert query(shop, "select name from outrider.subscription") == [("shop.count",)]
+
+
+def test_the_script_refuses_a_rename_in_the_code(outrider: Run, shop: str, tmp_path: Path) -> None:
+    psql(shop, outrider("migrate", "--sql", "--after", str(NEWEST), "--app", "shop:app").stdout)
+    rename_in_the_code(tmp_path)
+    script = outrider("migrate", "--sql", "--after", str(NEWEST), "--app", "shop:app")
+    with pytest.raises(AssertionError, match=r"shop\.renamed is new and wants the same events as shop\.count"):
+        psql(shop, script.stdout)
+    outrider("subscription", "rename", "shop.count", "shop.renamed", "--dsn", shop)
+    psql(shop, script.stdout)
+    assert query(shop, "select name from outrider.subscription") == [("shop.renamed",)]
+
+
+def test_revisions_of_alembic_are_not_written_for_a_rename_in_the_code(
+    outrider: Run, shop: str, tmp_path: Path
+) -> None:
+    write = ("migrate", "--alembic", "--versions", "versions", "--app", "shop:app", "--dsn", shop)
+    assert outrider(*write).returncode == 0
+    rename_in_the_code(tmp_path)
+    refused = outrider(*write)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "select outrider.rename('shop.count', 'shop.renamed')" in refused.stderr
+    (tmp_path / "versions" / "renamed.py").write_text(
+        f"""
+revision = "renamed"
+down_revision = {head(tmp_path / "versions")!r}
+
+def upgrade() -> None:
+    op.execute("select outrider.rename('shop.count', 'shop.renamed')")
+"""
+    )
+    assert outrider(*write).returncode == 0
+
+
+def head(versions: Path) -> str:
+    [last] = versions.glob("*_subscriptions.py")
+    return last.name.partition("_")[0]
 
 
 def test_a_second_one_on_purpose(outrider: Run, shop: str, tmp_path: Path) -> None:

@@ -83,12 +83,13 @@ async def test_late_subscribers_start_where_they_say(database: str) -> None:
         await shop.app.drain()
 
     def declare(shop: Shop) -> None:
+        shop.app.handler(Placed, name="shop.effect")(shop.effect)
         shop.app.handler(Placed, name="shop.all", start="beginning")(shop.effect)
         shop.app.handler(Placed, name="shop.fresh")(shop.effect)
 
     async with opened(database, declare) as shop:
         await shop.publish("a3")
-        assert (await shop.app.drain()).by_handler == {"shop.all": 3, "shop.fresh": 1}
+        assert (await shop.app.drain()).by_handler == {"shop.effect": 1, "shop.all": 3, "shop.fresh": 1}
 
 
 async def test_a_key_given_by_the_producer_is_handled_once_per_event_type(database: str) -> None:

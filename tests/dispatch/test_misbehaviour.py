@@ -61,7 +61,7 @@ def test_a_handler_that_would_never_run_is_refused() -> None:
         with pytest.raises(DeclarationError, match="yield"):
             app.handler(Placed, name="a.b")(function)
     with pytest.raises(DeclarationError, match="with the class"):
-        app.handler(generator)  # type: ignore[arg-type]
+        app.handler(generator)  # type: ignore[arg-type, call-arg]
     with pytest.raises(DeclarationError, match="not a policy"):
         app.handler(Placed, name="a.b", retry=5)(print)  # type: ignore[arg-type]
 

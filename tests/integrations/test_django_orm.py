@@ -100,13 +100,13 @@ def bill(event: Ordered) -> None:
 
 
 async def test_effects_commit_with_the_receipts(app: Outrider, here: str) -> None:
-    app.handler(Ordered)(orm(bill))
+    app.handler(Ordered, name="books.bill")(orm(bill))
     assert (await published(app, "1", "2", raise_on_failure=True)).handled == 2
     assert (invoices(here), receipts(here)) == (["1", "2"], 2)
 
 
 async def test_an_error_leaves_neither(app: Outrider, here: str) -> None:
-    @app.handler(Ordered, retry=LATER)
+    @app.handler(Ordered, name="books.fail", retry=LATER)
     @orm
     def fail(event: Ordered) -> None:
         bill(event)
@@ -166,7 +166,7 @@ def test_called_by_hand_it_is_a_plain_function(here: str) -> None:
 
 
 async def test_ctx_tx_and_the_orm_are_the_same_transaction_with_their_own_types(app: Outrider, here: str) -> None:
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.both")
     @orm
     def both(event: Ordered, ctx: SyncHandlerContext) -> None:
         Invoice.objects.create(order_id=event.order_id, details={"lines": [1, "ü"]})
@@ -185,7 +185,7 @@ async def test_ctx_tx_and_the_orm_are_the_same_transaction_with_their_own_types(
 async def test_a_handler_publishes_on_djangos_connection(here: str, notify: Any) -> None:
     app = Outrider(context="books", dsn=here, notify=notify)
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         app.publish_sync(connection, Booked(order_id=event.order_id))
@@ -201,7 +201,7 @@ async def test_a_handler_publishes_on_djangos_connection(here: str, notify: Any)
 
 
 async def test_an_inner_block_is_a_savepoint(app: Outrider, here: str) -> None:
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         bill(event)
@@ -252,7 +252,7 @@ def mark(event: Ordered) -> None:
 async def test_what_is_broken_or_marked_is_not_committed(
     app: Outrider, here: str, function: Callable[[Ordered], None], status: str, code: str
 ) -> None:
-    app.handler(Ordered, retry=LATER)(orm(function))
+    app.handler(Ordered, name="books.failing", retry=LATER)(orm(function))
     await published(app, "1")
     assert (invoices(here), receipts(here)) == ([], 0)
     [(found_status, found_code, said)] = failures(here)
@@ -263,7 +263,7 @@ async def test_what_is_broken_or_marked_is_not_committed(
 async def test_a_violation_that_shows_at_the_commit_is_found_alone(app: Outrider, here: str) -> None:
     """Django's foreign keys are checked when the transaction commits: by then it holds a whole batch."""
 
-    @app.handler(Ordered, order="none")
+    @app.handler(Ordered, name="books.book", order="none")
     @orm
     def book(event: Ordered) -> None:
         Invoice.objects.create(order_id=event.order_id, customer_id=404 if event.order_id == "3" else None)
@@ -299,7 +299,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 async def test_a_handler_cannot_end_its_transaction(app: Outrider, here: str, name: str) -> None:
     act, said = REFUSED[name]
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         bill(event)
@@ -311,7 +311,7 @@ async def test_a_handler_cannot_end_its_transaction(app: Outrider, here: str, na
 
 
 async def test_a_handler_that_does_not_catch_it_fails(app: Outrider, here: str) -> None:
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         bill(event)
@@ -323,7 +323,7 @@ async def test_a_handler_that_does_not_catch_it_fails(app: Outrider, here: str) 
 
 
 async def test_old_connections_are_closed_without_harm(app: Outrider, here: str) -> None:
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         close_old_connections()
@@ -339,7 +339,7 @@ def test_nothing_can_be_done_afterwards(here: str) -> None:
     app = Outrider(context="books")
     kept: list[Any] = []
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         bill(event)
@@ -358,7 +358,7 @@ def test_nothing_can_be_done_afterwards(here: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"server_side_binding": True}, {"prepare_threshold": 0}, {"pool": True}])
 async def test_large_results_and_many_statements(app: Outrider, here: str, options: dict[str, Any]) -> None:
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         Invoice.objects.bulk_create(Invoice(order_id=f"{event.order_id}-{n}") for n in range(50))
@@ -386,7 +386,7 @@ async def test_times_are_djangos(
     given = noon if aware else noon.replace(tzinfo=None)
     zones: list[str] = []
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         Invoice.objects.create(order_id=event.order_id, at=given)
@@ -419,7 +419,7 @@ async def test_receivers_of_new_connections_are_told(app: Outrider, here: str) -
         with connection.cursor() as cursor:
             cursor.execute("set local app.taught = 'yes'")
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         with connection.cursor() as cursor:
@@ -434,7 +434,7 @@ async def test_receivers_of_new_connections_are_told(app: Outrider, here: str) -
 
 
 async def test_another_alias_is_a_connection_of_its_own_and_closed_again(app: Outrider, here: str) -> None:
-    @app.handler(Ordered, retry=LATER)
+    @app.handler(Ordered, name="books.book", retry=LATER)
     @orm
     def book(event: Ordered) -> None:
         bill(event)
@@ -449,7 +449,7 @@ async def test_another_alias_is_a_connection_of_its_own_and_closed_again(app: Ou
 async def test_one_decorated_function_calls_another(app: Outrider, here: str) -> None:
     inner = orm(bill)
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered, ctx: SyncHandlerContext) -> None:
         inner(event, ctx)  # type: ignore[call-arg]
@@ -465,7 +465,7 @@ async def test_one_decorated_function_calls_another(app: Outrider, here: str) ->
 async def test_a_conflict_with_others_uses_no_attempt(app: Outrider, here: str) -> None:
     calls: list[int] = []
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered, ctx: SyncHandlerContext) -> None:
         bill(event)
@@ -481,7 +481,7 @@ async def test_a_conflict_with_others_uses_no_attempt(app: Outrider, here: str) 
 async def test_a_lost_session_uses_no_attempt(app: Outrider, here: str) -> None:
     calls: list[int] = []
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered, ctx: SyncHandlerContext) -> None:
         bill(event)
@@ -496,7 +496,7 @@ async def test_a_lost_session_uses_no_attempt(app: Outrider, here: str) -> None:
 
 
 async def test_a_handler_that_takes_too_long_is_cut_off(app: Outrider, here: str) -> None:
-    @app.handler(Ordered, timeout="200ms", retry=LATER)
+    @app.handler(Ordered, name="books.book", timeout="200ms", retry=LATER)
     @orm
     def book(event: Ordered) -> None:
         bill(event)
@@ -513,14 +513,14 @@ async def test_a_handler_that_takes_too_long_is_cut_off(app: Outrider, here: str
 def test_drain_sync_in_a_test_transaction(here: str) -> None:
     app = Outrider(context="books")
 
-    @app.handler(Ordered)
+    @app.handler(Ordered, name="books.book")
     @orm
     def book(event: Ordered) -> None:
         with transaction.atomic():
             bill(event)
         app.publish_sync(connection, Booked(order_id=event.order_id))
 
-    @app.handler(Booked)
+    @app.handler(Booked, name="books.check")
     @orm
     def check(event: Booked) -> None:
         assert Invoice.objects.get().order_id == event.order_id
@@ -542,7 +542,7 @@ def test_drain_sync_in_a_test_transaction(here: str) -> None:
 
 def test_an_error_in_drain_sync_gives_the_usual_connection_back(here: str) -> None:
     app = Outrider(context="books")
-    app.handler(Ordered)(orm(mark))
+    app.handler(Ordered, name="books.mark")(orm(mark))
     with transaction.atomic():
         usual = connections["default"]
         app.publish_sync(connection, Ordered(order_id="1"))
@@ -568,7 +568,7 @@ def test_above_the_handler_it_is_refused() -> None:
     with pytest.raises(DeclarationError, match=r"@orm stands above @app\.handler"):
 
         @orm
-        @Outrider(dsn="x").handler(Ordered)
+        @Outrider(dsn="x").handler(Ordered, name="books.invoice")
         def invoice(event: Ordered) -> None: ...
 
 
@@ -604,7 +604,7 @@ def test_the_alias_is_given_by_name() -> None:
 async def test_unsuitable_settings_are_named(
     app: Outrider, here: str, server: str, using: str, options: dict[str, Any], said: str
 ) -> None:
-    app.handler(Ordered)(orm(using=using)(bill))
+    app.handler(Ordered, name="books.bill")(orm(using=using)(bill))
     elsewhere = psycopg.conninfo.make_conninfo(server, dbname="template1")
     with (
         pointed_at(here, **options),
@@ -616,6 +616,6 @@ async def test_unsuitable_settings_are_named(
 
 
 async def test_read_committed_may_be_asked_for(app: Outrider, here: str) -> None:
-    app.handler(Ordered)(orm(bill))
+    app.handler(Ordered, name="books.bill")(orm(bill))
     with pointed_at(here, isolation_level=psycopg.IsolationLevel.READ_COMMITTED):
         assert (await published(app, "1", raise_on_failure=True)).handled == 1

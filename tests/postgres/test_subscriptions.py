@@ -11,12 +11,13 @@ import pytest
 from psycopg import AsyncConnection
 from tests.dispatch.shop import Cancelled, Placed, Shop, opened
 
-from outrider import Outrider
+from outrider import Job, Outrider
 from outrider.errors import CursorError, DeclarationError, SchemaMismatch, SubscriptionRefused
 from outrider.postgres import subscriptions
 from outrider.postgres.orphans import orphaned
 from outrider.postgres.subscriptions import Backlog
 from outrider.signals import ListenerUp, Settled, Signal, Skipped
+from outrider.testing import expect
 
 SCHEMA = "outrider"
 
@@ -394,19 +395,116 @@ async def test_it_may_be_meant_as_a_second_one(
         assert [each.outcome for each in await app.migrate()] == ["created"]
 
 
-@pytest.mark.parametrize("difference", ["nothing to read", "served", "context", "types", "declared"])
-async def test_what_is_no_rename(database: str, conn: AsyncConnection[Any], difference: str) -> None:
+async def test_a_renamed_handler_beside_its_old_worker_is_refused(database: str, conn: AsyncConnection[Any]) -> None:
+    async with opened(database) as shop, shop.app.worker():
+        async with renamed(database) as app:
+            for start in (app.migrate, app.worker().run):
+                with pytest.raises(DeclarationError) as caught:
+                    await start()
+                for said in (
+                    "1 worker serves it",
+                    "`outrider subscription rename shop.effect shop.renamed`",
+                    "`outrider subscription retire shop.effect`",
+                    "OUTRIDER_ALLOW_ORPHANS=1",
+                ):
+                    assert said in str(caught.value)
+        assert [each.name for each in await subscriptions.overview(conn, SCHEMA)] == ["shop.effect"]
+
+
+async def test_a_reader_of_everything_under_a_new_name_is_refused(database: str) -> None:
+    old, new = Outrider(context="shop", dsn=database), Outrider(context="shop", dsn=database)
+    old.reader(name="shop.audit")
+    new.reader(name="shop.archive")
+    async with old, new:
+        await old.migrate()
+        with pytest.raises(DeclarationError, match=r"outrider subscription rename shop\.audit shop\.archive"):
+            await new.migrate()
+
+
+@pytest.mark.parametrize("change", ["name", "more types", "a job"])
+async def test_what_wants_the_same_events_under_a_new_name_is_refused(database: str, change: str) -> None:
+    """Also when there is nothing to read, and nobody serves the old one."""
     async with opened(database) as shop:
-        if difference != "nothing to read":
-            await shop.publish("a1")
-    if difference == "served":
-        await serve(conn, "shop.effect")
+        pass
+    app = Outrider(context="shop", dsn=database)
+    if change == "a job":
+        app.job(on=Placed, name="shop.new")(print)
+    else:
+        app.handler(*((Placed, Cancelled) if change == "more types" else (Placed,)), name="shop.new")(shop.effect)
+    async with app:
+        with pytest.raises(DeclarationError) as caught:
+            await app.migrate()
+    assert "`outrider subscription retire shop.effect`" in str(caught.value)
+    assert ("`outrider subscription rename shop.effect shop.new`" in str(caught.value)) is (change != "a job")
+
+
+@pytest.mark.parametrize("difference", ["context", "types", "declared", "kind"])
+async def test_what_is_no_rename(database: str, difference: str) -> None:
+    async with opened(database) as shop:
+        await shop.publish("a1")
     app = Outrider(context="other" if difference == "context" else "shop", dsn=database)
-    events = (Placed, Cancelled) if difference == "types" else (Placed,)
-    for name in ("shop.new", *(["shop.effect"] if difference == "declared" else [])):
-        app.handler(*events, name=name)(shop.effect)
+    if difference == "kind":
+        app.reader(Placed, name="shop.new")
+    else:
+        app.handler(Cancelled if difference == "types" else Placed, name="shop.new")(shop.effect)
+    if difference == "declared":
+        app.handler(Placed, name="shop.effect")(shop.effect)
     async with app:
         assert "created" in [each.outcome for each in await app.migrate()]
+
+
+class Pack(Job, type="subscriptions.pack"):
+    pass
+
+
+class Ship(Job, type="subscriptions.ship"):
+    pass
+
+
+async def test_a_job_that_is_only_enqueued_is_renamed_only_with_a_backlog(database: str) -> None:
+    """Jobs of two types have no event in common."""
+    old, new = Outrider(context="shop", dsn=database), Outrider(context="shop", dsn=database)
+    old.job(Pack)(print)
+    new.job(Ship)(print)
+    async with old, old.connect() as conn:
+        await old.migrate()
+        async with new:
+            assert [each.outcome for each in await new.migrate()] == ["created"]
+            await subscriptions.retire(conn, "subscriptions.ship", SCHEMA)
+        await old.enqueue(conn, Pack())
+    async with new:
+        with pytest.raises(DeclarationError, match=r"rename subscriptions\.pack subscriptions\.ship"):
+            await new.migrate()
+
+
+async def test_listeners_of_other_processes_are_no_renames(database: str) -> None:
+    """Each process knows its own listeners only."""
+
+    async def nothing(envelope: Any) -> None: ...
+
+    apps = [Outrider(context="shop", dsn=database) for _ in range(2)]
+    async with apps[0], apps[1], asyncio.TaskGroup() as group:
+        listening = []
+        for app, name in zip(apps, ("shop.one", "shop.two"), strict=True):
+            listen = app.listener().listen(channel="outbox_default", handler_name=name, handler=nothing)
+            async with expect(app, ListenerUp):
+                listening.append(group.create_task(listen))
+        for each in listening:
+            each.cancel()
+
+
+async def test_a_rename_in_a_rolling_deploy(database: str, conn: AsyncConnection[Any]) -> None:
+    """As docs/rollout.md has it: the old workers leave the handler out, it is renamed, the new ones take over."""
+    async with opened(database) as shop:
+        async with shop.app.worker(exclude=["shop.effect"]):
+            await shop.publish("a1")
+            await subscriptions.rename(conn, "shop.effect", "shop.renamed", SCHEMA)
+            async with opened(database, lambda new: new.app.handler(Placed, name="shop.renamed")(new.effect)) as new:
+                await new.publish("a2")
+                await new.app.drain()
+                assert await new.effects() == ["a1", "a2"]
+        with pytest.raises(DeclarationError, match=r"rename shop\.renamed shop\.effect"):
+            await shop.app.migrate()
 
 
 async def test_parked_events_are_a_backlog_too(database: str) -> None:

@@ -107,7 +107,7 @@ def test_handlers_of_every_kind_on_a_blocking_connection(app: Outrider, blocking
 def test_blocking_handlers_run_in_the_callers_thread_without_a_loop(app: Outrider, blocking: Connection[Any]) -> None:
     seen: list[threading.Thread] = []
 
-    @app.handler(OrderPlaced)
+    @app.handler(OrderPlaced, name="shop.look")
     def look(_: OrderPlaced) -> None:
         seen.append(threading.current_thread())
         with pytest.raises(RuntimeError):
@@ -233,7 +233,7 @@ async def test_on_an_autocommit_connection(app: Outrider, database: str) -> None
 
 
 async def test_a_failure_is_raised_and_its_savepoint_rolled_back(app: Outrider, conn: AsyncConnection[Any]) -> None:
-    @app.handler(OrderPlaced)
+    @app.handler(OrderPlaced, name="shop.fail")
     async def fail(event: OrderPlaced, ctx: HandlerContext) -> None:
         await ctx.tx.execute(INVOICE, [event.order_id, "fail"])
         if event.order_id == "2":
@@ -253,7 +253,7 @@ async def test_failures_are_counted_and_hold_what_must_wait(
 ) -> None:
     broken = True
 
-    @app.handler(OrderPlaced, order=order_)
+    @app.handler(OrderPlaced, name="shop.fail", order=order_)
     def fail(event: OrderPlaced, ctx: SyncHandlerContext) -> None:
         ctx.tx.execute(INVOICE, [event.order_id, str(event.total)])
         if broken and event.total == 1:
@@ -307,7 +307,7 @@ async def test_an_undecodable_event_leaves_its_batch(app: Outrider, conn: AsyncC
 
 
 async def test_a_swallowed_database_error_is_a_failure(app: Outrider, conn: AsyncConnection[Any]) -> None:
-    @app.handler(OrderPlaced)
+    @app.handler(OrderPlaced, name="shop.swallow")
     async def swallow(_: OrderPlaced, ctx: HandlerContext) -> None:
         with pytest.raises(psycopg.Error):
             await ctx.tx.execute("select 1 / 0")
@@ -318,7 +318,7 @@ async def test_a_swallowed_database_error_is_a_failure(app: Outrider, conn: Asyn
 
 
 async def test_a_handler_that_ends_the_transaction_is_told_in_any_case(app: Outrider, database: str) -> None:
-    @app.handler(OrderPlaced)
+    @app.handler(OrderPlaced, name="shop.roll_back")
     async def roll_back(_: OrderPlaced, ctx: HandlerContext) -> None:
         await ctx.tx.execute("rollback")
 
@@ -329,7 +329,7 @@ async def test_a_handler_that_ends_the_transaction_is_told_in_any_case(app: Outr
 
 
 async def test_a_handler_that_takes_too_long(app: Outrider, conn: AsyncConnection[Any]) -> None:
-    @app.handler(OrderPlaced, timeout=0.05)
+    @app.handler(OrderPlaced, name="shop.hang", timeout=0.05)
     async def hang(_: OrderPlaced, ctx: HandlerContext) -> None:
         await ctx.tx.execute("select pg_sleep(60)")
 
@@ -343,7 +343,7 @@ async def test_a_handler_that_takes_too_long(app: Outrider, conn: AsyncConnectio
 async def test_what_the_context_says(app: Outrider, conn: AsyncConnection[Any]) -> None:
     seen: list[Any] = []
 
-    @app.handler(OrderPlaced)
+    @app.handler(OrderPlaced, name="shop.look")
     async def look(_: OrderPlaced, ctx: HandlerContext) -> None:
         seen.append((ctx.envelope, ctx.attempt, ctx.tx))
         with pytest.raises(psycopg.ProgrammingError, match="belongs to the worker"):
@@ -377,7 +377,7 @@ async def test_a_blocking_handler_that_takes_too_long_costs_the_connection(
 ) -> None:
     """Its thread cannot be stopped, only cut off; so this is raised whatever was asked."""
 
-    @app.handler(OrderPlaced, timeout=0.05)
+    @app.handler(OrderPlaced, name="shop.hang", timeout=0.05)
     def hang(_: OrderPlaced, ctx: SyncHandlerContext) -> None:
         threading.Event().wait(0.3)
         ctx.tx.execute("select 1")

@@ -108,7 +108,7 @@ async def test_a_worker_keeps_house(house: House, database: str, monkeypatch: py
     heard = asyncio.Queue[Signal]()
     app.signals.listen(lambda each: heard.put_nowait(each) if isinstance(each, Upkept) else None)
 
-    @app.handler(Placed)
+    @app.handler(Placed, name="a.handled")
     async def handled(event: Placed) -> None: ...
 
     async with app, app.worker():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from uuid import uuid4
@@ -12,27 +13,34 @@ import typer
 
 from outrider.cli.alembic_project import Project, find_project
 from outrider.cli.templates import fill
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, DeclarationError
 from outrider.postgres import registration, uninstall
 from outrider.postgres.migrate import APPLIED_BY, Migration, known, script
+from outrider.postgres.orphans import overlap
 from outrider.postgres.phases import Phase, through
 from outrider.subscription import Subscription
+
+_REGISTERED = r"""register\('([^']+)'::text, '(\w+)'::text, '(\w+)'::text, (?:NULL|'{([^}]*)}')"""
+"""Name, kind, context and event types, as registration.script writes them."""
 
 
 def write(
     schema: str,
-    subscriptions: Iterable[Subscription],
+    subscriptions: Sequence[Subscription],
     *,
     after: int | None = None,
     phase: Phase = Phase.post,
     versions: Path | None = None,
     head: str | None = None,
+    allow_orphans: bool = False,
 ) -> list[Path]:
     """One revision for the schema and one for the subscriptions, as far as earlier revisions do not have them."""
     project = find_project(versions)
     head_now = project.head(head)
     folder = versions or project.folder(head_now)
     after = project.version(schema) if after is None else after
+    if not allow_orphans:
+        _refuse_renamed(subscriptions, schema, project)
     parts: list[tuple[str, str, dict[str, str]]] = []
     if steps := through(phase, [step for step in known() if step.version > after]):
         parts.append((f"outrider_{steps[-1].version:04}", "alembic_schema.py", _schema(schema, after, steps, phase)))
@@ -84,6 +92,29 @@ def _unwritten(subscriptions: Iterable[Subscription], schema: str, project: Proj
     """What registers them, as far as no earlier revision does so word by word."""
     calls = [_raw(registration.script(each, schema).strip().removesuffix(";")) for each in subscriptions]
     return [f"    {call}," for call in calls if not any(call in each.text for each in project.revisions)]
+
+
+def _refuse_renamed(subscriptions: Sequence[Subscription], schema: str, project: Project) -> None:
+    """As in a database (orphans.refuse_renamed), by what the earlier revisions have registered, renamed and retired."""
+    text = "\n".join(each.text for each in project.revisions)
+    gone = set(re.findall(rf"""{schema}"?[.](?:rename|retire)\('([^']+)'""", text))
+    known = {name: rest for name, *rest in re.findall(rf'''"{schema}".{_REGISTERED}''', text)}
+    known |= {
+        new: known[old]
+        for old, new in re.findall(rf"""{schema}"?[.]rename\('([^']+)', *'([^']+)'""", text)
+        if old in known
+    }
+    declared = {each.name for each in subscriptions}
+    for new in subscriptions:
+        for old, (kind, context, types) in known.items():
+            forgotten = old not in declared | gone and context == new.context and new.name not in known
+            if forgotten and overlap(kind, types.split(",") if types else None, new):
+                raise DeclarationError(
+                    f"{new.name} is new and wants the same events as {old}, which an earlier revision has registered and "
+                    f'which the app does not declare. Renamed: add a revision with op.execute("select {schema}.rename('
+                    f"'{old}', '{new.name}')\"). Given up: one with op.execute(\"select {schema}.retire('{old}')\"). "
+                    "Both wanted: set OUTRIDER_ALLOW_ORPHANS=1"
+                )
 
 
 def _save(file: Path, text: str) -> Path:

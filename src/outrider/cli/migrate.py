@@ -15,6 +15,7 @@ from rich.table import Table
 
 from outrider.cli import alembic as revisions
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.templates import fill
 from outrider.cli.words import tell
 from outrider.postgres import registration, schedules
 from outrider.postgres.generations import open_all
@@ -129,7 +130,13 @@ def run(
     place = find_place(asked)
     if alembic:
         written = revisions.write(
-            place.schema, place.subscriptions or (), after=after, phase=phase, versions=versions, head=head
+            place.schema,
+            place.subscriptions or (),
+            after=after,
+            phase=phase,
+            versions=versions,
+            head=head,
+            allow_orphans=place.settings.allow_orphans,
         )
         revisions.tell(written, place.schema, phase, as_json=as_json)
         return
@@ -245,6 +252,9 @@ async def _look(place: Place) -> tuple[list[Applied], list[LiveWorker]]:
 
 def _script(place: Place, after: int, phase: Phase) -> str:
     parts = [script(place.schema, after=after, phase=phase)]
+    if place.subscriptions and not place.settings.allow_orphans:
+        declared = ",\n        ".join(map(registration.row, place.subscriptions))
+        parts.append(fill("refuse_renamed.sql", schema=place.schema, declared=declared))
     parts += [registration.script(each, place.schema) for each in place.subscriptions or ()]
     return "\n".join(parts)
 

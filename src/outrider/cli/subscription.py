@@ -155,7 +155,8 @@ def rename(
 
     Its position, its parked and dead events and its receipts move along, in
     one transaction: nothing is skipped, nothing is handled twice.
-    Stop its workers, rename, start the new code.
+    Stop its workers, or restart them with --exclude OLD; rename; start the new
+    code.
 
     Needs: a role that may operate.
 

@@ -125,7 +125,8 @@ def _find(options: Options, processes: int) -> Outrider:
     others = found.relays or found.inboxes or found.rollups
     if not found.handlers and not found.job_handlers and not found.schedules and not others:
         raise ConfigError(
-            "the app declares no handler and no job: decorate a function with @app.handler(YourEvent) or @app.job(YourJob)"
+            "the app declares no handler and no job: decorate a function with @app.handler(YourEvent, name=...) or "
+            "@app.job(YourJob)"
         )
     which = options.handlers, options.exclude
     chosen = (found.chosen, found.chosen_jobs, found.chosen_relays, found.chosen_inboxes, found.chosen_rollups)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-import typing
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from outrider import names
+from outrider.dispatch.annotations import annotation, class_of, refuse_unfit, takes_batch
 from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event, spec_of
@@ -91,10 +91,14 @@ def declare(
     if not seconds:
         raise DeclarationError(f"{name}: timeout is zero")
     blocking = not factory and not is_async(function)
+    batch = not factory and takes_batch(function)
+    refuse_unfit(
+        name, "handler", _made_takes(function) if factory else annotation(function, 0), models.values(), batch=batch
+    )
     return Handler(
         subscription=subscription,
         call=_made(function, opened or _tx) if factory else _with_context(name, function),
-        batch=not factory and _takes_batch(function),
+        batch=batch,
         blocking=blocking,
         policy=retry or DEFAULT_RETRY_POLICY,
         timeout=seconds,
@@ -133,13 +137,10 @@ def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any
 
 def second_is_no(function: Callable[..., Any], *contexts: type) -> inspect.Parameter | None:
     """The second parameter, when it is annotated as a class that is clearly something else."""
-    try:
-        second = list(inspect.signature(function).parameters.values())[1]
-        hint = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)[second.name]
-    except Exception:
+    kind = class_of(annotation(function, 1))
+    if kind is None or kind is object or issubclass(kind, contexts):
         return None
-    clear = isinstance(hint, type) and not getattr(hint, "_is_protocol", False) and hint is not object
-    return second if clear and not issubclass(hint, contexts) else None
+    return list(inspect.signature(function).parameters.values())[1]
 
 
 def positional(function: Callable[..., Any]) -> int | None:
@@ -178,19 +179,9 @@ def _made(factory: Callable[..., Any], opened: Callable[[Any], AbstractAsyncCont
     return call
 
 
-def _takes_batch(function: Callable[..., Any]) -> bool:
-    """Its first parameter is annotated as a list: list[OrderPlaced]."""
-    try:
-        first = next(iter(inspect.signature(function).parameters.values()))
-    except (TypeError, ValueError, StopIteration):
-        return False
-    target = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        hint = typing.get_type_hints(target).get(first.name)
-    except Exception:
-        # Annotations may name what cannot be resolved here; their text must do.
-        return str(first.annotation).partition("[")[0] in ("list", "Sequence", "collections.abc.Sequence")
-    return (typing.get_origin(hint) or hint) in (list, Sequence)
+def _made_takes(factory: Callable[..., Any]) -> Any:
+    """What a handler that the factory makes is called with: known where the factory is a class."""
+    return annotation(factory.__call__, 1) if inspect.isclass(factory) else Any
 
 
 def roles_of(handlers: Iterable[Handler]) -> dict[str, str]:

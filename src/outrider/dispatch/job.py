@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypedDict, get_args
 
 from outrider import names
+from outrider.dispatch.annotations import annotation, refuse_unfit
 from outrider.dispatch.handler import is_async, positional, second_is_no
 from outrider.dispatch.jobcontext import JobContext, SyncJobContext
 from outrider.errors import ConfigError, DeclarationError
@@ -101,6 +102,7 @@ def declare_job(
     for model in on:
         if models.setdefault(spec_of(model).type, model) is not model:
             raise DeclarationError(f"{name}: two classes are both {spec_of(model).type}: name the newest one")
+    refuse_unfit(name, "job", annotation(function, 0), models.values())
     limits = _limits(name, options)
     return JobHandler(
         subscription=Subscription(

@@ -184,6 +184,8 @@ class Worker:
                 beside.append(asyncio.create_task(ticking, name="outrider schedules"))
             parts = [task for part in self._parts for task in part.start(self._looked)]
             beside += parts
+            if not self._unlooked:
+                self.ready.set()
             if self._settings.notify != "off":
                 beside.append(asyncio.create_task(self._listener.run()))
             await asyncio.wait([stopping, *beside], return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""A subscription that was renamed in the code leaves its old row behind, with its backlog: that must not go unseen."""
+"""A subscription that was renamed in the code leaves its old row behind, with its backlog and maybe with its workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from outrider.errors import DeclarationError
-from outrider.postgres.subscriptions import Overview, backlog, overview, unregistered
+from outrider.postgres.subscriptions import Backlog, Overview, backlog, overview, unregistered
 from outrider.subscription import Subscription
 
 
@@ -18,27 +18,49 @@ def orphaned(seen: Overview, context: str, declared: Iterable[str]) -> bool:
 
 
 async def refuse_renamed(
-    conn: AsyncConnection[Any], registering: Sequence[Subscription], declared: Iterable[str], schema: str
+    conn: AsyncConnection[Any],
+    registering: Sequence[Subscription],
+    declared: Iterable[str],
+    schema: str,
 ) -> None:
-    """DeclarationError when a new subscription looks like an orphan that still has something to read."""
+    """DeclarationError when a new subscription looks like one of its context that the app no longer declares.
+
+    Both would handle every event.
+    """
     missing = await unregistered(conn, [each.name for each in registering], schema)
     new = [each for each in registering if each.name in missing]
     if not new:
         return
     names = set(declared)
-    for old in await overview(conn, schema):
-        for each in new:
-            if _alike(old, each) and orphaned(old, each.context, names):
-                left = await backlog(conn, old.name, schema)
-                if left.waiting:
-                    raise DeclarationError(
-                        f"{each.name} is new and wants the same events as {old.name}, which nobody declares or serves any "
-                        f"more and which still has {left}. Renamed: `outrider subscription rename {old.name} {each.name}`. "
-                        f"Given up: `outrider subscription retire {old.name}`. "
-                        "Really a second one: set OUTRIDER_ALLOW_ORPHANS=1"
-                    )
+    forgotten = [each for each in await overview(conn, schema) if each.name not in names]
+    for each in new:
+        for old in forgotten:
+            if old.context == each.context and await _replaced(conn, old, each, schema):
+                raise DeclarationError(_told(old, each, await backlog(conn, old.name, schema)))
 
 
-def _alike(old: Overview, new: Subscription) -> bool:
-    types = None if old.event_types is None else sorted(old.event_types)
-    return (old.kind, old.context, types) == (new.kind, new.context, new.event_types)
+async def _replaced(conn: AsyncConnection[Any], old: Overview, new: Subscription, schema: str) -> bool:
+    if overlap(old.kind, old.event_types, new):
+        return True
+    # Listeners, which other processes may have, and what reads no events.
+    alike = (old.kind, old.event_types) == (new.kind, new.event_types)
+    return alike and not old.workers and (await backlog(conn, old.name, schema)).waiting
+
+
+def overlap(kind: str, event_types: Sequence[str] | None, new: Subscription) -> bool:
+    """Whether a subscription and a declared one would act on the same events."""
+    if event_types and new.event_types:
+        both_act = {kind, new.kind} <= {"handler", "job"}
+        return (kind == new.kind or both_act) and not set(event_types).isdisjoint(new.event_types)
+    return event_types is None and new.event_types is None and kind == new.kind != "handler"
+
+
+def _told(old: Overview, new: Subscription, left: Backlog) -> str:
+    workers = {0: "no worker serves it", 1: "1 worker serves it"}.get(old.workers, f"{old.workers} workers serve it")
+    renamed = f"Renamed: `outrider subscription rename {old.name} {new.name}`. " if old.kind == new.kind else ""
+    return (
+        f"{new.name} is new and wants the same events as {old.name}, which is registered in the context {old.context!r} and "
+        f"which this app does not declare: both would handle them. {old.name} has {left}, and {workers}. {renamed}"
+        f"Given up: `outrider subscription retire {old.name}`. Either needs its workers to be stopped, or to run with "
+        f"`--exclude {old.name}`. Both wanted: set OUTRIDER_ALLOW_ORPHANS=1"
+    )

@@ -106,6 +106,13 @@ def script(subscription: Subscription, schema: str) -> str:
     return text
 
 
+def row(subscription: Subscription) -> str:
+    """Its name, kind, context and event types, as a row of a VALUES list."""
+    each = subscription
+    types = ("text", "text", "text", "text[]")
+    return f"({_arguments([each.name, each.kind, each.context, each.event_types], types)})"
+
+
 def _limits(limits: Limits) -> Params:
     return {field: getattr(limits, field) for field in limits.__slots__}
 

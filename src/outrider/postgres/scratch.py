@@ -20,6 +20,9 @@ PATIENCE = 3.0
 """A closed session is gone from the server a moment later: so many seconds it may take."""
 PAUSE = 0.01
 
+_made: set[str] = set()
+"""The names of the databases that this process has made and not dropped. No other database has such a name."""
+
 _SESSIONS = """
 select format('process %%s (%%s), %%s: %%s', pid, coalesce(nullif(application_name, ''), 'no application_name'), state,
               left(regexp_replace(query, '\\s+', ' ', 'g'), 200))
@@ -31,9 +34,9 @@ def make_template(server: str, schema: str, prepare: Callable[[str], object]) ->
     """The name of a new database with the migrated schema and what `prepare(dsn)` adds to it."""
     name = create(server, kind="template")
     try:
-        _run(_migrate(dsn(server, name), schema))
+        run(_migrate(dsn(server, name), schema))
         if inspect.iscoroutine(result := prepare(dsn(server, name))):
-            _run(result)
+            run(result)
         with session.connect_sync(server, autocommit=True) as conn:
             if left := _sessions(conn, name, PATIENCE):
                 raise ConfigError(
@@ -56,7 +59,7 @@ async def _migrate(where: str, schema: str) -> None:
         await migrate.migrate(conn, schema)
 
 
-def _run(work: Coroutine[Any, Any, object]) -> None:
+def run(work: Coroutine[Any, Any, object]) -> None:
     """In a thread of its own: an event loop may be running in this one."""
     with ThreadPoolExecutor(1, "outrider-template") as apart:
         apart.submit(asyncio.run, work).result()
@@ -74,7 +77,13 @@ def create(server: str, *, template: str = "template1", kind: str = "test") -> s
                 f"user {conn.info.user!r} may not create databases for tests: let a superuser run: "
                 f'alter role "{conn.info.user}" createdb; or unset OUTRIDER_TEST_DSN to use an embedded Postgres'
             ) from error
+    _made.add(name)
     return name
+
+
+def is_scratch(where: str) -> bool:
+    """Whether a DSN is that of a database made here."""
+    return session.database_of(where) in _made
 
 
 def drop(server: str, name: str, *, patience: float = PATIENCE) -> list[str]:
@@ -82,6 +91,7 @@ def drop(server: str, name: str, *, patience: float = PATIENCE) -> list[str]:
     with session.connect_sync(server, autocommit=True) as conn:
         left = _sessions(conn, name, patience)
         conn.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+    _made.discard(name)
     return left
 
 

@@ -177,6 +177,20 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
     return DatabaseUnavailable(f"cannot connect to {where}: {mask(last)}")
 
 
+def database_of(dsn: str) -> str | None:
+    """The name of the database; None where the DSN leaves it to the user's name or the environment."""
+    return _parts(dsn).get("dbname")
+
+
+def describe(dsn: str) -> str:
+    """The database and its server, for people: no user, no password."""
+    parts = _parts(dsn)
+    if _is_misread(dsn, parts):
+        raise _unreadable()
+    name = parts.get("dbname")
+    return f"the database {name!r} on {_where(dsn)}" if name else f"the default database of {_where(dsn)}"
+
+
 def _unreadable() -> DatabaseUnavailable:
     """libpq's own words are left out: they quote the part that it could not read, which may be the password."""
     return DatabaseUnavailable(

@@ -1,6 +1,10 @@
 """What you test your own code with: fixtures, assertions, and handlers inside a transaction that is rolled back.
 
-    async def test_an_order_is_invoiced(outrider_database):
+    @pytest.fixture
+    def app(outrider_relocate):
+        return outrider_relocate(shop.app)
+
+    async def test_an_order_is_invoiced(app, outrider_database):
         async with await AsyncConnection.connect(outrider_database) as conn:
             with capture(app) as published:
                 await place_order(conn, "7")
@@ -10,10 +14,11 @@
             await assert_enqueued_in(conn, SendReceipt, fields={"order_id": "7"})
             await conn.rollback()
 
-The fixtures (`outrider_database` and others) are a pytest plugin: put `pytest_plugins = ["outrider.testing.plugin"]` into
-your top-level conftest.py. `test_contracts = contract_test("shop.app:app")` in a test module fails when an event no longer
-has the shape that others rely on (`outrider contracts check`). `exercise` is the contract that every adapter for
-publishing must pass, `streams` that of every sink and source.
+The fixtures (`outrider_relocate`, `outrider_database` and others) are a pytest plugin: put `pytest_plugins =
+["outrider.testing.plugin"]` into your top-level conftest.py. Under it an app opens the databases of the tests only.
+`test_contracts = contract_test("shop.app:app")` in a test module fails when an event no longer has the shape that others
+rely on (`outrider contracts check`). `exercise` is the contract that every adapter for publishing must pass, `streams` that
+of every sink and source.
 """
 
 from outrider.testing import exercise, streams

@@ -1,14 +1,61 @@
-"""Fixtures for pytest: a Postgres for the session, a fresh database per test.
+"""Fixtures for pytest: a Postgres for the session, a fresh database per test, and apps that open no other one.
 
-Every pytest run in an environment with Outrider imports this: it must stay cheap and start nothing by itself.
+Nothing is started before a test asks for it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 import pytest
+
+from outrider.app import Outrider
+from outrider.config import Settings
+from outrider.errors import ConfigError
+from outrider.postgres import scratch, session
+
+ANY_DATABASE = "outrider_any_database"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        ANY_DATABASE, "apps may open any database, not only those of outrider_database", "bool", default=False
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"{ANY_DATABASE}: apps may open any database, not only those of outrider_database"
+    )
+    if not config.getini(ANY_DATABASE):
+        patch = pytest.MonkeyPatch()
+        patch.setattr(Outrider, "_refusal", staticmethod(_refusal))
+        config.add_cleanup(patch.undo)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker(ANY_DATABASE) is not None:
+            patch.setattr(Outrider, "_refusal", staticmethod(lambda _: None))
+        return (yield)
+
+
+def _refusal(settings: Settings) -> str | None:
+    """Why this is no database of a test."""
+    where = "the embedded Postgres in .outrider/pg" if settings.embedded else None
+    for dsn in (settings.dsn, settings.listen_dsn):
+        if where is None and dsn is not None and not scratch.is_scratch(dsn):
+            where = session.describe(dsn)
+    if where is None:
+        return None
+    return (
+        f"the app would open {where}, which is not a database of this test. To use that of the test, take the fixture "
+        "outrider_relocate and call outrider_relocate(app) before the app is opened. If the test shall use this one, mark "
+        f"it with @pytest.mark.{ANY_DATABASE}, or allow it to all tests with {ANY_DATABASE} = true in pytest's configuration"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -46,8 +93,6 @@ def outrider_template(
     outrider_server: str, outrider_schema: str, outrider_prepare: Callable[[str], object]
 ) -> Iterator[str]:
     """The name of the database that every test gets a copy of."""
-    from outrider.postgres import scratch
-
     name = scratch.make_template(outrider_server, outrider_schema, outrider_prepare)
     yield name
     scratch.drop(outrider_server, name)
@@ -59,8 +104,6 @@ def outrider_database(outrider_server: str, outrider_template: str) -> Iterator[
 
     A session that is still open in it then is an error, which names it.
     """
-    from outrider.postgres import scratch
-
     name = scratch.create(outrider_server, template=outrider_template)
     yield scratch.dsn(outrider_server, name)
     if left := scratch.drop(outrider_server, name):
@@ -69,3 +112,36 @@ def outrider_database(outrider_server: str, outrider_template: str) -> Iterator[
             "it ends (`async with app:`, `with connect(...)`):\n  " + "\n  ".join(left),
             pytrace=False,
         )
+
+
+@pytest.fixture
+def outrider_relocate(outrider_database: str, outrider_schema: str) -> Iterator[Callable[[Outrider], Outrider]]:
+    """A function that points a declared app at the test's database, registers its subscriptions there and returns it.
+
+    When the test has ended, the app has its own settings again.
+    """
+    declared: list[tuple[Outrider, Settings]] = []
+
+    def relocate(app: Outrider) -> Outrider:
+        settings = app.settings
+        if settings.schema != outrider_schema:
+            raise ConfigError(
+                f"the app uses the schema {settings.schema!r}, but the databases of the tests have {outrider_schema!r}: "
+                "override the fixture outrider_schema to return app.settings.schema"
+            )
+        app.relocate(replace(settings, dsn=outrider_database, embedded=False, listen_dsn=None))
+        declared.append((app, settings))
+        scratch.run(_migrate(app))
+        return app
+
+    yield relocate
+    for app, settings in reversed(declared):
+        try:
+            app.relocate(settings)
+        except ConfigError:
+            pytest.fail("the test left the app open: use it inside `async with app:`", pytrace=False)
+
+
+async def _migrate(app: Outrider) -> None:
+    async with app:
+        await app.migrate()

@@ -1,0 +1,77 @@
+"""What the parameters of handlers and jobs are annotated as."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from outrider.errors import DeclarationError
+from outrider.event import Declared
+
+
+def annotation(function: Callable[..., Any], position: int) -> Any:
+    """The evaluated annotation of a parameter; its text where it names what cannot be found here; Any = it has none."""
+    called = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
+    try:
+        parameter = list(inspect.signature(function).parameters.values())[position]
+        given = parameter.annotation
+    except Exception:
+        return Any
+    if given is inspect.Parameter.empty:
+        return Any
+    # Alone, so that another parameter whose annotation cannot be evaluated does not hide this one.
+    alone = types.SimpleNamespace(__annotations__={"it": given})
+    try:
+        return typing.get_type_hints(alone, getattr(inspect.unwrap(called), "__globals__", {}))["it"]
+    except Exception:
+        return given
+
+
+def class_of(hint: Any) -> type | None:
+    """The class of the values that an annotation allows; None where it is not one class, or matches by shape."""
+    kind = typing.get_origin(hint) or hint
+    clear = isinstance(kind, type) and kind is not Any and not getattr(kind, "_is_protocol", False)
+    return kind if clear else None
+
+
+def takes_batch(function: Callable[..., Any]) -> bool:
+    """Its first parameter is annotated as a list: list[OrderPlaced]."""
+    hint = annotation(function, 0)
+    if isinstance(hint, str):
+        return hint.partition("[")[0] in ("list", "Sequence", "collections.abc.Sequence")
+    return class_of(hint) in (list, Sequence)
+
+
+def refuse_unfit(name: str, what: str, hint: Any, models: Collection[type[Declared]], *, batch: bool = False) -> None:
+    """DeclarationError when the first parameter is annotated as something else than what it will be given."""
+    whole = hint
+    if batch:
+        [hint] = typing.get_args(whole) or [Any]
+    for model in models:
+        if not _fits(hint, model):
+            right = " | ".join(each.__name__ for each in models)
+            raise DeclarationError(
+                f"{name}: declared for {_named(model, hint)}, but its first parameter is annotated as "
+                f"{_named(whole, model)}. Annotate it as {f'list[{right}]' if batch else right}, or declare the {what} for "
+                "the class that it takes"
+            )
+
+
+def _fits(hint: Any, model: type[Declared]) -> bool:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_fits(each, model) for each in typing.get_args(hint))
+    kind = class_of(hint)
+    try:
+        return kind is None or issubclass(model, kind)
+    except TypeError:  # classes that cannot be asked, such as a TypedDict
+        return True
+
+
+def _named(hint: Any, beside: Any) -> str:
+    if not inspect.isclass(hint) or typing.get_origin(hint) is not None:
+        return inspect.formatannotation(hint)
+    alike = hint.__name__ == getattr(beside, "__name__", None)
+    return f"{hint.__module__}.{hint.__qualname__}" if alike else hint.__name__
