@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -276,7 +277,7 @@ def test_who_enqueues_the_job_of_an_event_by_hand_stops_no_router(conn: Conn, us
 
 
 @pytest.mark.parametrize("limits", [{}, {"key_concurrency": 2}, {"concurrency": 5}], ids=str)
-def test_limits_change_while_a_job_that_waits_is_being_replaced(conn: Conn, user: Conn, limits: dict[str, int]) -> None:
+def test_limits_change_while_a_job_that_waits_is_being_replaced(conn: Conn, user: Conn, limits: dict[str, Any]) -> None:
     """Whoever registers the type waits for no user, and what waited comes."""
     for n in ("first", "second"):
         enqueue(conn, KEYED, n, key="k", unique_key=n)
