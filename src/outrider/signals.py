@@ -286,7 +286,7 @@ class Intruded:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDown:
-    """A broker does not answer, or a stream is missing or misconfigured: nothing is buried, it is asked again after a while."""
+    """A broker does not answer, or a stream is missing or misconfigured: nothing is buried, it is asked again later."""
 
     subscription: str
     code: str

@@ -27,6 +27,9 @@ _OUTCOME, _DELIVERY = 0, 5
 
 Row = tuple[Any, ...]
 MARKS = 20
+FLUSHED = (
+    """select set_config('synchronous_commit', 'local', true) where current_setting('synchronous_commit') = 'off'"""
+)
 
 
 class Item:
@@ -223,8 +226,23 @@ async def marks(conn: AsyncSession, subscription: str, schema: str) -> AsyncIter
 async def open_streams(
     conn: AsyncSession, subscription: str, ends: Mapping[str, str], schema: str, *, adopt: bool = False
 ) -> None:
+    """Flushed before anything is written there: nobody would know whose the entries are if a crash lost this."""
     params = {"subscription": subscription, "streams": list(ends), "positions": list(ends.values()), "adopt": adopt}
-    await fetch(conn, "relay_open", schema, params)
+    async with conn.transaction():
+        await conn.execute(FLUSHED)
+        await fetch(conn, "relay_open", schema, params)
+
+
+async def wrote(
+    conn: AsyncSession, subscription: str, workspace: str | None, stream: str, ids: Sequence[UUID], schema: str
+) -> bool:
+    """Whether a stream that the relay does not know, with these events in it, is its own."""
+    async with conn.transaction():
+        if workspace is not None:
+            await conn.execute("select set_config('app.workspace_id', %s, true)", [workspace])
+        params = {"subscription": subscription, "stream": stream, "ids": list(ids)}
+        [(own,)] = await fetch(conn, "relay_wrote", schema, params)
+    return bool(own)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -250,18 +250,33 @@ class Sender:
         return Step("rejected")
 
     async def open(self, conn: AsyncSession, streams: Sequence[str], *, adopt: bool = False) -> None:
-        """Begin to write to streams: they must be empty, or this relay would not be the only one."""
+        """Begin to write to streams: they must be empty, or this relay would not be the only one.
+
+        One that has events of this log was begun before, in a commit that is lost: what is there is found as after a crash.
+        """
         sink, ends = self.relay.sink, {}
         for stream in streams:
             ends[stream] = await sink.end(stream)
-            if ends[stream] != sink.start and not adopt:
+            if ends[stream] == sink.start or adopt:
+                continue
+            if not await self._wrote(conn, stream):
                 raise StreamOccupied(
                     f"the stream {stream!r} is not empty, and {self.relay.name} has not written to it: a relay needs "
                     f"streams of its own. Give it another one, delete this one, or let the relay go on after what is "
                     f"there: outrider relay adopt {self.relay.name} {stream}"
                 )
+            ends[stream] = sink.start
         await relays.open_streams(conn, self.relay.name, ends, self._schema, adopt=adopt)
         hit("relay.opened")
+
+    async def _wrote(self, conn: AsyncSession, stream: str) -> bool:
+        """By the first page: somebody else's stream may be long."""
+        relay = self.relay
+        async with aclosing(relay.sink.tail(stream, relay.sink.start)) as pages:
+            async for page in pages:
+                ids = [entry.id for entry in page if entry.id is not None]
+                return await relays.wrote(conn, relay.name, relay.workspace_id, stream, ids, self._schema)
+        return False
 
     async def recover(self, conn: AsyncSession) -> Step:
         """The streams do not end where they should: find out what is in them."""

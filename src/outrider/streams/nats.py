@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -268,7 +268,7 @@ class JetStream:
     async def _end(self, wire: Wire) -> str:
         return str((await self._info(wire))["state"]["last_seq"])
 
-    async def tail(self, stream: str, after: str) -> AsyncIterator[Sequence[Entry]]:
+    async def tail(self, stream: str, after: str) -> AsyncGenerator[Sequence[Entry], None]:
         end, position = _number(await self.end(stream)), _number(after)
         if position >= end:
             return

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
@@ -289,7 +289,7 @@ class RedisStreams:
             )
         return found
 
-    async def tail(self, stream: str, after: str) -> AsyncIterator[Sequence[Entry]]:
+    async def tail(self, stream: str, after: str) -> AsyncGenerator[Sequence[Entry], None]:
         end, after = await self.end(stream), bare(after)
         while self.place(after) < self.place(end):
             async with self._speaking() as redis:

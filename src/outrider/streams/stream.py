@@ -7,7 +7,7 @@ when there is another.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -176,7 +176,7 @@ class Sink(Streams, Protocol):
         """
         ...
 
-    def tail(self, stream: str, after: str) -> AsyncIterator[Sequence[Entry]]:
+    def tail(self, stream: str, after: str) -> AsyncGenerator[Sequence[Entry], None]:
         """What is in the stream after a position, to its end as of now, in pages."""
         ...
 

@@ -153,7 +153,7 @@ async def test_who_produces_works_and_ticks(house: House) -> None:
 
 
 async def test_who_relays(database: str, redis_server: RedisServer, name: str) -> None:
-    """Sent, rejected, buried, replayed by an operator; a lost end sent again; and no handler's cursor moved."""
+    """Sent, rejected, buried, replayed by an operator; a lost end sent again, a stream known again; no more than that."""
     codec, url = Refusing(), redis_server.url
 
     def depot(dsn: str) -> Outrider:
@@ -183,6 +183,11 @@ async def test_who_relays(database: str, redis_server: RedisServer, name: str) -
                 async with app.worker(), expect(app, Relayed):
                     await outside.publish("a4")
                 assert await redis.xlen(name) == 4
+                owner.execute("delete from outrider.stream")
+                owner.execute("delete from outrider.stream_mark")
+                await outside.publish("a5")
+                await app.drain()
+                assert await redis.xlen(name) == 5, "it knows what it has written"
         assert house.audit() == [
             ("replay", house.login("operator"), house.login("operator"), {"reason": "mended", "replayed": 1})
         ]
