@@ -172,7 +172,8 @@ async def test_scans_of_a_world_are_indexed_in_their_order(database: str) -> Non
         assert [each.number for each in (await known(platform)).values()] == [8] * 6
 
 
-async def test_a_late_subscriber_gets_the_same(database: str) -> None:
+async def test_a_late_subscriber_gets_the_same(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_ALLOW_ORPHANS", "1")  # a second indexer on purpose
     async with opened(compose(database)) as platform:
         await seed(platform)
         await platform.atlas.drain(raise_on_failure=True)
