@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from outrider import Backoff
 from outrider.demo.books import Books
 from outrider.demo.draw import Floor, summary
 from outrider.demo.figures import Figures
@@ -32,7 +33,7 @@ where payload ->> 'number' = '2'
 
 @pytest.fixture
 async def shop(database: str) -> AsyncIterator[Shop]:
-    async with open_shop(database) as app:
+    async with open_shop(database, retry=Backoff.table("1h", "1h")) as app:
         shop = Shop(app)
         await shop.furnish()
         yield shop

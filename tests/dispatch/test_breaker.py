@@ -11,7 +11,7 @@ from tests.dispatch.shop import Placed, Shop, opened
 from outrider import Breaker, Bury, Outrider, RetryPolicy, Snooze
 from outrider.errors import ConfigError, DeclarationError
 
-ONCE_MORE = RetryPolicy(retries=1, base="1s", cap="1s", jitter="none")
+ONCE_MORE = RetryPolicy(retries=1, base="1h", cap="1h", jitter="none")
 
 
 class Outage(Exception):

@@ -10,6 +10,7 @@ from outrider import Backoff, HandlerContext, Outrider
 from outrider.demo.catalogue import declare_catalogue
 from outrider.demo.shop import OrderPlaced
 
+RETRY = Backoff.table("200ms", "400ms")
 INVOICE = """
 insert into invoice (order_id, customer, number, total)
 values (%(order_id)s, %(customer)s, %(number)s, %(total)s)
@@ -25,7 +26,7 @@ class CardDeclined(Exception):
     pass
 
 
-def open_shop(dsn: str, pool_size: int = 4) -> Outrider:
+def open_shop(dsn: str, pool_size: int = 4, retry: Backoff = RETRY) -> Outrider:
     """The app as the tills and the workers know it; nothing of it comes from the environment."""
     app = Outrider(
         context="shop",
@@ -39,7 +40,7 @@ def open_shop(dsn: str, pool_size: int = 4) -> Outrider:
 
     # The orders of one customer get their invoices in their order, also when one of them has to be tried again; the
     # other customers do not wait. After the third failure an order is a dead letter, and its customer's next one goes on.
-    @app.handler(OrderPlaced, name="shop.invoice", partitions=4, retry=Backoff.table("200ms", "400ms"))
+    @app.handler(OrderPlaced, name="shop.invoice", partitions=4, retry=retry)
     async def invoice(order: OrderPlaced, ctx: HandlerContext) -> None:
         await ctx.tx.execute(INVOICE, order.model_dump())
         charge(order, ctx.attempt)

@@ -153,11 +153,7 @@ async def test_who_produces_works_and_ticks(house: House) -> None:
 
 
 async def test_who_relays(database: str, redis_server: RedisServer, name: str) -> None:
-<<<<<<< ours
     """Sent, rejected, buried, replayed by an operator; a lost end sent again, a stream known again; no other moves."""
-=======
-    """Sent, rejected, buried, replayed by an operator; a lost end sent again, a stream known again; no more than that."""
->>>>>>> theirs
     codec, url = Refusing(), redis_server.url
 
     def depot(dsn: str) -> Outrider:
