@@ -135,7 +135,7 @@ def health_of(process: subprocess.Popen[str]) -> str:
     raise AssertionError("it said nothing of its health")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.verify)])
 def test_it_handles_until_it_is_told_to_stop(desk: Desk, number: signal.Signals) -> None:
     process = desk.worker()
     desk.publish(1, 2)
@@ -166,6 +166,7 @@ def test_a_stop_lets_the_running_handler_finish(desk: Desk) -> None:
     assert (code, desk.effects()) == (0, [1, 100]), err
 
 
+@pytest.mark.verify
 def test_the_second_signal_leaves_at_once_and_nothing_is_lost(desk: Desk) -> None:
     with desk.locked(100):
         process = desk.worker("--health-port", "0")

@@ -339,7 +339,7 @@ def test_a_type_never_runs_more_than_it_may_and_drains(conn: Conn) -> None:
     assert len(sqljobs.receipts(conn)) == 200
 
 
-@pytest.mark.parametrize("key_concurrency", [1, 2])
+@pytest.mark.parametrize("key_concurrency", [1, pytest.param(2, marks=pytest.mark.verify)])
 def test_a_key_never_runs_more_than_it_may_and_drains(conn: Conn, key_concurrency: int) -> None:
     register(conn, "mail.keyed", concurrency=5, key_concurrency=key_concurrency)
     enqueue_many(conn, "mail.keyed", 200, keys=["a", "a", "a", "b", "c", None], lanes=2)
