@@ -161,7 +161,8 @@ async def test_a_whole_worker(bare: Archive, database: str, often: None) -> None
             bare.ask(DUE)
             await until(lambda: bare.staged() == [])
         bare.exact()
-        bare.ask("select outrider.rollup_uninstall(%s)", NAME)
+        # In a thread: it waits for a tick, which goes on in this event loop.
+        await asyncio.to_thread(bare.ask, "select outrider.rollup_uninstall(%s)", NAME)
         bare.add("late")
         bare.install(first.rollups[0].spec())
         bare.add("x", "x")
