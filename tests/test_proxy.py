@@ -426,6 +426,7 @@ def test_leaving_cuts_what_is_open(database: str, direct: Conn) -> None:
     until_gone(direct, pid)
 
 
+@pytest.mark.verify
 def test_it_leaves_no_thread_and_no_socket(database: str) -> None:
     threads, files = threading.active_count(), psutil.Process().num_fds()
     with Proxy(database) as proxy:
