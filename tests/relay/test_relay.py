@@ -248,6 +248,12 @@ async def _mark(house: Depot) -> datetime:
     return at
 
 
+@pytest.fixture
+def rejected_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rejected event is not due again before its drain has ended, however slow that is."""
+    monkeypatch.setattr("outrider.relay.send.SHORTEST", 30.0)
+
+
 class Refusing:
     """A codec that cannot write some events."""
 
@@ -264,6 +270,7 @@ class Refusing:
         return self._codec.encode(envelope, position)
 
 
+@pytest.mark.usefixtures("rejected_once")
 async def test_a_rejected_event_is_tried_again_then_buried_and_the_stream_goes_on(
     database: str, redis_server: RedisServer, name: str
 ) -> None:
@@ -294,6 +301,7 @@ async def test_a_rejected_event_is_tried_again_then_buried_and_the_stream_goes_o
         assert await house.rows("select * from outrider.delivery") == []
 
 
+@pytest.mark.usefixtures("rejected_once")
 async def test_a_replayed_dead_letter_beside_a_rejected_event(
     database: str, redis_server: RedisServer, name: str
 ) -> None:
