@@ -48,7 +48,7 @@ BLOCKING = (
 async def block(event):
     print("blocking", flush=True)
     while True:
-        time.sleep(0.05)  # Python hears a signal between two of them; one that arrives just before a sleep, after it
+        time.sleep(0.05)  # not one long sleep: it does not end for a signal that arrived just before it
 """
 )
 JOB = (

@@ -305,7 +305,7 @@ begin
     from "outrider".subscription as s
     where s.name = any (p_names) and s.paused_at is null
       and not exists (select from "outrider".setting as p where p.name = 'paused' and p.value <> 0);
-    -- Or were, a moment ago: what waits for its key then is admitted too.
+    -- A type whose limits were removed may have jobs that still wait for their key.
     limited := limited or exists (select from "outrider".delivery as d where d.subscription = any (names) and d.waiting);
     stop := array(select d.id from "outrider".delivery as d
                             where d.locked_by = p_worker and d.status = 'in_flight' and d.cancelled_at is not null);
@@ -554,7 +554,7 @@ begin
     if found = '{}' then
         return;
     end if;
-    -- Who keeps a job lets it be changed, and not be claimed.
+    -- A transaction that keeps a job holds FOR KEY SHARE: the row can be changed, and not be locked FOR UPDATE.
     found := array(select d.id from "outrider".delivery as d
                    where d.id = any (found) and d.status = 'pending' for no key update skip locked);
     free := array(select d.id from "outrider".delivery as d where d.id = any (found) for update skip locked);
@@ -663,13 +663,13 @@ COMMENT ON COLUMN outrider.delivery.priority IS 'one step is worth a minute of w
 
 COMMENT ON COLUMN outrider.delivery.unique_key IS 'at most one pending job of a type and workspace has it';
 
-COMMENT ON COLUMN outrider.delivery.waiting IS 'as many with its key were running as may when it was to be claimed';
+COMMENT ON COLUMN outrider.delivery.waiting IS 'its key had no room when a claim looked at it';
 
 COMMENT ON COLUMN outrider.delivery.lease_token IS 'whoever settles must name it: a worker that lost its lease cannot';
 
 COMMENT ON COLUMN outrider.delivery.cancelled_at IS 'somebody wants it to stop';
 
-COMMENT ON COLUMN outrider.delivery.closed IS 'an enqueue with its unique key makes another job: it is due, and transactions that keep it are all that it waits for';
+COMMENT ON COLUMN outrider.delivery.closed IS 'it is due and waits for transactions that keep it: an enqueue with its unique key creates another job';
 
 COMMENT ON COLUMN outrider.delivery.superseded_at IS 'it is running, and a newer job with its unique key is done';
 
@@ -2790,8 +2790,8 @@ begin
                                || "outrider".failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
-    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed one stays, until a
-    -- newer one is pending: what is running may have begun before those that kept it had committed.
+    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed job does not
+    -- yield to one that is running: that may have started before the transactions that kept this one had committed.
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
@@ -4559,7 +4559,7 @@ begin
            (select count(*) from made) + 0 * (select count(*) from poked),
            (select array_agg(made.id) from made where made.unique_key is not null)
     into outcome, routed, keyed;
-    -- A job that was settled since this began left its receipt after it was looked for.
+    -- A job that was settled while the statement above ran has left a receipt that the statement did not see.
     if keyed is not null then
         delete from "outrider".delivery as d
         where d.id = any (keyed) and exists (

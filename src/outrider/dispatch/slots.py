@@ -157,7 +157,7 @@ class Slots:
         self._settling = ()
 
     def hold(self, outcome: Outcome) -> None:
-        """It could not be settled now. Once the time of the worker is over, its lease runs out."""
+        """It could not be settled now. After the grace time it is not tried again, and its lease runs out."""
         if not self._abandoned:
             self._held.append((clock() + HELD, outcome))
 

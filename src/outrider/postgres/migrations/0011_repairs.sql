@@ -1,6 +1,6 @@
 -- Repairs: what tests from outside found.
 -- breaking: no
--- functions: 2b52fb8afe50dbb1
+-- functions: 95253974bb29e295
 
 drop function if exists /*schema*/admit(text, text, text);
 
@@ -8,9 +8,9 @@ alter table /*schema*/delivery
     add column closed        boolean not null default false,
     add column superseded_at timestamptz;
 comment on column /*schema*/delivery.closed is
-    'an enqueue with its unique key makes another job: it is due, and transactions that keep it are all that it waits for';
+    'it is due and waits for transactions that keep it: an enqueue with its unique key creates another job';
 comment on column /*schema*/delivery.superseded_at is 'it is running, and a newer job with its unique key is done';
-comment on column /*schema*/delivery.waiting is 'as many with its key were running as may when it was to be claimed';
+comment on column /*schema*/delivery.waiting is 'its key had no room when a claim looked at it';
 
 drop index /*schema*/job_unique;
 create unique index job_unique on /*schema*/delivery (subscription, coalesce(workspace_id, ''), unique_key)
@@ -18,7 +18,7 @@ create unique index job_unique on /*schema*/delivery (subscription, coalesce(wor
 create index job_unique_running on /*schema*/delivery (subscription, coalesce(workspace_id, ''), unique_key)
     where status = 'in_flight' and unique_key is not null and seq is null;
 
--- One job of an event with a key of its producer's, waiting or running. A second one that there is already keeps its event's id.
+-- Events with one idempotency key have one job, pending or running. Where there are two already, the second goes by its event's id.
 update /*schema*/delivery as d set unique_key = null
 where d.status in ('pending', 'in_flight') and d.seq is not null and d.unique_key is not null and exists (
     select from /*schema*/delivery as other

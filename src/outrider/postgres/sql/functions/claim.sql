@@ -53,7 +53,7 @@ begin
     from /*schema*/subscription as s
     where s.name = any (p_names) and s.paused_at is null
       and not exists (select from /*schema*/setting as p where p.name = 'paused' and p.value <> 0);
-    -- Or were, a moment ago: what waits for its key then is admitted too.
+    -- A type whose limits were removed may have jobs that still wait for their key.
     limited := limited or exists (select from /*schema*/delivery as d where d.subscription = any (names) and d.waiting);
     stop := array(select d.id from /*schema*/delivery as d
                             where d.locked_by = p_worker and d.status = 'in_flight' and d.cancelled_at is not null);

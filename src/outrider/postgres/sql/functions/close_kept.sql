@@ -1,5 +1,5 @@
--- close_kept: due jobs that transactions keep (enqueue with on_conflict keep) from being claimed are kept by no further one: who
--- enqueues their unique key now makes another job. So a job waits for those that keep it, and not for all that come.
+-- close_kept: a due job that open transactions keep (on_conflict keep) cannot be claimed before they end. From now on an enqueue
+-- with its unique key creates another job, so that the due one does not wait for later transactions too.
 -- Locks:  those jobs, SKIP LOCKED.
 -- Reads:  the first 100 due jobs of each lane.
 create or replace function /*schema*/close_kept(
@@ -31,7 +31,7 @@ begin
     if found = '{}' then
         return;
     end if;
-    -- Who keeps a job lets it be changed, and not be claimed.
+    -- A transaction that keeps a job holds FOR KEY SHARE: the row can be changed, and not be locked FOR UPDATE.
     found := array(select d.id from /*schema*/delivery as d
                    where d.id = any (found) and d.status = 'pending' for no key update skip locked);
     free := array(select d.id from /*schema*/delivery as d where d.id = any (found) for update skip locked);

@@ -75,8 +75,8 @@ begin
                                || /*schema*/failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
-    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed one stays, until a
-    -- newer one is pending: what is running may have begun before those that kept it had committed.
+    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed job does not
+    -- yield to one that is running: that may have started before the transactions that kept this one had committed.
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null

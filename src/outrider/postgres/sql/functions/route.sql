@@ -48,7 +48,7 @@ begin
            (select count(*) from made) + 0 * (select count(*) from poked),
            (select array_agg(made.id) from made where made.unique_key is not null)
     into outcome, routed, keyed;
-    -- A job that was settled since this began left its receipt after it was looked for.
+    -- A job that was settled while the statement above ran has left a receipt that the statement did not see.
     if keyed is not null then
         delete from /*schema*/delivery as d
         where d.id = any (keyed) and exists (

@@ -1,10 +1,10 @@
 -- settle_jobs: what became of jobs that a worker had claimed. Each names its lease; a job whose lease is another's, or
 -- nobody's, is not touched and not in the answer: whoever asks sees what landed. One row without a number: all of p_done.
--- held: the job is as before, since another transaction has locked it, or is enqueuing its unique key; ask again.
+-- held: another transaction has locked the job, or is enqueuing its unique key. Nothing has changed; ask again.
 -- p_names: the types that they are of.
 -- p_done, p_tokens, p_results: those that are done, with their leases and results. They go, and leave a receipt.
 -- p_others: [{delivery, token, verdict, delay, code, message, counted}], see release.
--- Locks:  the jobs; it waits 20 ms for each that others have locked, and then settles the others.
+-- Locks:  the jobs. It waits at most 20 ms for each one that is locked.
 create or replace function /*schema*/settle_jobs(
     p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text
 ) returns table (delivery bigint, outcome text)
