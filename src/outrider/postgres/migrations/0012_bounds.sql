@@ -1,0 +1,3 @@
+-- Bounds: no producer can stop the others.
+-- breaking: no
+-- functions: 95253974bb29e295
