@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -145,15 +145,19 @@ async def test_an_envelope_that_cannot_be_stored(database: str, changes: dict[st
 
 @asynccontextmanager
 async def listening(
-    app: Outrider, name: str, handler: EventHandler, channel: str = "outbox_default"
+    app: Outrider, name: str, handler: EventHandler, channel: str = "outbox_default", *, settles: int = 0
 ) -> AsyncIterator[Any]:
-    async with expect(app, ListenerUp):
-        task = asyncio.create_task(app.listener().listen(channel=channel, handler_name=name, handler=handler))
+    """Ends when so many events are settled, counted from before the listener's first look."""
+    task: asyncio.Task[None] | None = None
     try:
-        yield task
+        async with settled(app, settles) if settles else nullcontext():
+            async with expect(app, ListenerUp):
+                task = asyncio.create_task(app.listener().listen(channel=channel, handler_name=name, handler=handler))
+            yield task
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
 
 
 @asynccontextmanager
@@ -178,12 +182,12 @@ async def publish(app: Outrider, *trees: str, **options: Any) -> None:
 async def test_a_listener_hears_every_event_of_its_channel_once(database: str) -> None:
     heard: asyncio.Queue[Envelope] = asyncio.Queue()
     async with Outrider(dsn=database) as app, asyncio.timeout(30):
-        async with listening(app, "garden.watcher", heard.put), settled(app, 3):
+        async with listening(app, "garden.watcher", heard.put, settles=3):
             await publish(app, "elsewhere", channel_class="bulk")
             await publish(app, "oak", "elm")
             trees = [(await heard.get()).decode(Planted).tree for _ in range(2)]
         await publish(app, "ash")
-        async with listening(app, "garden.watcher", heard.put), settled(app, 1):
+        async with listening(app, "garden.watcher", heard.put, settles=1):
             trees.append((await heard.get()).decode(Planted).tree)
         assert trees == ["oak", "elm", "ash"]
         assert heard.empty()
