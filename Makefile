@@ -90,10 +90,14 @@ check: $(READY)
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+# In parallel, as make test; those that measure time in the long run come last, one by one.
 faults: brokers
-	@echo "==> faults: long torture runs"
-	@OUTRIDER_SOAK=$(SOAK) $(BIN)/python -m pytest -p no:xdist $(AT_LENGTH) --long $(ARGS)
-	@$(BIN)/python -m pytest -p no:xdist tests $(AT_LENGTH:%=--ignore %) --long -m long $(ARGS)
+	@echo "==> faults: long torture runs, $(WORKERS) in parallel"
+	@$(BIN)/python -m pytest $(PARALLEL) $(AT_LENGTH) --long --junitxml=.faults/parallel.xml $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) tests $(AT_LENGTH:%=--ignore %) --long -m long --junitxml=.faults/others.xml $(ARGS)
+	@echo "==> faults: tests that need the machine for themselves"
+	@OUTRIDER_SOAK=$(SOAK) $(BIN)/python -m pytest -p no:xdist $(AT_LENGTH) --long -m "alone or timed" \
+		--junitxml=.faults/alone.xml $(ARGS)
 
 soak: $(READY)
 	@echo "==> soak: publishers, workers and retention for $(or $(SOAK),10m), drawn to docs/soak.png"
@@ -114,4 +118,4 @@ lock:
 
 clean:
 	@if [ -f .outrider/pg/location ]; then rm -rf "$$(cat .outrider/pg/location)"; fi
-	rm -rf $(VENV) .cron.log .outrider .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .cron.log .faults .outrider .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -54,7 +54,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         marks = {mark.name for mark in item.iter_markers()}
         if "long" in marks and not long:
             return False
-        if parallel and "alone" in marks:
+        if parallel and ("alone" in marks or (long and "timed" in marks)):
             return False
         match tier:
             case "test":

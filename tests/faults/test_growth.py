@@ -161,6 +161,7 @@ def touched(conn: Conn) -> set[str]:
 
 
 @pytest.mark.long
+@pytest.mark.timed
 def test_ten_million_events_cost_what_ten_thousand_cost(quiet: Embedded) -> None:
     found: dict[int, Costs] = {}
     for events in (SMALL, LARGE):

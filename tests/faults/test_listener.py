@@ -105,6 +105,7 @@ async def test_a_worker_is_woken_by_the_poke(database: str, tmp_path: Path) -> N
     check(database, oracle, blameless=True, unsuspected=True)
 
 
+@pytest.mark.timed
 async def test_the_listener_is_terminated_again_and_again(database: str, tmp_path: Path, long: bool) -> None:
     oracle, chance = Oracle(tmp_path), random.Random(5)
     await subject.setup(database)
@@ -124,6 +125,7 @@ async def test_the_listener_is_terminated_again_and_again(database: str, tmp_pat
 
 
 @pytest.mark.verify
+@pytest.mark.timed
 async def test_a_deaf_listener_is_noticed(database: str, tmp_path: Path, long: bool) -> None:
     """Half-open: the server is gone without a word, so that only the heartbeat can tell."""
     oracle = Oracle(tmp_path)
@@ -148,6 +150,7 @@ async def test_a_deaf_listener_is_noticed(database: str, tmp_path: Path, long: b
 
 
 @pytest.mark.verify
+@pytest.mark.timed
 async def test_polling_finds_what_nobody_was_told(database: str, tmp_path: Path, long: bool) -> None:
     """NOTIFY is off for all publishers, and the workers do not know."""
     oracle = Oracle(tmp_path)
