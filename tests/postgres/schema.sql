@@ -799,11 +799,15 @@ begin
             failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
                 'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', who, 'reason', why))
         where d.id = any (p_deliveries) and d.status = 'failed'
-        returning d.subscription, d.event_id, d.last_error_code, d.last_error
+        returning d.subscription, d.event_id, d.last_error_code, d.last_error,
+                  d.queue is not null and d.seq is null as enqueued, d.workspace_id, d.job_key
     )
     insert into "outrider".audit (by, action, subscription, event_id, details)
     select who, 'discard', gone.subscription, gone.event_id,
-           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error))
+           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error)
+           -- Whose job it was: once it is gone, nothing else says so to who erases it.
+           || case when gone.enqueued then jsonb_build_object('workspace', gone.workspace_id, 'job', coalesce(gone.job_key, ''))
+                   else '{}' end)
     from gone;
     get diagnostics discarded = row_count;
     return discarded;
@@ -955,6 +959,7 @@ declare
     held      text[] := '{}';
     gone      record;
     owed      bigint := 0;
+    pages     bigint;
 begin
     perform "outrider".sees_all(true);
     if coalesce(p_reason, '') = '' then
@@ -991,13 +996,27 @@ begin
         if exists (select from "outrider".audit as a where a.action = 'attach_segment' and a.id > audit) then
             raise 'a segment was attached to the log meanwhile, and may have been missed: run it again' using errcode = 'OR006';
         end if;
-        -- What operators wrote into jobs that are done since.
-        update "outrider".audit as a set details = a.details - 'payload' - 'before' || '{"erased": true}'
-        where a.action = 'edit' and a.details ?| array['payload', 'before'] and a.details ? 'job'
+        -- What operators wrote into jobs, or discarded of them, that are gone since.
+        update "outrider".audit as a set details = a.details - 'payload' - 'before' - 'error' || '{"erased": true}'
+        where a.action in ('edit', 'discard') and a.details ?| array['payload', 'before', 'error'] and a.details ? 'job'
           and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
           and (p_subject is null or p_jobs and a.details ->> 'job' = p_subject);
         update "outrider".audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
         where a.id = audit;
+        return;
+    end if;
+    if p_from = 'receipts' then
+        pages := greatest(p_scan / 20, 1);
+        update "outrider".event_handled as h
+        set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null, job_key = null
+        where h.ctid >= format('(%s,0)', p_after)::tid and h.ctid < format('(%s,0)', p_after + pages)::tid
+          and (h.result is not null or h.failure_history is not null)
+          and (p_workspace_id is null or h.workspace_id = p_workspace_id)
+          and (p_subject is null or p_jobs and h.job_key = p_subject);
+        place := p_after + pages;
+        if place * current_setting('block_size')::bigint >= pg_relation_size('"outrider".event_handled') then
+            place := null;
+        end if;
         return;
     end if;
     select max(t.place) filter (where t.line is null),
@@ -1066,7 +1085,7 @@ begin
     if p_from <> 'jobs' then
         execute format($receipts$
             update "outrider".event_handled as h
-            set result = null, failure_history = "outrider".scrubbed(h.failure_history)
+            set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null
             from (select n.name, coalesce(
                       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
                           || o.idempotency_key, o.id::text) as key, o.id
@@ -4627,8 +4646,12 @@ CREATE FUNCTION outrider.scrubbed(p_history jsonb) RETURNS jsonb
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     select case when jsonb_typeof(p_history) = 'array' then coalesce(
-        (select jsonb_agg(entry.value - 'message' - 'reason' order by entry.place)
-         from jsonb_array_elements(p_history) with ordinality as entry (value, place)), '[]') end
+        (select jsonb_agg((
+             select coalesce(jsonb_object_agg(field.key, field.value), '{}') from jsonb_each(entry.value) as field
+             where field.key in ('cycle', 'attempt', 'at', 'code', 'worker', 'batch', 'by', 'replayed_at', 'forced', 'edited',
+                                 'generation', 'discarded_at', 'cancelled_at', 'superseded_at')) order by entry.place)
+         from jsonb_array_elements(p_history) with ordinality as entry (value, place)
+         where jsonb_typeof(entry.value) = 'object'), '[]') end
 $$;
 
 CREATE FUNCTION outrider.sees_all(p_caller boolean DEFAULT false) RETURNS void
@@ -4739,26 +4762,31 @@ begin
         delete from "outrider".delivery as d using named
         -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
         where d.id = named.id and d.lease_token = named.token
-        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.failure_history,
-                  named.result
+        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
+                  nullif(d.failure_history, '[]') as failure_history, named.result
     ),
     receipts as (
         insert into "outrider".event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id)
         select gone.subscription,
                coalesce(coalesce(length(gone.workspace_id) || ':' || gone.workspace_id || ':', '') || gone.unique_key,
                         gone.event_id::text),
-               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
+               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, gone.failure_history,
+               case when num_nonnulls(gone.result, gone.failure_history) > 0 then gone.workspace_id end
         from gone where gone.seq is not null
         on conflict do nothing
     ),
     -- Nobody else has the id of an enqueued job: a plain insert does, which costs less (see take).
     own_receipts as (
         insert into "outrider".event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id,
+            job_key)
         select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
-               nullif(gone.failure_history, '[]')
-        from gone where gone.seq is null
+               gone.failure_history, said.workspace_id, said.job_key
+        from gone
+        left join lateral (select gone.workspace_id, gone.job_key where num_nonnulls(gone.result, gone.failure_history) > 0) as said
+            on true
+        where gone.seq is null
     )
     select array_agg(gone.id), array_agg(gone.id) filter (where u.own), array_agg(gone.subscription) filter (where u.own),
            array_agg(coalesce(gone.workspace_id, '')) filter (where u.own), array_agg(gone.unique_key) filter (where u.own)
@@ -5382,9 +5410,9 @@ begin
     ),
     receipts as (
         insert into "outrider".event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history, workspace_id)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
-               winner.failure_history
+               winner.failure_history, case when winner.failure_history is not null then winner.workspace_id end
         from (select coalesce(
             coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
                 || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
@@ -6319,7 +6347,9 @@ CREATE TABLE outrider.event_handled (
     generation bigint NOT NULL,
     content_class text NOT NULL,
     result jsonb,
-    failure_history jsonb
+    failure_history jsonb,
+    workspace_id text,
+    job_key text
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.02', autovacuum_vacuum_scale_factor='0.02', autovacuum_freeze_min_age='0');
 
@@ -6328,6 +6358,10 @@ COMMENT ON COLUMN outrider.event_handled.handler_name IS 'the subscription';
 COMMENT ON COLUMN outrider.event_handled.idempotency_key IS 'event type:key as the producer gave it, after length:workspace: where it has one; or the event''s id';
 
 COMMENT ON COLUMN outrider.event_handled.failure_history IS 'of an event that was handled only after it had failed';
+
+COMMENT ON COLUMN outrider.event_handled.workspace_id IS 'whose result and failure_history these are; null where there is neither';
+
+COMMENT ON COLUMN outrider.event_handled.job_key IS 'the same, of a job that was enqueued: its key';
 
 CREATE TABLE outrider.outbox (
     tx xid8 DEFAULT pg_current_xact_id() NOT NULL,
