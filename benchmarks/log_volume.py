@@ -1,4 +1,4 @@
-"""Bytes that a service and its worker log for each event, at a level: each event is published, handled, and enqueues a job."""
+"""Bytes that a service and its worker log for each event: it is published, handled, and its handler enqueues a job."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from outrider.protocols import EventListener, EventPublisher
 from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.relay.relay import Relay
 from outrider.relay.run import Relays
-from outrider.retry import Duration, parse_duration
+from outrider.retry import Duration, option_duration
 from outrider.rollup.rollup import Rollup
 from outrider.rollup.run import Rollups
 from outrider.schedule import Schedule
@@ -240,7 +240,7 @@ class Outrider(Declarations, Operations):
             signals=self.signals,
             register=lambda: self._register(subscriptions, schedules, rolled),
             classes=tuple(classes),
-            grace=parse_duration(grace).total_seconds(),
+            grace=option_duration("grace", grace).total_seconds(),
             slots=slots,
             queues=tuple(queues),
             parts=lambda worker: [

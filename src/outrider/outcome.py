@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from outrider.errors import ConfigError, Undecodable
 from outrider.names import TYPE_BYTES
-from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, parse_duration
+from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, option_duration, parse_duration
 
 MESSAGE_BYTES = 8192
 SHORTEST_SNOOZE = timedelta(milliseconds=100)
@@ -93,7 +93,7 @@ class Retry(Exception):
 
     def __init__(self, after: Duration | None = None, reason: str = "") -> None:
         super().__init__(after, reason)
-        self.after = None if after is None else parse_duration(after)
+        self.after = None if after is None else option_duration("after", after)
         self.reason = reason
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class Snooze(Exception):
 
     def __init__(self, for_: Duration, reason: str = "") -> None:
         super().__init__(for_, reason)
-        self.for_ = parse_duration(for_)
+        self.for_ = option_duration("for_", for_)
         self.reason = reason
 
     def __str__(self) -> str:

@@ -28,8 +28,8 @@ from outrider.signals import (
     Notified,
     Settled,
     Signal,
-    WorkerDown,
     Woken,
+    WorkerDown,
 )
 from outrider.streams import RedisStreams
 
@@ -207,7 +207,12 @@ def test_a_summary_comes_at_once_then_once_a_minute_and_at_the_end() -> None:
 def test_threads_that_publish_lose_no_count() -> None:
     with lines(as_json=True, level=Level.info) as text:
         write = Lines()
-        threads = [Thread(target=lambda: [write(settled(1)) for _ in range(500)]) for _ in range(4)]
+
+        def settle() -> None:
+            for _ in range(500):
+                write(settled(1))
+
+        threads = [Thread(target=settle) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

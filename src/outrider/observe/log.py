@@ -1,7 +1,9 @@
 """Structured lines, through structlog into the standard logger "outrider".
 
-At debug there is one line per signal, and one per event and job. At info those that succeed are only counted: each handler, job,
-type and stream has a summary, at once for what comes first and then at most one a minute. The message reads as logfmt on any handler; the same fields ride on the record as `extra`, for JSON formatters.
+At debug there is one line per signal, and one per event and job. At info those that succeed are only counted: each handler,
+job, type and stream has a summary, at once for what comes first and then at most one a minute.
+
+The message reads as logfmt on any handler; the same fields ride on the record as `extra`, for JSON formatters.
 The application decides where lines go and at which level: nothing is printed unless it configured logging.
 """
 

@@ -251,8 +251,8 @@ async def test_nothing_is_left_in_odd_places(database: str) -> None:
 
 
 async def test_nothing_is_left_of_jobs_that_failed_and_are_done(database: str) -> None:
-    """Their receipts hold what errors said and what they returned; the audit, what was discarded and what was edited. Also when
-    neither the job nor its event is there any more to say whose it was."""
+    """Their receipts hold what errors said and what they returned; the audit, the error of what was discarded. Neither the
+    job nor its event is there any more to say whose it was."""
     desk = Desk(database)
     async with desk.app:
         await desk.app.migrate()
