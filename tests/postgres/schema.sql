@@ -199,7 +199,7 @@ declare
     buried "outrider".delivery;
 begin
     update "outrider".delivery as d
-    set status = 'failed', head = false, suspect = false, last_error_code = p_code, last_error = p_message,
+    set status = 'failed', head = false, suspect = false, last_error_code = p_code, last_error = p_message, last_traceback = null,
         buried_at = now(), first_failed_at = coalesce(d.first_failed_at, now()),
         failure_history = d.failure_history || "outrider".failure(d.cycle, d.attempts, p_code, p_message, p_worker)
     where d.id = p_delivery and d.status = 'pending'
@@ -237,7 +237,7 @@ begin
         elsif job.status in ('pending', 'failed') then
             update "outrider".delivery as d
             set status = 'discarded', waiting = false, last_error_code = 'cancelled',
-                last_error = coalesce(why, 'it was cancelled before it ran'),
+                last_error = coalesce(why, 'it was cancelled before it ran'), last_traceback = null,
                 failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
                     'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;
@@ -629,10 +629,12 @@ END) STORED,
     progress jsonb,
     closed boolean DEFAULT false NOT NULL,
     superseded_at timestamp with time zone,
+    last_traceback text,
     CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])) OR (queue IS NOT NULL))),
     CONSTRAINT delivery_is_event_or_job CHECK (((seq IS NOT NULL) OR (queue IS NOT NULL))),
     CONSTRAINT delivery_job_key_check CHECK (((octet_length(job_key) >= 1) AND (octet_length(job_key) <= 512))),
+    CONSTRAINT delivery_last_traceback_check CHECK ((octet_length(last_traceback) <= 16384)),
     CONSTRAINT delivery_lease_check CHECK ((((status = 'in_flight'::text) = (lease_token IS NOT NULL)) AND ((status = 'in_flight'::text) = (lease_expires_at IS NOT NULL)))),
     CONSTRAINT delivery_priority_check CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
     CONSTRAINT delivery_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63))),
@@ -672,6 +674,8 @@ COMMENT ON COLUMN outrider.delivery.cancelled_at IS 'somebody wants it to stop';
 COMMENT ON COLUMN outrider.delivery.closed IS 'it is due and waits for transactions that keep it: an enqueue with its unique key creates another job';
 
 COMMENT ON COLUMN outrider.delivery.superseded_at IS 'it is running, and a newer job with its unique key is done';
+
+COMMENT ON COLUMN outrider.delivery.last_traceback IS 'where last_error was raised: the innermost frames, of a handler or a job';
 
 CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.delivery
     LANGUAGE plpgsql STABLE
@@ -1058,7 +1062,7 @@ begin
         set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
             lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
             payload = case when d.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
-            last_error = null,
+            last_error = null, last_traceback = null,
             failure_history = "outrider".scrubbed(d.failure_history)
         from (select d.id, d.status from "outrider".delivery as d
               where p_from = 'jobs' and d.id = any (places)
@@ -1898,8 +1902,8 @@ begin
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (
-            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean,
-            batch text)
+            seq bigint, attempt integer, delay double precision, code text, message text, traceback text, counted boolean,
+            dead boolean, batch text)
     ),
     again as (
         update "outrider".delivery as d
@@ -1912,6 +1916,7 @@ begin
             buried_at       = case when f.dead then now() end,
             last_error_code = f.code,
             last_error      = f.message,
+            last_traceback  = left(f.traceback, 4096),
             first_failed_at = coalesce(d.first_failed_at, now()),
             -- The newest say most.
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
@@ -1926,12 +1931,12 @@ begin
     fresh as (
         insert into "outrider".delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history, workspace_id)
+            attempts, buried_at, last_error_code, last_error, last_traceback, first_failed_at, failure_history, workspace_id)
         select p_subscription, cur.generation,
                coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1), o.seq, o.id, o.event_type,
                lined.line, case when f.dead then 'failed' else 'pending' end, not f.dead and lined.line is null, false,
                now() + f.delay * interval '1 second', f.counted::integer,
-               case when f.dead then now() end, f.code, f.message, now(),
+               case when f.dead then now() end, f.code, f.message, left(f.traceback, 4096), now(),
                jsonb_build_array("outrider".failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch)), o.workspace_id
         from failed as f
         cross join lateral (select o.* from "outrider".outbox as o where o.seq = f.seq limit 1) as o
@@ -2803,6 +2808,7 @@ begin
     if code is not null then
         job.last_error_code := code;
         job.last_error := message;
+        job.last_traceback := case when p_verdict in ('later', 'dead') and told <> 'cancelled' then job.last_traceback end;
         job.first_failed_at := coalesce(job.first_failed_at, now());
         job.failure_history := (case when jsonb_array_length(job.failure_history) >= 100 then job.failure_history - 0
                                      else job.failure_history end)
@@ -3159,6 +3165,7 @@ CREATE FUNCTION outrider.rewrite(p_job outrider.delivery) RETURNS void
     update "outrider".delivery as d
     set status = p_job.status, run_at = p_job.run_at, attempts = p_job.attempts, crashes = p_job.crashes,
         buried_at = p_job.buried_at, last_error_code = p_job.last_error_code, last_error = p_job.last_error,
+        last_traceback = p_job.last_traceback,
         first_failed_at = p_job.first_failed_at, failure_history = p_job.failure_history, locked_by = null,
         locked_at = null, lease_token = null, lease_expires_at = null, cancelled_at = null, superseded_at = null, closed = false
     where d.id = p_job.id
@@ -4840,7 +4847,8 @@ begin
 
     for asked in
         select o.* from jsonb_to_recordset(p_others) as o (
-            delivery bigint, token bigint, verdict text, delay double precision, code text, message text, counted boolean)
+            delivery bigint, token bigint, verdict text, delay double precision, code text, message text, counted boolean,
+            traceback text)
         order by o.delivery
     loop
         begin
@@ -4848,6 +4856,9 @@ begin
             where d.id = asked.delivery and d.lease_token = asked.token and d.status = 'in_flight'
             for no key update;
             continue when not found;
+            if asked.verdict in ('later', 'dead') then
+                job.last_traceback := left(asked.traceback, 4096);
+            end if;
             delivery := asked.delivery;
             outcome := "outrider".release(
                 job, asked.verdict, coalesce(asked.delay, 0), asked.code, asked.message, coalesce(asked.counted, true),

@@ -224,9 +224,9 @@ async def test_nothing_is_left_in_odd_places(database: str) -> None:
     secret = "secret of acme.odd"
     job = """insert into outrider.delivery (subscription, partition, event_id, event_type, event_version, source,
                  workspace_id, status, head, reached, run_at, queue, payload, trace_context, last_error_code,
-                 buried_at)
+                 buried_at, last_traceback)
              values (%s, 0, gen_random_uuid(), 'erase.errand', 1, 's', 'acme', 'failed', false, false, now(), 'default',
-                 %s, %s, 'erased', now()) returning id"""
+                 %s, %s, 'erased', now(), 'in secret of acme') returning id"""
     async with desk.app:
         await desk.lived_in()
         payload = json.dumps({"about": "odd", "text": secret})

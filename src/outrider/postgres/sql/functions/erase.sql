@@ -132,7 +132,7 @@ begin
         set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
             lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
             payload = case when d.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
-            last_error = null,
+            last_error = null, last_traceback = null,
             failure_history = /*schema*/scrubbed(d.failure_history)
         from (select d.id, d.status from /*schema*/delivery as d
               where p_from = 'jobs' and d.id = any (places)
