@@ -473,7 +473,7 @@ def test_the_last_frames_of_an_error(tmp_path: Path) -> None:
     assert "in f7\n    raise error  # password=***\n" in frames[-1]
     assert last_frames(ValueError("never raised")) is None
     assert last_frames(raised(Undecodable("its frames are ours"), tmp_path)) is None
-    grouped = ExceptionGroup("one", [raised(ValueError("inside"), tmp_path)])
+    grouped = BaseExceptionGroup("one", [raised(ValueError("inside"), tmp_path)])
     assert "raise error" in (last_frames(grouped) or "")
 
 
