@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import cursor, dispatch, jobs, relay
+from benchmarks import cursor, dispatch, jobs, log_volume, relay
 
 BENCHMARKS: dict[str, tuple[str, Callable[[list[str]], None]]] = {
     "cursor": ("publish and the exact cursor, beside the plainest SQL (the default)", cursor.main),
     "dispatch": ("handlers: drain, one row per event, pickup latency, publish with subscribers", dispatch.main),
     "jobs": ("jobs: drain, beside Graphile Worker; claims with a million waiting and an old snapshot", jobs.main),
+    "log": ("bytes of log lines per event, at info and at debug", log_volume.main),
     "relay": (
         "relays: into Redis Streams and NATS JetStream, beside the raw append of the same client",
         relay.main,

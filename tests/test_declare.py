@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from outrider import Event, Job, Outrider
-from outrider.errors import DeclarationError
+from outrider import Event, Job, Outrider, Retry, Snooze
+from outrider.errors import ConfigError, DeclarationError
+from outrider.streams import RedisStreams
 
 
 class Placed(Event, type="declare.placed"):
@@ -51,6 +52,52 @@ def test_without_a_name_nothing_is_declared(declare: Any, suggested: str) -> Non
     assert suggested in str(refused.value)
     assert "Keep it when you rename the function" in str(refused.value)
     assert app.subscriptions == ()
+
+
+BROKER = RedisStreams("redis://127.0.0.1:1", stream="s")
+ROLLUP: dict[str, Any] = {"table": "piece", "key": ["document"], "single": "a.piece", "rollup": "a.pieces"}
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (
+            lambda app: app.handler(Placed, name="a.b", partition=2)(invoice),
+            "a handler has no option partition; it has breaker, limit, .*, timeout: did you mean partitions?",
+        ),
+        (lambda app: app.job(Ship, time_out="5m")(invoice), "a job has no option time_out; it has .*mean timeout"),
+        (lambda app: app.relay("a.b", BROKER, workspace="a"), "a relay has no option workspace; .*mean workspace_id"),
+        (lambda app: app.inbox("a.b", BROKER, size=1), r"an inbox has no option size; it has batch, .*\w$"),
+        (lambda app: app.rollup("a.b", **ROLLUP, wen="x"), "a rollup has no option wen; it has .*mean when"),
+    ],
+)
+def test_an_unknown_option_names_those_that_there_are(declare: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says.replace("?", r"\?")):
+        declare(Outrider(context="shop"))
+
+
+@pytest.mark.parametrize(
+    ("declare", "option"),
+    [
+        (lambda app, wrong: app.handler(Placed, name="a.b", timeout=wrong)(invoice), "timeout"),
+        (lambda app, wrong: app.job(on=Placed, name="a.b", lease=wrong)(invoice), "lease"),
+        (lambda app, wrong: app.relay("a.b", BROKER, poll=wrong), "poll"),
+        (lambda app, wrong: app.inbox("a.b", BROKER, poll=wrong), "poll"),
+        (lambda app, wrong: app.rollup("a.b", **ROLLUP, debounce=wrong), "debounce"),
+    ],
+)
+def test_a_wrong_duration_names_who_has_it(declare: Any, option: str) -> None:
+    with pytest.raises(DeclarationError, match=f"^a.b: {option}: '30 seconds' is not a duration: write a whole number"):
+        declare(Outrider(context="shop"), "30 seconds")
+
+
+def test_a_wrong_duration_of_an_app_names_its_option() -> None:
+    with pytest.raises(ConfigError, match=r"^poll: '30 seconds' is not a duration"):
+        Outrider(context="shop", poll="30 seconds")
+    with pytest.raises(ConfigError, match=r"^after: '30 seconds' is not a duration"):
+        Retry(after="30 seconds")
+    with pytest.raises(ConfigError, match=r"^for_: '30 seconds' is not a duration"):
+        Snooze("30 seconds")
 
 
 def test_a_job_is_named_after_its_type() -> None:

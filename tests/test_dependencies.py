@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,20 @@ def test_extras_have_their_names() -> None:
     assert listed == {
         (re.split(r"[\[>]", each)[0], extra) for extra, requirements in project.items() for each in requirements
     }
+
+
+def test_without_libpq_it_says_what_to_install() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import outrider"],
+        env=os.environ | {"PSYCOPG_IMPL": "c"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr.splitlines()[-1].startswith(
+        "ImportError: Outrider needs libpq, the client library of Postgres: install it (Debian: apt install libpq5), or "
+        "psycopg with its own: pip install 'outrider[binary]'. psycopg says: couldn't import"
+    )
+    assert "During handling" not in done.stderr
 
 
 def test_every_pin_has_hashes_and_no_address() -> None:

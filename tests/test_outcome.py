@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
 import psycopg
@@ -31,6 +32,8 @@ from outrider.outcome import (
     classify,
     code_of,
     describe,
+    keep_frames,
+    last_frames,
     sanitise,
     sqlstate,
 )
@@ -447,3 +450,53 @@ def test_the_only_error_of_a_group_counts() -> None:
     """What a TaskGroup raises when one of its tasks said Bury."""
     assert judge(ExceptionGroup("tasks", [ExceptionGroup("inner", [Bury("why")])])) == Dead("bury", "Bury: why")
     assert isinstance(judge(ExceptionGroup("tasks", [Bury("why"), ValueError("too")])), Later)
+
+
+def raised(error: BaseException, folder: Path, comment: str = "") -> BaseException:
+    """Eight calls down in a module of somebody else's."""
+    source = folder / "theirs.py"
+    calls = "".join(f"def f{n}():\n    f{n + 1}()  # {comment}\n" for n in range(7))
+    source.write_text(calls + "def f7():\n    raise error  # password=hunter2\n")
+    namespace: dict[str, Any] = {"error": error}
+    exec(compile(source.read_text(), str(source), "exec"), namespace)
+    try:
+        namespace["f0"]()
+    except BaseException as caught:
+        return caught
+    raise AssertionError
+
+
+def test_the_last_frames_of_an_error(tmp_path: Path) -> None:
+    [first, *frames] = (last_frames(raised(ValueError("no"), tmp_path)) or "").split("  File ")
+    assert (first, len(frames)) == ("", 5)
+    assert all(frame.startswith(f'"{tmp_path}/theirs.py", line ') for frame in frames)
+    assert "in f7\n    raise error  # password=***\n" in frames[-1]
+    assert last_frames(ValueError("never raised")) is None
+    assert last_frames(raised(Undecodable("its frames are ours"), tmp_path)) is None
+    grouped = BaseExceptionGroup("one", [raised(ValueError("inside"), tmp_path)])
+    assert "raise error" in (last_frames(grouped) or "")
+
+
+def test_the_last_frames_are_cut_at_the_front_and_survive_a_pipe(tmp_path: Path) -> None:
+    error = raised(ValueError("no"), tmp_path, comment="é" * 1000)
+    text = last_frames(error) or ""
+    assert 4000 < len(text.encode()) <= 4096
+    assert text.startswith("… (cut)\n")
+    assert "in f7\n    raise error  # password=***\n" in text
+    keep_frames(error)
+    carried = pickle.loads(pickle.dumps(error))
+    assert carried.__traceback__ is None
+    assert last_frames(carried) == text
+
+
+def test_an_error_that_cannot_be_looked_at_has_no_frames(tmp_path: Path) -> None:
+    class Hostile(Exception):
+        def __getattribute__(self, name: str) -> Any:
+            raise SystemExit
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise SystemExit
+
+    error = raised(Hostile(), tmp_path)
+    keep_frames(error)
+    assert last_frames(error) is None

@@ -71,7 +71,7 @@ def story() -> None:
         print("refused:", ask(f"{shop}/orders/", {"customer": "ada", "total": "5000"}))
         order = ask(f"{shop}/orders/", {"customer": "ada", "total": "9.90"})
         print("placed:", order)
-        waited_for(worker, "event=handled")
+        waited_for(worker, "handled=")
         print("invoiced:", ask(f"{shop}/orders/{order['id']}/"))
 
 

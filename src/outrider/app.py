@@ -27,7 +27,7 @@ from outrider.inbox.inbox import Inbox
 from outrider.inbox.run import Inboxes
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
-from outrider.observe.log import write_line
+from outrider.observe.log import Lines
 from outrider.operate import Operations
 from outrider.postgres import generations, migrate, rollups, schedules, session
 from outrider.postgres.embedded import Embedded
@@ -42,7 +42,7 @@ from outrider.protocols import EventListener, EventPublisher
 from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.relay.relay import Relay
 from outrider.relay.run import Relays
-from outrider.retry import Duration, parse_duration
+from outrider.retry import Duration, option_duration
 from outrider.rollup.rollup import Rollup
 from outrider.rollup.run import Rollups
 from outrider.schedule import Schedule
@@ -90,7 +90,8 @@ class Outrider(Declarations, Operations):
             poll=poll,
         )
         self.signals = Signals()
-        self.signals.listen(write_line)
+        self._lines = Lines()
+        self.signals.listen(self._lines)
         self._poker = Poker(lambda: self._dsn or (None if self._refusal(self.settings) else self.settings.dsn))
         self._speak(self.settings)
         self._dsn: str | None = None
@@ -119,6 +120,7 @@ class Outrider(Declarations, Operations):
             opened, self._open, self._pool, self._server = self._open, None, None, None
             await asyncio.to_thread(self._poker.close)
             await opened.aclose()
+        self._lines.close()
 
     def relocate(self, settings: Settings) -> None:
         """Use other settings than those of the declaration: for commands whose options name another database."""
@@ -238,7 +240,7 @@ class Outrider(Declarations, Operations):
             signals=self.signals,
             register=lambda: self._register(subscriptions, schedules, rolled),
             classes=tuple(classes),
-            grace=parse_duration(grace).total_seconds(),
+            grace=option_duration("grace", grace).total_seconds(),
             slots=slots,
             queues=tuple(queues),
             parts=lambda worker: [

@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 from outrider import names
 from outrider.errors import ConfigError
 from outrider.payload import DEFAULT_LIMIT
-from outrider.retry import Duration, parse_duration
+from outrider.retry import Duration, option_duration, parse_duration
 
 Notify = Literal["commit", "after_commit", "off"]
 TRUE = {"1", "true", "yes", "on"}
@@ -112,7 +112,7 @@ class Settings:
             pool_size=_number(env, "OUTRIDER_POOL_SIZE", 4) if pool_size is None else pool_size,
             listen_dsn=listen_dsn or _secret(env, "OUTRIDER_LISTEN_DSN"),
             notify=notify or cast(Notify, env.get("OUTRIDER_NOTIFY", "").strip().lower() or "commit"),
-            poll=_seconds(env, "OUTRIDER_POLL") if poll is None else parse_duration(poll).total_seconds(),
+            poll=_seconds(env, "OUTRIDER_POLL") if poll is None else option_duration("poll", poll).total_seconds(),
             upkeep=_flag(env, "OUTRIDER_UPKEEP", default="on"),
             allow_orphans=_flag(env, "OUTRIDER_ALLOW_ORPHANS"),
         )

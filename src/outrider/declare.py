@@ -236,8 +236,8 @@ class Declarations:
     def _add_handler(
         self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
     ) -> None:
-        if unknown := options.keys() - NamedOptions.__annotations__.keys():
-            raise TypeError(f"a handler has no option {', '.join(sorted(unknown))}")
+        if wrong := names.unknown_option("a handler", options, NamedOptions.__annotations__):
+            raise TypeError(wrong)
         subscription = Subscription(
             name,
             "handler",

@@ -66,8 +66,8 @@ class Enqueuer:
 
     def request(self, job: Job, **options: Unpack[EnqueueOptions]) -> Request:
         """What would be inserted; EnqueueRefused if it cannot be stored."""
-        if unknown := options.keys() - OPTIONS:
-            raise TypeError(f"enqueue has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(OPTIONS))}")
+        if wrong := names.unknown_option("enqueue", options, OPTIONS):
+            raise TypeError(wrong)
         spec = _spec_of(job)
         try:
             payload = encode(job, spec.type, self._settings.payload_limit)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 IDENTIFIER_BYTES = 63
 TYPE_BYTES = 200
@@ -59,3 +61,14 @@ def _not_text(value: object) -> str:
 def _too_long(text: str, limit: int) -> str | None:
     size = len(text.encode())
     return f"has {size} bytes, at most {limit} are allowed" if size > limit else None
+
+
+def unknown_option(whose: str, given: Iterable[str], known: Iterable[str]) -> str | None:
+    """Options that there are not, with those that there are."""
+    there = sorted(known)
+    unknown = sorted(set(given).difference(there))
+    if not unknown:
+        return None
+    meant = list(dict.fromkeys(like for each in unknown for like in get_close_matches(each, there, 1)))
+    asked = f": did you mean {' and '.join(meant)}?" if meant else ""
+    return f"{whose} has no option {', '.join(unknown)}; it has {', '.join(there)}{asked}"

@@ -6,9 +6,13 @@ The errors judged here are foreign code: whatever they do when they are looked a
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import dropwhile
+from pathlib import Path
 from typing import TypeGuard
 from urllib.parse import quote
 
@@ -16,9 +20,11 @@ from pydantic import ValidationError
 
 from outrider.errors import ConfigError, Undecodable
 from outrider.names import TYPE_BYTES
-from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, parse_duration
+from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, option_duration, parse_duration
 
 MESSAGE_BYTES = 8192
+FRAMES, FRAMES_BYTES = 5, 4096
+"""How much of a traceback a dead letter keeps."""
 SHORTEST_SNOOZE = timedelta(milliseconds=100)
 """Snooze uses no attempt: without a least delay it could spin for ever."""
 CUT = "… (cut)"
@@ -28,6 +34,8 @@ EXAMPLES = ("password",)
 """In sentences that say how a URL is written."""
 
 _UNSET = object()
+_HERE = str(Path(__file__).parent)
+_KEPT = "__outrider_frames__"
 _CHAIN = 16
 _INNER = 3
 _DEPTH = 3
@@ -93,7 +101,7 @@ class Retry(Exception):
 
     def __init__(self, after: Duration | None = None, reason: str = "") -> None:
         super().__init__(after, reason)
-        self.after = None if after is None else parse_duration(after)
+        self.after = None if after is None else option_duration("after", after)
         self.reason = reason
 
     def __str__(self) -> str:
@@ -105,7 +113,7 @@ class Snooze(Exception):
 
     def __init__(self, for_: Duration, reason: str = "") -> None:
         super().__init__(for_, reason)
-        self.for_ = parse_duration(for_)
+        self.for_ = option_duration("for_", for_)
         self.reason = reason
 
     def __str__(self) -> str:
@@ -202,6 +210,31 @@ def describe(error: BaseException) -> str:
     Of what a database says the values are left out, which are those of a payload.
     """
     return sanitise(mask(_described(error, _DEPTH)[: 2 * MESSAGE_BYTES]))
+
+
+def last_frames(error: BaseException) -> str | None:
+    """Where it was raised: the innermost frames below ours, masked, in at most 4 KiB. None where they would say nothing."""
+    try:
+        error = _only_one(error)
+        if type(kept := _read(error, _KEPT)) is str:
+            return sanitise(mask(kept), FRAMES_BYTES)
+        if issubclass(type(error), Undecodable):
+            return None
+        frames = traceback.extract_tb(error.__traceback__, limit=-30)
+        theirs = list(dropwhile(lambda frame: frame.filename.startswith(_HERE), frames)) or list(frames)
+        text = sanitise(mask("".join(traceback.format_list(theirs[-FRAMES:]))), MASKED_CHARACTERS).encode()
+        if len(text) <= FRAMES_BYTES:
+            return text.decode() or None
+        mark = f"{CUT}\n".encode()
+        return (mark + text[len(mark) - FRAMES_BYTES :]).decode(errors="ignore")
+    except BaseException:
+        return None
+
+
+def keep_frames(error: BaseException) -> None:
+    """Put them on the error, which leaves its traceback behind when it goes to another process."""
+    with suppress(BaseException):
+        setattr(error, _KEPT, last_frames(error))
 
 
 def mask(text: str) -> str:

@@ -71,8 +71,8 @@ class Publisher:
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
         """The envelope of an event, complete but for what the database adds; PublishRefused if it cannot be stored."""
-        if unknown := options.keys() - OPTIONS:
-            raise TypeError(f"publish has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(OPTIONS))}")
+        if wrong := names.unknown_option("publish", options, OPTIONS):
+            raise TypeError(wrong)
         spec = _publishable(event)
         payload = encode(event, spec.type, self._settings.payload_limit)
         key, idempotency_key = options.get("key"), options.get("idempotency_key")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Protocol
 
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, DeclarationError
 
 Duration = str | int | float | timedelta
 LONGEST = timedelta(days=3650)
@@ -63,7 +63,7 @@ class RetryPolicy:
             raise ConfigError(f"factor: {self.factor!r} is not a number between 1 and 1,000")
         if self.jitter not in ("full", "none"):
             raise ConfigError(f"jitter: {self.jitter!r} is neither 'full' nor 'none'")
-        base, cap = _field("base", self.base), _field("cap", self.cap)
+        base, cap = option_duration("base", self.base), option_duration("cap", self.cap)
         if cap < base:
             raise ConfigError(f"cap: {cap} is shorter than base, {base}")
         object.__setattr__(self, "base", base)
@@ -94,7 +94,7 @@ class Backoff:
     def __post_init__(self) -> None:
         if not isinstance(self.delays, tuple):
             raise ConfigError(f'delays: {self.delays!r:.60} is not a tuple: write Backoff.table("30s", "5m")')
-        parsed = tuple(_field(f"delays[{n}]", delay) for n, delay in enumerate(self.delays))
+        parsed = tuple(option_duration(f"delays[{n}]", delay) for n, delay in enumerate(self.delays))
         object.__setattr__(self, "delays", parsed)
 
     @classmethod
@@ -122,7 +122,7 @@ class Breaker:
     def __post_init__(self) -> None:
         if type(self.failures) is not int or not 1 <= self.failures <= 1_000_000:
             raise ConfigError(f"failures: {self.failures!r} is not a whole number between 1 and 1,000,000")
-        probe, longest = _field("probe", self.probe), _field("longest", self.longest)
+        probe, longest = option_duration("probe", self.probe), option_duration("longest", self.longest)
         if not probe:
             raise ConfigError("probe: zero would be no pause at all")
         if longest < probe:
@@ -141,11 +141,14 @@ def _duration(value: object) -> timedelta | None:
     return None
 
 
-def _field(name: str, value: Duration) -> timedelta:
+def option_duration(option: str, value: Duration, whose: str | None = None) -> timedelta:
+    """The duration that an option has; if it is none, the error names the option, and whose it is."""
     try:
         return parse_duration(value)
     except ConfigError as wrong:
-        raise ConfigError(f"{name}: {wrong}") from None
+        if whose is not None:
+            raise DeclarationError(f"{whose}: {option}: {wrong}") from None
+        raise ConfigError(f"{option}: {wrong}") from None
 
 
 def _failed(attempt: int) -> int:

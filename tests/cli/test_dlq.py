@@ -217,6 +217,56 @@ def test_show_tells_everything(desk: Desk) -> None:
     assert "a replay would be skipped" in desk.dlq("show", event, "--subscription", "shop.two").stdout
 
 
+def test_show_prints_where_it_was_raised_and_what_to_do_next(database: str, tmp_path: Path) -> None:
+    failing = APP.replace(
+        "async def one(event: Placed) -> None: ...", "async def one(event):\n    return charge(event)"
+    )
+    failing += "\ndef charge(event):\n    raise ValueError(f'order {event.n} has no price')\n"
+    failing += "\nclass Mail(Job, type='cli.mail'):\n    pass\n"
+    failing += "\n@app.job(Mail, retry=NO_RETRY)\ndef mail(job):\n    charge(job)  # no such field\n"
+    failing = failing.replace(
+        "import Event, Outrider", "import Event, Job, Outrider\nfrom outrider.retry import NO_RETRY"
+    )
+    failing = failing.replace('name="shop.one"', 'name="shop.one", retry=NO_RETRY')
+    (tmp_path / "shop.py").write_text(
+        failing
+        + """
+import asyncio, sys
+
+async def main():
+    async with app:
+        await app.migrate()
+        async with app.connect() as conn:
+            await app.publish(conn, Placed(n=7))
+            await app.enqueue(conn, Mail())
+        await app.drain()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+    )
+    env = os.environ | {"OUTRIDER_DSN": database}
+    subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, env=env, check=True, capture_output=True)
+    desk = Desk(tmp_path, database)
+    event = desk.event()
+    shown = desk.dlq("show", event).stdout
+    where, _, rest = shown.partition("raised at, innermost last\n")[2].partition("\nhistory\n")
+    assert re.fullmatch(
+        r'  File ".*/shop\.py", line \d+, in one\n    return charge\(event\)\n( +\^+\n)?'
+        r'  File ".*/shop\.py", line \d+, in charge\n    raise ValueError\(f\'order {event\.n} has no price\'\)\n',
+        where,
+    )
+    assert rest.partition("\nnext\n")[2].splitlines() == [
+        f"  outrider dlq replay {event} --subscription shop.one  # handle it again, when the cause is gone",
+        f"  outrider dlq replay {event} --subscription shop.one --edit  # with another payload",
+        f"  outrider dlq discard {event} --subscription shop.one --reason TEXT  # give it up",
+    ]
+    ((job,),) = query(database, "select event_id from outrider.delivery where subscription = 'cli.mail'")
+    assert ", in charge\n" in desk.json("show", str(job))["letters"][0]["traceback"]
+    desk.dlq("discard", event, "--reason", "a test", "--yes")
+    assert f"replay {event} --subscription shop.one --force" in desk.dlq("show", event).stdout
+
+
 def test_show_of_what_is_no_dead_letter(desk: Desk) -> None:
     assert "is not a dead letter" in desk.refused("show", str(uuid4()))
     desk.dlq("replay", desk.event(), "--subscription", "shop.one")

@@ -10,6 +10,7 @@ import pty
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,6 +23,8 @@ from tests.cli.test_migrate import query
 from tests.dispatch.shop import SOON, Placed, Shop, opened
 from tests.postgres.test_story import later, never, published
 from tests.processes import clean
+
+from outrider.postgres import events
 
 HOSTILE = "\x1b[2J\x9b31m\u202e[bold red]you are root[/]\x07"
 
@@ -59,6 +62,82 @@ async def _lived(dsn: str) -> UUID:
 
 def lived(dsn: str) -> UUID:
     return asyncio.run(_lived(dsn))
+
+
+# list
+
+
+@pytest.fixture
+def busy(database: str) -> str:
+    """Ten events of two orders and two tenants, three days of them."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("select outrider.register('shop.pay', 'handler', 'shop', array['shop.placed'], 1, 'beginning')")
+        for n in range(10):
+            kind, key, whose = (
+                ("shop.paid" if n % 5 == 4 else "shop.placed"),
+                f"o{n % 2}",
+                ("acme" if n < 6 else "busy"),
+            )
+            conn.execute(
+                "select outrider.publish(%s, %s, key => %s, workspace_id => %s)",
+                [kind, json.dumps({"n": n}), key, whose],
+            )
+        conn.execute("update outrider.outbox set occurred_at = now() - (10 - seq) * interval '6 hours'")
+    return database
+
+
+def listed(dsn: str, folder: Path, *options: str) -> Any:
+    return json.loads(shown(inprocess.run(folder, "event", "list", "--dsn", dsn, "--json", *options)))
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ((), [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]),
+        (("--key", "o1"), [10, 8, 6, 4, 2]),
+        (("--key", "o1", "--workspace", "acme"), [6, 4, 2]),
+        (("--type", "shop.paid"), [10, 5]),
+        (("--since", "20h"), [10, 9, 8, 7]),
+        (("--key", "o1", "--type", "shop.paid", "--since", "1d"), [10]),
+        (("--key", "nobody"), []),
+        (("--limit", "3"), [10, 9, 8]),
+        (("--before", "5", "--key", "o0"), [3, 1]),
+    ],
+)
+def test_what_happened_to_an_order(busy: str, tmp_path: Path, options: tuple[str, ...], numbers: list[int]) -> None:
+    told = listed(busy, tmp_path, *options)
+    assert [each["seq"] for each in told["events"]] == numbers
+    assert told["before"] == (8 if "--limit" in options else None)
+
+
+def test_a_list_of_events_for_people(busy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with psycopg.connect(busy) as conn:
+        conn.execute("update outrider.outbox set aggregate_id = %s where seq = 10", [HOSTILE])
+    said = shown(inprocess.run(tmp_path, "event", "list", "--since", "20h", "--dsn", busy))
+    assert "shop.pay pending" in said
+    assert said.endswith("\n4 events fit; no older ones do\n")
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said)
+    said = shown(inprocess.run(tmp_path, "event", "list", "--limit", "1", "--key", "o0", "--dsn", busy))
+    assert said.endswith("\n1 event fits; older ones: --before 9\n")
+    said = shown(inprocess.run(tmp_path, "event", "list", "--key", "o7", "--dsn", busy))
+    assert said == "no event fits\n"
+
+
+async def test_a_list_looks_at_so_many_events_and_says_where_it_ended(busy: str) -> None:
+    async with await psycopg.AsyncConnection.connect(busy, autocommit=True) as conn:
+        found = await events.listed(conn, "outrider", key="o0", most=4, page=3)
+        assert ([each.seq for each in found.events], found.scanned, found.before) == ([9, 7], 4, 7)
+        found = await events.listed(conn, "outrider", key="o0", before=found.before, most=100, page=3)
+        assert ([each.seq for each in found.events], found.scanned, found.before) == ([5, 3, 1], 6, None)
+        # A segment that was closed before is not looked at.
+        await conn.execute(
+            """insert into outrider.segment (name, first_seq, last_seq, closed_at)
+               values ('older', 0, 4, now() - interval '40 hours')"""
+        )
+        found = await events.listed(conn, "outrider", since=timedelta(hours=30), most=100, page=3)
+        assert ([each.seq for each in found.events], found.before) == ([10, 9, 8, 7, 6], None)
+        assert found.scanned == 6
 
 
 # show

@@ -58,6 +58,7 @@ def test_migrate_installs_and_then_finds_nothing_to_do(outrider: Run, empty_data
     first = outrider("migrate", "--dsn", empty_database)
     assert (first.returncode, first.stderr) == (0, "")
     assert "0001 log" in first.stdout
+    assert "breaking" not in first.stdout, "no code is older than the schema"
     again = outrider("migrate", env={"OUTRIDER_DSN": empty_database})
     assert f"up to date: version {NEWEST}" in again.stdout
     assert "applied" not in again.stdout

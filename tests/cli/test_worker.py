@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -147,7 +148,7 @@ def test_it_handles_until_it_is_told_to_stop(desk: Desk, number: signal.Signals)
     process.send_signal(number)
     code, err = end(process)
     assert code == 0, err
-    assert "INFO event=handled" in err
+    assert re.search(r"INFO event=summary handler_name=\S+ handled=", err)
     assert "clean=true" in err.lower()
     assert desk.workers() == set()
 
@@ -321,9 +322,9 @@ def test_log_lines_as_json(desk: Desk) -> None:
     process.terminate()
     _, err = end(process)
     lines = {line["event"]: line for line in map(json.loads, err.splitlines())}
-    assert {"worker_up", "handled", "worker_down"} <= lines.keys()
-    assert lines["handled"]["handler_name"] == "shop.count"
-    assert lines["handled"]["level"] == "info"
+    assert {"worker_up", "summary", "worker_down"} <= lines.keys()
+    assert (lines["summary"]["handler_name"], lines["summary"]["handled"]) == ("shop.count", 1)
+    assert lines["summary"]["level"] == "info"
 
 
 @pytest.mark.verify

@@ -346,6 +346,16 @@ async def test_a_worker_whose_subscription_is_gone_ends_with_an_error(database: 
             await retired_under(shop)
 
 
+async def test_a_drain_of_an_app_that_was_never_registered(database: str) -> None:
+    async with shops(database, 0) as (shop,):
+        await shop.rows("delete from outrider.subscription")
+        wanted = (
+            r'subscription "shop\.effect" is not registered in this database: await app\.migrate\(\), or run outrider'
+        )
+        with pytest.raises(CursorError, match=wanted):
+            await shop.app.drain()
+
+
 async def retired_under(shop: Shop) -> None:
     async with working(shop) as worker:
         await shop.rows("delete from outrider.subscription")

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +19,18 @@ from tests.relay.test_relay import Refusing
 from outrider import Bury, Outrider
 from outrider.cli.logs import Level, arrange
 from outrider.envelope import Envelope
-from outrider.observe.log import write_line
-from outrider.signals import BrokerDown, JobRun, JobsClaimed, ListenerDown, Notified, Signal
+from outrider.observe.log import Lines, write_line
+from outrider.signals import (
+    BrokerDown,
+    JobRun,
+    JobsClaimed,
+    ListenerDown,
+    Notified,
+    Settled,
+    Signal,
+    Woken,
+    WorkerDown,
+)
 from outrider.streams import RedisStreams
 
 TRACE = {"traceparent": f"00-{7:032x}-{9:016x}-01"}
@@ -43,10 +54,22 @@ FIELDS = {
     "relayed": {"subscription", "stream", "events", "position", "status_result"},
     "rejected": HANDLED | {"status_result", "error_code", "error", "buried", "severity"},
 }
+TOTALS = {
+    frozenset({"event_type", "published"}),
+    frozenset({"handler_name", "handled", "batches", "slowest_ms"}),
+    frozenset({"job_type", "enqueued"}),
+    frozenset({"handler_name", "completed", "slowest_ms"}),
+    frozenset({"subscription", "stream", "relayed", "position"}),
+}
+"""The fields of summaries, beside over_s."""
+LOUD = ("failed", "failed (job)", "parked", "buried", "rejected")
+"""What is written at info, too."""
+BETWEEN = {"woken", "taken", "notified", "leases_renewed"}
+"""Only at debug, and not the same each time."""
 
 
 @contextmanager
-def lines(*, as_json: bool) -> Iterator[io.StringIO]:
+def lines(*, as_json: bool, level: Level = Level.debug) -> Iterator[io.StringIO]:
     """What a command writes to stderr."""
     logger, text = logging.getLogger("outrider"), io.StringIO()
     before = (logger.handlers, logger.level, logger.propagate)
@@ -54,7 +77,7 @@ def lines(*, as_json: bool) -> Iterator[io.StringIO]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stderr", text)
-            arrange(Level.info, as_json)
+            arrange(level, as_json)
             yield text
     finally:
         logger.handlers, logger.level, logger.propagate = before
@@ -87,14 +110,23 @@ async def run(database: str, redis_url: str, stream: str) -> None:
         await app.drain()
 
 
+def by_kind(text: str) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in text.splitlines():
+        told = json.loads(line)
+        kind = f"{told['event']} (job)" if told["event"] == "failed" and "job_id" in told else told["event"]
+        if kind not in BETWEEN:
+            found.setdefault(kind, []).append(told)
+    return found
+
+
 async def test_the_fields_of_json_lines(database: str, redis_server: RedisServer, name: str) -> None:
     with lines(as_json=True) as text:
         await run(database, redis_server.url, name)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for line in text.getvalue().splitlines():
-        told = json.loads(line)
-        kind = f"{told['event']} (job)" if told["event"] == "failed" and "job_id" in told else told["event"]
-        found.setdefault(kind, []).append(told)
+    found = by_kind(text.getvalue())
+    summaries = [{*each} - ALWAYS for each in found.pop("summary")]
+    assert {frozenset(each - {"over_s"}) for each in summaries} == TOTALS
+    assert all("over_s" in each for each in summaries)
     assert {kind: set(told[0]) - ALWAYS for kind, told in found.items()} == FIELDS
     assert all(set(each) >= ALWAYS for told in found.values() for each in told)
     for kind, told in found.items():
@@ -118,6 +150,75 @@ async def test_the_fields_of_json_lines(database: str, redis_server: RedisServer
     }
     [buried] = [each for each in found["buried"] if each["handler_name"] == "shop.pay"]
     assert (buried["level"], buried["error_code"], buried["attempts"]) == ("error", "bury", 1)
+
+
+async def test_at_info_failures_are_told_and_the_rest_is_summed_up(
+    database: str, redis_server: RedisServer, name: str
+) -> None:
+    with lines(as_json=True, level=Level.info) as text:
+        await run(database, redis_server.url, name)
+    found = by_kind(text.getvalue())
+    assert set(found) == {"summary", *LOUD}
+    summed: dict[str, int] = {}
+    for line in found["summary"]:
+        for field in ("published", "handled", "enqueued", "completed", "relayed"):
+            summed[field] = summed.get(field, 0) + line.get(field, 0)
+    assert summed == {"published": 3, "handled": 1, "enqueued": 2, "completed": 1, "relayed": 2}
+
+
+def settled(events: int, ms: float = 5) -> Settled:
+    return Settled("shop.pay", 0, events, 0, ms, lambda: iter(()))
+
+
+def test_a_summary_comes_at_once_then_once_a_minute_and_at_the_end() -> None:
+    now = 100.0
+    with lines(as_json=True, level=Level.info) as text:
+        write = Lines(clock=lambda: now)
+        told = 0
+
+        def said() -> list[tuple[int, float]]:
+            nonlocal told
+            before, told = told, len(text.getvalue())
+            written = [json.loads(line) for line in text.getvalue()[before:].splitlines()]
+            return [(each["handled"], each["over_s"]) for each in written if each["event"] == "summary"]
+
+        write(settled(16))
+        assert said() == [(16, 0.0)], "who has just started a worker wants to see that it works"
+        for _ in range(1000):
+            write(settled(300))
+        assert said() == []
+        now = 160.0
+        write(Woken("shop.mail", "poll"))
+        assert said() == [(300_000, 60.0)], "whatever happens next, in a worker every few seconds"
+        write(settled(7))
+        now = 170.0
+        write(WorkerDown(uuid4(), True))
+        assert said() == [(7, 10.0)]
+        assert text.getvalue().splitlines()[-1].count("worker_down") == 1
+        now = 1000.0
+        write(settled(1))
+        write(settled(2))
+        assert said() == [(1, 0.0)]
+        write.close()
+        write.close()
+        assert said() == [(2, 0.0)]
+
+
+def test_threads_that_publish_lose_no_count() -> None:
+    with lines(as_json=True, level=Level.info) as text:
+        write = Lines()
+
+        def settle() -> None:
+            for _ in range(500):
+                write(settled(1))
+
+        threads = [Thread(target=settle) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        write.close()
+    assert sum(json.loads(line)["handled"] for line in text.getvalue().splitlines()) == 2000
 
 
 async def test_the_same_for_people(database: str, redis_server: RedisServer, name: str) -> None:

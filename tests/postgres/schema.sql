@@ -199,7 +199,7 @@ declare
     buried "outrider".delivery;
 begin
     update "outrider".delivery as d
-    set status = 'failed', head = false, suspect = false, last_error_code = p_code, last_error = p_message,
+    set status = 'failed', head = false, suspect = false, last_error_code = p_code, last_error = p_message, last_traceback = null,
         buried_at = now(), first_failed_at = coalesce(d.first_failed_at, now()),
         failure_history = d.failure_history || "outrider".failure(d.cycle, d.attempts, p_code, p_message, p_worker)
     where d.id = p_delivery and d.status = 'pending'
@@ -237,7 +237,7 @@ begin
         elsif job.status in ('pending', 'failed') then
             update "outrider".delivery as d
             set status = 'discarded', waiting = false, last_error_code = 'cancelled',
-                last_error = coalesce(why, 'it was cancelled before it ran'),
+                last_error = coalesce(why, 'it was cancelled before it ran'), last_traceback = null,
                 failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
                     'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;
@@ -629,10 +629,12 @@ END) STORED,
     progress jsonb,
     closed boolean DEFAULT false NOT NULL,
     superseded_at timestamp with time zone,
+    last_traceback text,
     CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])) OR (queue IS NOT NULL))),
     CONSTRAINT delivery_is_event_or_job CHECK (((seq IS NOT NULL) OR (queue IS NOT NULL))),
     CONSTRAINT delivery_job_key_check CHECK (((octet_length(job_key) >= 1) AND (octet_length(job_key) <= 512))),
+    CONSTRAINT delivery_last_traceback_check CHECK ((octet_length(last_traceback) <= 16384)),
     CONSTRAINT delivery_lease_check CHECK ((((status = 'in_flight'::text) = (lease_token IS NOT NULL)) AND ((status = 'in_flight'::text) = (lease_expires_at IS NOT NULL)))),
     CONSTRAINT delivery_priority_check CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
     CONSTRAINT delivery_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63))),
@@ -672,6 +674,8 @@ COMMENT ON COLUMN outrider.delivery.cancelled_at IS 'somebody wants it to stop';
 COMMENT ON COLUMN outrider.delivery.closed IS 'it is due and waits for transactions that keep it: an enqueue with its unique key creates another job';
 
 COMMENT ON COLUMN outrider.delivery.superseded_at IS 'it is running, and a newer job with its unique key is done';
+
+COMMENT ON COLUMN outrider.delivery.last_traceback IS 'where last_error was raised: the innermost frames, of a handler or a job';
 
 CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.delivery
     LANGUAGE plpgsql STABLE
@@ -799,11 +803,15 @@ begin
             failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
                 'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', who, 'reason', why))
         where d.id = any (p_deliveries) and d.status = 'failed'
-        returning d.subscription, d.event_id, d.last_error_code, d.last_error
+        returning d.subscription, d.event_id, d.last_error_code, d.last_error,
+                  d.queue is not null and d.seq is null as enqueued, d.workspace_id, d.job_key
     )
     insert into "outrider".audit (by, action, subscription, event_id, details)
     select who, 'discard', gone.subscription, gone.event_id,
-           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error))
+           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error)
+           -- Whose job it was: once it is gone, nothing else says so to who erases it.
+           || case when gone.enqueued then jsonb_build_object('workspace', gone.workspace_id, 'job', coalesce(gone.job_key, ''))
+                   else '{}' end)
     from gone;
     get diagnostics discarded = row_count;
     return discarded;
@@ -955,6 +963,7 @@ declare
     held      text[] := '{}';
     gone      record;
     owed      bigint := 0;
+    pages     bigint;
 begin
     perform "outrider".sees_all(true);
     if coalesce(p_reason, '') = '' then
@@ -991,13 +1000,27 @@ begin
         if exists (select from "outrider".audit as a where a.action = 'attach_segment' and a.id > audit) then
             raise 'a segment was attached to the log meanwhile, and may have been missed: run it again' using errcode = 'OR006';
         end if;
-        -- What operators wrote into jobs that are done since.
-        update "outrider".audit as a set details = a.details - 'payload' - 'before' || '{"erased": true}'
-        where a.action = 'edit' and a.details ?| array['payload', 'before'] and a.details ? 'job'
+        -- What operators wrote into jobs, or discarded of them, that are gone since.
+        update "outrider".audit as a set details = a.details - 'payload' - 'before' - 'error' || '{"erased": true}'
+        where a.action in ('edit', 'discard') and a.details ?| array['payload', 'before', 'error'] and a.details ? 'job'
           and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
           and (p_subject is null or p_jobs and a.details ->> 'job' = p_subject);
         update "outrider".audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
         where a.id = audit;
+        return;
+    end if;
+    if p_from = 'receipts' then
+        pages := greatest(p_scan / 20, 1);
+        update "outrider".event_handled as h
+        set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null, job_key = null
+        where h.ctid >= format('(%s,0)', p_after)::tid and h.ctid < format('(%s,0)', p_after + pages)::tid
+          and (h.result is not null or h.failure_history is not null)
+          and (p_workspace_id is null or h.workspace_id = p_workspace_id)
+          and (p_subject is null or p_jobs and h.job_key = p_subject);
+        place := p_after + pages;
+        if place * current_setting('block_size')::bigint >= pg_relation_size('"outrider".event_handled') then
+            place := null;
+        end if;
         return;
     end if;
     select max(t.place) filter (where t.line is null),
@@ -1039,7 +1062,7 @@ begin
         set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
             lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
             payload = case when d.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
-            last_error = null,
+            last_error = null, last_traceback = null,
             failure_history = "outrider".scrubbed(d.failure_history)
         from (select d.id, d.status from "outrider".delivery as d
               where p_from = 'jobs' and d.id = any (places)
@@ -1066,7 +1089,7 @@ begin
     if p_from <> 'jobs' then
         execute format($receipts$
             update "outrider".event_handled as h
-            set result = null, failure_history = "outrider".scrubbed(h.failure_history)
+            set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null
             from (select n.name, coalesce(
                       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
                           || o.idempotency_key, o.id::text) as key, o.id
@@ -1879,8 +1902,8 @@ begin
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (
-            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean,
-            batch text)
+            seq bigint, attempt integer, delay double precision, code text, message text, traceback text, counted boolean,
+            dead boolean, batch text)
     ),
     again as (
         update "outrider".delivery as d
@@ -1893,6 +1916,7 @@ begin
             buried_at       = case when f.dead then now() end,
             last_error_code = f.code,
             last_error      = f.message,
+            last_traceback  = left(f.traceback, 4096),
             first_failed_at = coalesce(d.first_failed_at, now()),
             -- The newest say most.
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
@@ -1907,12 +1931,12 @@ begin
     fresh as (
         insert into "outrider".delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history, workspace_id)
+            attempts, buried_at, last_error_code, last_error, last_traceback, first_failed_at, failure_history, workspace_id)
         select p_subscription, cur.generation,
                coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1), o.seq, o.id, o.event_type,
                lined.line, case when f.dead then 'failed' else 'pending' end, not f.dead and lined.line is null, false,
                now() + f.delay * interval '1 second', f.counted::integer,
-               case when f.dead then now() end, f.code, f.message, now(),
+               case when f.dead then now() end, f.code, f.message, left(f.traceback, 4096), now(),
                jsonb_build_array("outrider".failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch)), o.workspace_id
         from failed as f
         cross join lateral (select o.* from "outrider".outbox as o where o.seq = f.seq limit 1) as o
@@ -2784,6 +2808,7 @@ begin
     if code is not null then
         job.last_error_code := code;
         job.last_error := message;
+        job.last_traceback := case when p_verdict in ('later', 'dead') and told <> 'cancelled' then job.last_traceback end;
         job.first_failed_at := coalesce(job.first_failed_at, now());
         job.failure_history := (case when jsonb_array_length(job.failure_history) >= 100 then job.failure_history - 0
                                      else job.failure_history end)
@@ -3140,6 +3165,7 @@ CREATE FUNCTION outrider.rewrite(p_job outrider.delivery) RETURNS void
     update "outrider".delivery as d
     set status = p_job.status, run_at = p_job.run_at, attempts = p_job.attempts, crashes = p_job.crashes,
         buried_at = p_job.buried_at, last_error_code = p_job.last_error_code, last_error = p_job.last_error,
+        last_traceback = p_job.last_traceback,
         first_failed_at = p_job.first_failed_at, failure_history = p_job.failure_history, locked_by = null,
         locked_at = null, lease_token = null, lease_expires_at = null, cancelled_at = null, superseded_at = null, closed = false
     where d.id = p_job.id
@@ -4627,8 +4653,12 @@ CREATE FUNCTION outrider.scrubbed(p_history jsonb) RETURNS jsonb
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     select case when jsonb_typeof(p_history) = 'array' then coalesce(
-        (select jsonb_agg(entry.value - 'message' - 'reason' order by entry.place)
-         from jsonb_array_elements(p_history) with ordinality as entry (value, place)), '[]') end
+        (select jsonb_agg((
+             select coalesce(jsonb_object_agg(field.key, field.value), '{}') from jsonb_each(entry.value) as field
+             where field.key in ('cycle', 'attempt', 'at', 'code', 'worker', 'batch', 'by', 'replayed_at', 'forced', 'edited',
+                                 'generation', 'discarded_at', 'cancelled_at', 'superseded_at')) order by entry.place)
+         from jsonb_array_elements(p_history) with ordinality as entry (value, place)
+         where jsonb_typeof(entry.value) = 'object'), '[]') end
 $$;
 
 CREATE FUNCTION outrider.sees_all(p_caller boolean DEFAULT false) RETURNS void
@@ -4739,26 +4769,31 @@ begin
         delete from "outrider".delivery as d using named
         -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
         where d.id = named.id and d.lease_token = named.token
-        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.failure_history,
-                  named.result
+        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
+                  nullif(d.failure_history, '[]') as failure_history, named.result
     ),
     receipts as (
         insert into "outrider".event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id)
         select gone.subscription,
                coalesce(coalesce(length(gone.workspace_id) || ':' || gone.workspace_id || ':', '') || gone.unique_key,
                         gone.event_id::text),
-               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
+               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, gone.failure_history,
+               case when num_nonnulls(gone.result, gone.failure_history) > 0 then gone.workspace_id end
         from gone where gone.seq is not null
         on conflict do nothing
     ),
     -- Nobody else has the id of an enqueued job: a plain insert does, which costs less (see take).
     own_receipts as (
         insert into "outrider".event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id,
+            job_key)
         select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
-               nullif(gone.failure_history, '[]')
-        from gone where gone.seq is null
+               gone.failure_history, said.workspace_id, said.job_key
+        from gone
+        left join lateral (select gone.workspace_id, gone.job_key where num_nonnulls(gone.result, gone.failure_history) > 0) as said
+            on true
+        where gone.seq is null
     )
     select array_agg(gone.id), array_agg(gone.id) filter (where u.own), array_agg(gone.subscription) filter (where u.own),
            array_agg(coalesce(gone.workspace_id, '')) filter (where u.own), array_agg(gone.unique_key) filter (where u.own)
@@ -4812,7 +4847,8 @@ begin
 
     for asked in
         select o.* from jsonb_to_recordset(p_others) as o (
-            delivery bigint, token bigint, verdict text, delay double precision, code text, message text, counted boolean)
+            delivery bigint, token bigint, verdict text, delay double precision, code text, message text, counted boolean,
+            traceback text)
         order by o.delivery
     loop
         begin
@@ -4820,6 +4856,9 @@ begin
             where d.id = asked.delivery and d.lease_token = asked.token and d.status = 'in_flight'
             for no key update;
             continue when not found;
+            if asked.verdict in ('later', 'dead') then
+                job.last_traceback := left(asked.traceback, 4096);
+            end if;
             delivery := asked.delivery;
             outcome := "outrider".release(
                 job, asked.verdict, coalesce(asked.delay, 0), asked.code, asked.message, coalesce(asked.counted, true),
@@ -5382,9 +5421,9 @@ begin
     ),
     receipts as (
         insert into "outrider".event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history, workspace_id)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
-               winner.failure_history
+               winner.failure_history, case when winner.failure_history is not null then winner.workspace_id end
         from (select coalesce(
             coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
                 || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
@@ -6319,7 +6358,9 @@ CREATE TABLE outrider.event_handled (
     generation bigint NOT NULL,
     content_class text NOT NULL,
     result jsonb,
-    failure_history jsonb
+    failure_history jsonb,
+    workspace_id text,
+    job_key text
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.02', autovacuum_vacuum_scale_factor='0.02', autovacuum_freeze_min_age='0');
 
@@ -6328,6 +6369,10 @@ COMMENT ON COLUMN outrider.event_handled.handler_name IS 'the subscription';
 COMMENT ON COLUMN outrider.event_handled.idempotency_key IS 'event type:key as the producer gave it, after length:workspace: where it has one; or the event''s id';
 
 COMMENT ON COLUMN outrider.event_handled.failure_history IS 'of an event that was handled only after it had failed';
+
+COMMENT ON COLUMN outrider.event_handled.workspace_id IS 'whose result and failure_history these are; null where there is neither';
+
+COMMENT ON COLUMN outrider.event_handled.job_key IS 'the same, of a job that was enqueued: its key';
 
 CREATE TABLE outrider.outbox (
     tx xid8 DEFAULT pg_current_xact_id() NOT NULL,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import psycopg
 import pytest
@@ -195,6 +197,40 @@ async def test_places_that_are_fine_are_named(kind: str, closed_port: int, host:
 async def test_an_option_that_libpq_refuses_is_not_quoted(kind: str) -> None:
     text = await failure(kind, "host=127.0.0.1 port=1 sslmode=hunter2")
     assert text.startswith("cannot connect to 127.0.0.1:1: libpq refuses an option of the DSN")
+
+
+@KINDS
+@pytest.mark.parametrize("how", ["closed", "reset"])
+async def test_a_server_that_accepts_and_closes(kind: str, how: str) -> None:
+    """A balancer or a tunnel whose Postgres is not there."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hang_up() -> None:
+            for _ in range(2):  # libpq asks again without GSS or SSL
+                with suppress(OSError):
+                    wire, _ = listening.accept()
+                    if how == "reset":
+                        wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    wire.close()
+
+        closer = threading.Thread(target=hang_up, daemon=True)
+        closer.start()
+        port = listening.getsockname()[1]
+        text = await failure(kind, f"postgresql://shop:{PASSWORD}@127.0.0.1:{port}/shop")
+        listening.shutdown(socket.SHUT_RDWR)
+        closer.join(10)
+    assert text == (
+        f"127.0.0.1:{port} accepted the connection and closed it: is Postgres running behind it? Look at its log, and at "
+        "that of a proxy or tunnel in between"
+    )
+
+
+@KINDS
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgres+asyncpg", "postgresql+psycopg2"])
+async def test_a_dsn_of_sqlalchemy(kind: str, scheme: str) -> None:
+    text = await failure(kind, f"{scheme}://shop:{PASSWORD}@127.0.0.1/shop")
+    driver = scheme.partition("+")[2]
+    assert text == f"the DSN begins with {scheme}://, as SQLAlchemy writes it: remove +{driver}"
 
 
 @KINDS

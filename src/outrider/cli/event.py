@@ -13,16 +13,57 @@ from uuid import UUID, uuid4
 import typer
 
 from outrider.cli import life
+from outrider.cli.letter_filter import moment_of
 from outrider.cli.place import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.cli.who import ByOption, ReasonOption, who
 from outrider.cli.words import one_line, say
 from outrider.postgres import events
-from outrider.postgres.events import NoSuchEvent, Story, Withdrawn, WithdrawRefused
+from outrider.postgres.events import Listing, NoSuchEvent, Story, Withdrawn, WithdrawRefused
 from outrider.postgres.tenants import refuse_hidden
 
-commands = typer.Typer(no_args_is_help=True, help="See the whole life of an event, or withdraw it.")
+commands = typer.Typer(no_args_is_help=True, help="List events, see the whole life of one, or withdraw it.")
 
 EventId = Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="The event's id.")]
+
+
+@commands.command("list")
+def show_all(
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Their ordering key: order 42.")] = None,
+    event_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Their event type.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Occurred then or later: 2026-07-31T09:30, or 2h ago as 2h."),
+    ] = None,
+    workspace: Annotated[str | None, typer.Option("--workspace", metavar="ID", help="Their tenant.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many.")] = 50,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="NUMBER", help="Only older ones: below this number of the log.")
+    ] = None,
+    app: AppOption = None,
+    dsn: DsnOption = None,
+    embedded: EmbeddedOption = False,
+    schema: SchemaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the newest events that fit, and what became of each: what happened to order 42?
+
+    Looks at the last million events of the log, from the newest on, and says
+    where it ended: go on there with --before. All filters that are given must fit.
+    A segment of the log that was closed before --since is not looked at.
+
+    Needs: a role that may read the schema. Changes nothing.
+
+    Examples:
+
+      [bold]outrider event list --key 42[/]
+      [bold]outrider event list --type orders.placed --since 2h --workspace acme[/]
+    """
+    place, when = find_place(Asked(app, dsn, embedded, schema)), moment_of("--since", since)
+    found = asyncio.run(_listed(place, key, event_type, when, workspace, limit, before))
+    if as_json:
+        typer.echo(json.dumps({"schema": place.schema, **asdict(found)}, default=str, indent=2))
+    else:
+        life.tell_all(found)
 
 
 @commands.command()
@@ -119,6 +160,29 @@ async def _story(place: Place, event_id: UUID) -> Story:
     if found is None:
         raise NoSuchEvent(event_id, place.schema)
     return found
+
+
+async def _listed(
+    place: Place,
+    key: str | None,
+    event_type: str | None,
+    since: Any,
+    workspace: str | None,
+    limit: int,
+    before: int | None,
+) -> Listing:
+    async with place.connect() as conn:
+        await refuse_hidden(conn, place.schema)
+        return await events.listed(
+            conn,
+            place.schema,
+            key=key,
+            event_type=event_type,
+            workspace_id=workspace,
+            since=since,
+            limit=limit,
+            before=before,
+        )
 
 
 async def _withdraw(place: Place, event_id: UUID, by: str | None, reason: str | None) -> list[Withdrawn]:

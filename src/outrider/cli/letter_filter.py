@@ -42,14 +42,14 @@ def filter_of(
         event_type=event_type,
         code=code,
         fingerprint=fingerprint,
-        since=_when("--since", since),
-        until=_when("--until", until),
+        since=moment_of("--since", since),
+        until=moment_of("--until", until),
         workspace_id=workspace,
         generation=generation,
     )
 
 
-def _when(option: str, given: str | None) -> datetime | Duration | None:
+def moment_of(option: str, given: str | None) -> datetime | Duration | None:
     """A time without a zone is one of this machine's."""
     if given is None:
         return None

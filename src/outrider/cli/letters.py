@@ -74,19 +74,45 @@ def show_whole(each: WholeLetter) -> None:
             say(f"{name:<13} {one_line(said)}")
     if each.message:
         say(safe(each.message), indent=2)
+    if each.traceback:
+        say("\nraised at, innermost last")
+        say(safe(each.traceback).rstrip("\n"))
     say("\nhistory")
     for entry in each.failure_history:
         say(one_line(told(entry)), indent=2)
     if each.edited is None:
         say("\npayload")
         say(safe(each.payload), indent=2)
-        return
-    table = Table()
-    for title in ("payload in the log", "edited: what its handler gets"):
-        table.add_column(title, overflow="fold")
-    table.add_row(lines(each.payload), lines(each.edited))
-    say("")
-    Console().print(table)
+    else:
+        table = Table()
+        for title in ("payload in the log", "edited: what its handler gets"):
+            table.add_column(title, overflow="fold")
+        table.add_row(lines(each.payload), lines(each.edited))
+        say("")
+        Console().print(table)
+    say("\nnext")
+    for command, effect in _next(each):
+        say(f"{command}  # {effect}", indent=2)
+
+
+def _next(each: WholeLetter) -> Iterator[tuple[str, str]]:
+    """Commands that can be pasted: a subscription's name has no characters that a shell would obey."""
+    replay = f"outrider dlq replay {each.event_id} --subscription {each.subscription}"
+    match each.status:
+        case "failed" if each.handled_at:
+            yield f"{replay} --force", "its idempotency key was handled: do it once more all the same"
+        case "failed":
+            yield replay, "handle it again, when the cause is gone"
+            yield f"{replay} --edit", "with another payload"
+        case "discarded":
+            yield f"{replay} --force", "handle it after all"
+        case _ if each.seq:
+            yield f"outrider event show {each.event_id}", "what it waits for, and what others made of it"
+        case _:
+            yield f"outrider job show {each.event_id}", "what it waits for"
+    if each.status == "failed":
+        discard = f"outrider dlq discard {each.event_id} --subscription {each.subscription}"
+        yield f"{discard} --reason TEXT", "give it up"
 
 
 @contextmanager

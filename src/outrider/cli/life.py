@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from outrider.cli.words import at, one_line, roughly, safe, say
-from outrider.postgres.events import Act, Fate, Moment, Story
+from rich.console import Console
+from rich.table import Table
+
+from outrider.cli.words import at, lines, one_line, roughly, safe, say, short
+from outrider.postgres.events import Act, Fate, Listing, Moment, Story
 
 PAYLOAD_LINES = 100
 LONGEST_LINE = 1000
@@ -40,6 +43,35 @@ def tell(story: Story) -> None:
         say("\nwhat operators did", "bold")
     for act in story.acts:
         say(f"{at(act.at)}  {one_line(_act(act))}", indent=2)
+
+
+def tell_all(found: Listing) -> None:
+    if found.events:
+        table = Table(show_lines=True)
+        table.add_column("event", no_wrap=True)
+        table.add_column("what it is", overflow="fold")
+        table.add_column("what became of it", overflow="fold")
+        for each in found.events:
+            table.add_row(
+                lines(str(each.id), f"number {each.seq}", f"occurred {at(each.occurred_at)}"),
+                lines(
+                    f"{each.event_type} version {each.event_version}",
+                    f"by {each.source}",
+                    each.key is not None and f"key {short(each.key)}",
+                    each.workspace_id is not None and f"workspace {short(each.workspace_id)}",
+                    each.erased_at is not None and "erased",
+                ),
+                lines(*(f"{name} {status}" for name, status in sorted(each.fates.items()))),
+            )
+        Console().print(table)
+    number = len(found.events)
+    said = f"{number:,} event{'s fit' if number != 1 else ' fits'}" if number else "no event fits"
+    if found.before is None:
+        say(f"{said}{'; no older ones do' * bool(number)}")
+    elif number and found.events[-1].seq == found.before:
+        say(f"{said}; older ones: --before {found.before}")
+    else:
+        say(f"{said} among the {found.scanned:,} that were looked at; older ones: --before {found.before}")
 
 
 def standing(fate: Fate, now: datetime) -> str:

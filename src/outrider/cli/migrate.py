@@ -262,8 +262,9 @@ def _script(place: Place, after: int, phase: Phase) -> str:
 def _show(report: Report) -> None:
     tell(f'schema "{report.schema}" in database "{report.database}"')
     would = "would be " if report.dry_run else ""
+    fresh = any(step.version == 1 for step in report.applied)  # there is no older code
     for step in report.applied:
-        breaking = " (breaking: older code stops working)" if step.breaking and step.version > 1 else ""
+        breaking = " (breaking: older code stops working)" if step.breaking and not fresh else ""
         tell(f"  migration     {step.version:04} {step.name}: {would}applied{breaking}")
     for each in report.registered:
         partitions = "1 partition" if each.partitions == 1 else f"{each.partitions} partitions"

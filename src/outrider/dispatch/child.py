@@ -17,7 +17,7 @@ from outrider import trace
 from outrider.dispatch.jobcontext import Cancelled, JobContext, SyncJobContext, progress_json
 from outrider.dispatch.process import SIZE
 from outrider.envelope import inherited_workspace
-from outrider.outcome import describe
+from outrider.outcome import describe, keep_frames
 from outrider.postgres.jobs import Leased
 from outrider.postgres.session import AsyncSession, Session, transaction, transaction_sync
 
@@ -126,10 +126,13 @@ def _cancel(*_: object) -> None:
 
 def _portable(error: BaseException) -> BaseException:
     """As it is, if it survives the way."""
+    keep_frames(error)
     with suppress(Exception):
         pickle.loads(pickle.dumps(error))  # noqa: S301
         return error
-    return RuntimeError(describe(error))
+    told = RuntimeError(describe(error)).with_traceback(error.__traceback__)
+    keep_frames(told)
+    return told
 
 
 def _die_with_parent() -> None:

@@ -45,6 +45,7 @@ class Generations:
         self._cursors: dict[str, frozenset[int]] = {name: frozenset([own]) for name in self._knows}
         self._served: set[Place] = {(name, own) for name in self._knows}
         self._traces = frozenset([own])
+        self._looked = False
         self._left: dict[Place, float] = {}
         """Since when they have been seen without workers of their own."""
         self.unable: frozenset[str] = frozenset()
@@ -58,10 +59,14 @@ class Generations:
             if not seen.cursors[name]:
                 raise CursorError(
                     f'there is no cursor for subscription "{name}" any more: it was renamed or retired under its worker'
+                    if self._looked
+                    else f'subscription "{name}" is not registered in this database: await app.migrate(), or run outrider '
+                    "migrate --app (if it was there before, outrider audit says who has renamed or retired it)"
                 )
             if await generations.open_generation(conn, name, self.own, self._schema):
                 logging.getLogger("outrider").info("generation %d is open at %s", self.own, name)
         self._remember(await self._seen(conn) if missing else seen)
+        self._looked = True
         await self._fold(conn)
 
     def serves(self, name: str, generation: int) -> bool:

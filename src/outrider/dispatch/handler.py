@@ -14,7 +14,7 @@ from outrider.dispatch.annotations import annotation, class_of, refuse_unfit, ta
 from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event, spec_of
-from outrider.retry import DEFAULT_RETRY_POLICY, Breaker, Duration, Policy, parse_duration
+from outrider.retry import DEFAULT_RETRY_POLICY, Breaker, Duration, Policy, option_duration
 from outrider.subscription import Subscription
 
 TIMEOUT = 30.0
@@ -87,7 +87,7 @@ def declare(
             )
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise DeclarationError(f"{name}: limit={limit!r} is not between 1 and 10,000")
-    seconds = parse_duration(timeout).total_seconds()
+    seconds = option_duration("timeout", timeout, name).total_seconds()
     if not seconds:
         raise DeclarationError(f"{name}: timeout is zero")
     blocking = not factory and not is_async(function)

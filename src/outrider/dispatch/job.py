@@ -12,10 +12,10 @@ from outrider import names
 from outrider.dispatch.annotations import annotation, refuse_unfit
 from outrider.dispatch.handler import is_async, positional, second_is_no
 from outrider.dispatch.jobcontext import JobContext, SyncJobContext
-from outrider.errors import ConfigError, DeclarationError
+from outrider.errors import DeclarationError
 from outrider.event import Declared, Event, spec_of
 from outrider.job import Job
-from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, parse_duration
+from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, option_duration
 from outrider.subscription import Limits, Start, Subscription
 
 LEASE = timedelta(minutes=5)
@@ -74,8 +74,8 @@ class JobHandler:
 def declare_job(
     context: str, job: type[Job] | None, on: tuple[type[Event], ...], name: str, function: Any, options: JobOptions
 ) -> JobHandler:
-    if unknown := options.keys() - JobOptions.__annotations__.keys():
-        raise TypeError(f"a job has no option {', '.join(sorted(unknown))}")
+    if wrong := names.unknown_option("a job", options, JobOptions.__annotations__):
+        raise TypeError(wrong)
     if not callable(function):
         raise DeclarationError(f"{name}: {function!r} is not callable")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -121,7 +121,7 @@ def declare_job(
 
 
 def _limits(name: str, options: JobOptions) -> Limits:
-    lease, timeout = _duration(name, "lease", options.get("lease", LEASE)), options.get("timeout")
+    lease, timeout = option_duration("lease", options.get("lease", LEASE), name), options.get("timeout")
     if lease < SHORTEST_LEASE:
         raise DeclarationError(f"{name}: lease={lease} is shorter than a second: it could not be renewed in time")
     counts: dict[str, int | None] = {}
@@ -129,17 +129,10 @@ def _limits(name: str, options: JobOptions) -> Limits:
         counts[field] = count = options.get(field)  # type: ignore[assignment]
         if count is not None and (type(count) is not int or not 1 <= count < 2**31):
             raise DeclarationError(f"{name}: {field}={count!r} is not a whole number from 1 on")
-    limit = None if timeout is None else _duration(name, "timeout", timeout)
+    limit = None if timeout is None else option_duration("timeout", timeout, name)
     if limit is not None and not limit:
         raise DeclarationError(f"{name}: timeout is zero")
     return Limits(lease, limit, counts["concurrency"], counts["key_concurrency"])
-
-
-def _duration(name: str, field: str, value: Duration) -> timedelta:
-    try:
-        return parse_duration(value)
-    except ConfigError as wrong:
-        raise DeclarationError(f"{name}: {field}: {wrong}") from None
 
 
 def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any], Any]:

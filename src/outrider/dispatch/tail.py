@@ -21,7 +21,7 @@ from outrider.dispatch.run import Failure, Runner, TransactionEnded
 from outrider.dispatch.size import Size
 from outrider.envelope import Envelope
 from outrider.failpoint import hit
-from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, describe, sqlstate
+from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, describe, last_frames, sqlstate
 from outrider.postgres import handling
 from outrider.postgres.handling import Claim, Connection, Row
 from outrider.postgres.lanes import usable
@@ -86,6 +86,7 @@ class _Unsaid:
             "delay": later.delay.total_seconds() if later else 0,
             "code": self.verdict.code,
             "message": self.verdict.message,
+            "traceback": last_frames(self.error),
             "counted": later.counted if later else True,
             "dead": later is None,
             "batch": f"{self.cursor}.{self.batch}",

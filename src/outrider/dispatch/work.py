@@ -25,7 +25,7 @@ from outrider.envelope import inherited_workspace
 from outrider.errors import Undecodable
 from outrider.event import Declared, spec_of
 from outrider.failpoint import hit
-from outrider.outcome import Dead, TerminalError, classify, describe
+from outrider.outcome import Dead, TerminalError, classify, describe, last_frames
 from outrider.postgres.jobs import PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, Done, Leased, Other
 from outrider.postgres.session import AsyncSession, Session, transaction_sync
 
@@ -182,7 +182,9 @@ class Work:
                 return Other(leased.delivery, leased.token, "crashed", code="worker_crash", message=str(error))
         verdict = classify(error, leased.attempt, self.handler.policy, random.random(), ours=False)  # noqa: S311
         if isinstance(verdict, Dead):
-            return Other(leased.delivery, leased.token, "dead", 0, verdict.code, verdict.message)
+            return Other(
+                leased.delivery, leased.token, "dead", 0, verdict.code, verdict.message, traceback=last_frames(error)
+            )
         delay = getattr(verdict, "delay", None)
         return Other(
             leased.delivery,
@@ -192,6 +194,7 @@ class Work:
             verdict.code,
             verdict.message,
             getattr(verdict, "counted", True),
+            last_frames(error),
         )
 
     def _decode(self, leased: Leased) -> Declared:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypedDict
 
+from outrider import names
 from outrider.errors import DeclarationError
-from outrider.retry import Duration, parse_duration
+from outrider.retry import Duration, option_duration
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.replica import ReplicaCodec
 from outrider.streams.stream import Source
@@ -45,8 +46,8 @@ class Inbox:
 
 
 def declare_inbox(context: str, name: str, source: Source, options: InboxOptions, table: str | None = None) -> Inbox:
-    if unknown := options.keys() - InboxOptions.__annotations__.keys():
-        raise TypeError(f"an inbox has no option {', '.join(sorted(unknown))}")
+    if wrong := names.unknown_option("an inbox", options, InboxOptions.__annotations__):
+        raise TypeError(wrong)
     if not callable(getattr(source, "read", None)):
         raise DeclarationError(
             f"{name}: {source!r} is no source: it has no read(). RedisStreams and JetStream are sources"
@@ -54,7 +55,7 @@ def declare_inbox(context: str, name: str, source: Source, options: InboxOptions
     batch = options.get("batch", 500)
     if type(batch) is not int or not 1 <= batch <= MOST_BATCH:
         raise DeclarationError(f"{name}: batch={batch!r} is not a whole number from 1 to {MOST_BATCH}")
-    poll = parse_duration(options.get("poll", POLL)).total_seconds()
+    poll = option_duration("poll", options.get("poll", POLL), name).total_seconds()
     if poll <= 0:
         raise DeclarationError(f"{name}: poll={options.get('poll')!r} is no time at all")
     begin = options.get("start", "beginning")

@@ -1,4 +1,7 @@
-"""One structured line per signal, through structlog into the standard logger "outrider".
+"""Structured lines, through structlog into the standard logger "outrider".
+
+At debug there is one line per signal, and one per event and job. At info those that succeed are only counted: each handler,
+job, type and stream has a summary, at once for what comes first and then at most one a minute.
 
 The message reads as logfmt on any handler; the same fields ride on the record as `extra`, for JSON formatters.
 The application decides where lines go and at which level: nothing is printed unless it configured logging.
@@ -7,7 +10,11 @@ The application decides where lines go and at which level: nothing is printed un
 from __future__ import annotations
 
 import logging
+import time
 import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, assert_never
 
 import structlog
@@ -64,6 +71,7 @@ _logger = logging.getLogger("outrider")
 SAID_ON_PURPOSE = (Retry, Snooze, TerminalError, Undecodable)
 """A traceback would say no more."""
 FIELD_BYTES = 300
+SUMMARY_SECONDS = 60.0
 _SENTENCES = {"error", "reason", "hint", "handlers"}
 """Of more words; where somebody else's are among them, they may hold a password."""
 
@@ -90,11 +98,108 @@ def _told(name: str, value: str) -> str:
 _lines = structlog.wrap_logger(_logger, processors=[structlog.stdlib.filter_by_level, _as_record])
 
 
+Subject = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What happened to one subject since its last line."""
+
+    said_at: float
+    since: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+    latest: dict[str, Any] = field(default_factory=dict)
+    slowest_ms: float | None = None
+
+
+class Lines:
+    """The listener that writes the log. It has no timer: the next signal after a minute writes the summary, and in a worker
+    there is one every few seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._tallies: dict[Subject, _Tally] = {}
+        self._due = 0.0
+
+    def __call__(self, signal: Signal) -> None:
+        if _logger.isEnabledFor(logging.INFO):
+            now = self._clock()
+            for subject, counts, latest, slowest_ms in _counted(signal):
+                self._count(subject, counts, latest, slowest_ms, now)
+            if now >= self._due or isinstance(signal, WorkerDown):
+                self._summarise(now, all_of_them=isinstance(signal, WorkerDown))
+        write_line(signal)
+
+    def close(self) -> None:
+        """Write what is not summarised yet."""
+        self._summarise(self._clock(), all_of_them=True)
+
+    def _count(
+        self, subject: Subject, counts: dict[str, int], latest: dict[str, Any], slowest_ms: float | None, now: float
+    ) -> None:
+        with self._lock:
+            tally = self._tallies.setdefault(subject, _Tally(said_at=now - SUMMARY_SECONDS))
+            if not tally.counts:
+                tally.since = now
+                self._due = min(self._due, tally.said_at + SUMMARY_SECONDS)
+            for name, number in counts.items():
+                tally.counts[name] = tally.counts.get(name, 0) + number
+            tally.latest = latest
+            if slowest_ms is not None:
+                tally.slowest_ms = max(slowest_ms, tally.slowest_ms or 0.0)
+
+    def _summarise(self, now: float, *, all_of_them: bool) -> None:
+        with self._lock:
+            waiting = {subject: tally for subject, tally in self._tallies.items() if tally.counts}
+            due = [
+                subject for subject, tally in waiting.items() if all_of_them or now >= tally.said_at + SUMMARY_SECONDS
+            ]
+            for subject in due:
+                self._tallies[subject] = _Tally(said_at=now)
+            later = (tally.said_at + SUMMARY_SECONDS for subject, tally in waiting.items() if subject not in due)
+            self._due = min(later, default=float("inf"))
+        for subject in due:
+            tally = waiting[subject]
+            slowest = {} if tally.slowest_ms is None else {"slowest_ms": round(tally.slowest_ms, 3)}
+            _lines.info(
+                "summary",
+                **dict(subject),
+                **tally.counts,
+                **slowest,
+                **tally.latest,
+                over_s=round(now - tally.since, 1),
+            )
+
+
+def _counted(signal: Signal) -> Iterator[tuple[Subject, dict[str, int], dict[str, Any], float | None]]:
+    """Whose summary a signal belongs to, what it adds to it, what is told of the last one only, and how long it took."""
+    match signal:
+        case Published(envelope):
+            yield (("event_type", envelope.event_type),), {"published": 1}, {}, None
+        case Settled(subscription, _, events, conceded, duration_ms, _):
+            if events or conceded:
+                counts = {"handled": events, "batches": 1} | ({"conceded": conceded} if conceded else {})
+                yield (("handler_name", subscription),), counts, {}, duration_ms
+        case JobEnqueued(job_type, _, _, _):
+            yield (("job_type", job_type),), {"enqueued": 1}, {}, None
+        case JobsCompleted(_, details):
+            for run, duration_ms in details():
+                yield (("handler_name", run.subscription),), {"completed": 1}, {}, duration_ms
+        case Relayed(relay, stream, events, position, _):
+            yield (("subscription", relay), ("stream", stream)), {"relayed": events}, {"position": position}, None
+        case Ingested(inbox, stream, events, known, refused, position):
+            counts = {"ingested": events, "known": known, "refused": refused}
+            yield (("subscription", inbox), ("stream", stream)), counts, {"position": position}, None
+        case _:
+            pass
+
+
 def write_line(signal: Signal) -> None:
     match signal:
         case Published(envelope):
-            if _logger.isEnabledFor(logging.INFO):
-                _lines.info(
+            if _logger.isEnabledFor(logging.DEBUG):
+                _lines.debug(
                     "published",
                     event_id=str(envelope.id),
                     event_type=envelope.event_type,
@@ -104,9 +209,9 @@ def write_line(signal: Signal) -> None:
                     trace_id=trace_id(envelope.trace_context),
                 )
         case Settled(subscription, _, _, _, _, details):
-            if _logger.isEnabledFor(logging.INFO):
+            if _logger.isEnabledFor(logging.DEBUG):
                 for one in details():
-                    _lines.info(
+                    _lines.debug(
                         "handled",
                         **_event(subscription, one.envelope),
                         attempts=one.attempt,
@@ -229,7 +334,7 @@ def _write_stream(
     """What needs somebody to look at it is an error, with severity=page."""
     match signal:
         case Relayed(relay, stream, events, position, _):
-            _lines.info(
+            _lines.debug(
                 "relayed", subscription=relay, stream=stream, events=events, position=position, status_result="success"
             )
         case Rejection(relay, envelope, attempts, code, message, buried):
@@ -278,7 +383,7 @@ def _write_stream(
         case BrokerUp(subscription):
             _lines.info("broker_up", subscription=subscription)
         case Ingested(inbox, stream, events, known, refused, position):
-            _lines.info(
+            _lines.debug(
                 "ingested",
                 subscription=inbox,
                 stream=stream,
@@ -303,9 +408,9 @@ def _write_job(
 ) -> None:
     match signal:
         case JobEnqueued(job_type, job_id, outcome, details):
-            if _logger.isEnabledFor(logging.INFO):
+            if _logger.isEnabledFor(logging.DEBUG):
                 asked = details()
-                _lines.info(
+                _lines.debug(
                     "enqueued",
                     job_id=str(job_id),
                     job_type=job_type,
@@ -315,13 +420,13 @@ def _write_job(
                     trace_id=trace_id(asked.trace_context),
                 )
         case JobsClaimed(_, details):
-            if _logger.isEnabledFor(logging.INFO):
+            if _logger.isEnabledFor(logging.DEBUG):
                 for run in details():
-                    _lines.info("claimed", **_job(run))
+                    _lines.debug("claimed", **_job(run))
         case JobsCompleted(_, details):
-            if _logger.isEnabledFor(logging.INFO):
+            if _logger.isEnabledFor(logging.DEBUG):
                 for run, duration_ms in details():
-                    _lines.info("completed", **_job(run), duration_ms=round(duration_ms, 3), status_result="success")
+                    _lines.debug("completed", **_job(run), duration_ms=round(duration_ms, 3), status_result="success")
         case JobFailed(run, duration_ms, code, message, outcome, raised):
             quiet = raised is None or isinstance(raised, SAID_ON_PURPOSE)
             (_lines.error if outcome == "buried" else _lines.warning)(

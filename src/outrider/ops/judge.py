@@ -148,15 +148,20 @@ def judge_settled(pages: Sequence[Settled]) -> Iterator[Finding]:
     if not pages:
         yield ok("latency", "no receipts of the last day")
         return
-    told = f"from publish to receipt at the slow end (p99): {seconds(pages[0].seconds)}"
-    if all(each.seconds > SLOW for each in pages) and pages[-1].ago >= SLOW_FOR:
+    lately = pages[0].lately
+    if lately is None:
+        before = f"from publish to receipt (p99): {seconds(pages[0].seconds)}"
+        yield ok("latency", f"nothing was handled within the last 5 min; before, {before}")
+        return
+    told = f"from publish to receipt at the slow end (p99), last 5 min: {seconds(lately)}"
+    if lately > SLOW and all(each.seconds > SLOW for each in pages) and pages[-1].ago >= SLOW_FOR:
         yield warning(
             "latency",
             f"{told}, and above {seconds(SLOW)} for {span(pages[-1].ago)}",
             "faster handlers or more partitions; if it is the database that is busy, relay to a broker (docs/relay.md)",
         )
     else:
-        yield ok("latency", f"{told}, not for long" if pages[0].seconds > SLOW else told)
+        yield ok("latency", f"{told}, not for long" if lately > SLOW else told)
 
 
 def judge_tuples(tables: Sequence[Tuples]) -> Iterator[Finding]:

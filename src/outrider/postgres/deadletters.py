@@ -146,6 +146,8 @@ class WholeLetter:
     edited: str | None
     """What its handler gets instead."""
     failure_history: list[dict[str, Any]]
+    traceback: str | None = None
+    """The last frames of its last error."""
 
     def envelope(self, payload: str) -> Envelope:
         """The event with another payload."""

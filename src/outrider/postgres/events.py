@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from outrider.postgres.statement import statement
 
 PATIENCE = "10s"
 MOST_ACTS = 1000
+MOST_LISTED, PAGE_LISTED = 1_000_000, 20_000
 _ENVELOPE = 18
 
 Why = Literal[
@@ -182,6 +183,68 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
         also=tuple(other[0] for other in found[1:]),
         erased_at=erased_at,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    seq: int
+    event_type: str
+    event_version: int
+    occurred_at: datetime
+    source: str
+    workspace_id: str | None
+    kind: str | None
+    key: str | None
+    erased_at: datetime | None
+    id: UUID
+    fates: dict[str, str]
+    """What became of it, by subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    events: list[Listed]
+    scanned: int
+    before: int | None
+    """Older ones are below this number; None = the whole log was looked through, or all of it since then."""
+
+
+async def listed(
+    conn: AsyncConnection[Any],
+    schema: str,
+    *,
+    key: str | None = None,
+    event_type: str | None = None,
+    workspace_id: str | None = None,
+    since: datetime | timedelta | None = None,
+    limit: int = 50,
+    before: int | None = None,
+    most: int = MOST_LISTED,
+    page: int = PAGE_LISTED,
+) -> Listing:
+    """The newest events that fit, at most `limit` of the last `most`, page by page, each with a snapshot of its own."""
+    await check_needed(conn, schema)
+    lowest = 0
+    async with looking(conn, schema) as look:
+        if since is not None:
+            if isinstance(since, timedelta):
+                since = (await look.rows("moment"))[0][0] - since
+            [[lowest]] = await look.rows("event_list_begins", {"since": since})
+    params = {"key": key, "event_type": event_type, "workspace_id": workspace_id, "since": since, "lowest": lowest}
+    found: list[Listed] = []
+    scanned, place = 0, 2**63 - 1 if before is None else before
+    while scanned < most:
+        asked = {"before": place, "scan": min(page, most - scanned), "limit": limit - len(found)}
+        async with looking(conn, schema) as look:
+            [(reached, count, *_), *rows] = await look.rows("event_list", params | asked)
+        found += [Listed(row[0], *row[2:11], row[11] or {}) for row in rows]
+        scanned += count
+        if len(found) == limit:
+            return Listing(found, scanned, found[-1].seq)
+        if count < asked["scan"]:
+            return Listing(found, scanned, None)
+        place = reached
+    return Listing(found, scanned, place)
 
 
 async def withdraw(

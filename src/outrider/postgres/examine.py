@@ -133,6 +133,8 @@ class Settled:
     receipts: int
     ago: timedelta
     """The age of its oldest event."""
+    lately: float | None = None
+    """Seconds, as above, of what was handled within the last 5 minutes; None = nothing was."""
 
 
 @dataclass(frozen=True, slots=True)

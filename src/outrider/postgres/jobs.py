@@ -124,6 +124,7 @@ class Other:
     code: str | None = None
     message: str | None = None
     counted: bool = True
+    traceback: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

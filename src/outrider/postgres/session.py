@@ -25,6 +25,8 @@ CONNECT_TIMEOUT = 10
 _WHO = "select pg_backend_pid()"
 _MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 
+_SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
+
 AsyncSession = AsyncConnection[Any]
 Session = Connection[Any]
 DatabaseError = psycopg.Error
@@ -169,6 +171,11 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
         return DatabaseUnavailable(
             f"nothing listens at {where}: start Postgres there, or correct host and port in the DSN"
         )
+    if "server closed the connection unexpectedly" in text or "Connection reset by peer" in text:
+        return DatabaseUnavailable(
+            f"{where} accepted the connection and closed it: is Postgres running behind it? Look at its log, and at "
+            "that of a proxy or tunnel in between"
+        )
     last = text.splitlines()[-1] if text else ""
     if "connection to server" not in last:  # it got no further than an option of the DSN, which it quotes
         raise DatabaseUnavailable(
@@ -203,6 +210,10 @@ def _parts(dsn: str) -> dict[str, Any]:
     try:
         return conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
+        if found := _SQLALCHEMY.match(dsn):
+            raise DatabaseUnavailable(
+                f"the DSN begins with {found[0]}, as SQLAlchemy writes it: remove {found[1]}"
+            ) from None
         raise _unreadable() from None
 
 

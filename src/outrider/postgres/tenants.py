@@ -235,6 +235,7 @@ async def _and_rest(parts: AsyncIterator[str]) -> AsyncIterator[str]:
     yield "pending"
     async for part in parts:
         yield part
+    yield "receipts"
     yield "rest"
 
 

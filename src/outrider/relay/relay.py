@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, get_args
 from outrider import names
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event
-from outrider.retry import Duration, parse_duration
+from outrider.retry import Duration, option_duration
 from outrider.streams.lease import Lease
 from outrider.streams.stream import Sink
 from outrider.subscription import Scope, Start, Subscription
@@ -63,8 +63,8 @@ class Relay:
 
 
 def declare_relay(context: str, name: str, sink: Sink, events: tuple[type[Event], ...], options: RelayOptions) -> Relay:
-    if unknown := options.keys() - RelayOptions.__annotations__.keys():
-        raise TypeError(f"a relay has no option {', '.join(sorted(unknown))}")
+    if wrong := names.unknown_option("a relay", options, RelayOptions.__annotations__):
+        raise TypeError(wrong)
     for verb in ("append", "tail", "end", "stream_of"):
         if not callable(getattr(sink, verb, None)):
             raise DeclarationError(
@@ -104,7 +104,7 @@ def only_stream(sink: Sink) -> str | None:
 
 
 def _positive(name: str, field: str, value: Duration) -> float:
-    seconds = parse_duration(value).total_seconds()
+    seconds = option_duration(field, value, name).total_seconds()
     if seconds <= 0:
         raise DeclarationError(f"{name}: {field}={value!r} is no time at all")
     return seconds

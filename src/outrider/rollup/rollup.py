@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, get_args
 from outrider import names
 from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
-from outrider.retry import Duration, parse_duration
+from outrider.retry import Duration, option_duration
 from outrider.subscription import Subscription
 
 Scheduler = Literal["auto", "pg_cron", "worker"]
@@ -145,8 +145,8 @@ def declare_rollup(
     rollup: type[Event] | str,
     options: RollupOptions,
 ) -> Rollup:
-    if unknown := options.keys() - RollupOptions.__annotations__.keys():
-        raise TypeError(f"a rollup has no option {', '.join(sorted(unknown))}")
+    if wrong := names.unknown_option("a rollup", options, RollupOptions.__annotations__):
+        raise TypeError(wrong)
     if wrong := names.wrong_dotted(name, 63 - len("outrider_rollup_")):
         raise DeclarationError(f"the name of the rollup {wrong}")
     if (table is None) == (not events):
@@ -261,7 +261,7 @@ def _needs_no_more(name: str, event: type[Event] | str, given: set[str], what: s
 
 
 def _seconds(name: str, option: str, given: Duration, least: int, most: int) -> int:
-    seconds = parse_duration(given).total_seconds()
+    seconds = option_duration(option, given, name).total_seconds()
     if seconds != int(seconds) or not least <= seconds <= most:
         raise DeclarationError(f"{name}: {option}={given!r} is not a whole number of seconds from {least} to {most}")
     return int(seconds)

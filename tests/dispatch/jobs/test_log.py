@@ -24,7 +24,7 @@ async def test_the_lines_of_a_job(database: str, caplog: pytest.LogCaptureFixtur
         async def make(job: Make) -> None:
             pass
 
-    with caplog.at_level(logging.INFO, "outrider"):
+    with caplog.at_level(logging.DEBUG, "outrider"):
         async with opened(database, declare) as factory:
             ids = await factory.enqueue(Paint(part="door"), Paint(part="door", n=1), Paint(part="door", n=2))
             await factory.app.drain()

@@ -349,6 +349,8 @@ async def test_a_process_of_its_own(database: str) -> None:
         rows = {row["payload"]["n"]: row for row in await factory.owed()}
         assert (rows[1]["status"], rows[1]["last_error_code"], rows[1]["crashes"]) == ("failed", "worker_crash", 3)
         assert (rows[2]["status"], rows[2]["last_error_code"]) == ("failed", "bury")
+        assert "in in_a_process\n" in rows[2]["last_traceback"], "it comes with the error from the other process"
+        assert rows[1]["last_traceback"] is None
         assert (rows[3]["status"], rows[3]["attempts"]) == ("pending", 1)
 
 

@@ -44,6 +44,7 @@ class Desk:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self.met: list[str] = []
+        self.broken = False
         self.app = Outrider(context="erase", dsn=dsn)
 
         @self.app.handler(Note, name="erase.ledger", retry=LATER)
@@ -58,14 +59,22 @@ class Desk:
             if note.fate == "dead":
                 raise RuntimeError(f"cannot read {note.text}")
 
-        @self.app.job(on=Note, name="erase.routed")
+        @self.app.job(on=Note, name="erase.routed", retry=NEVER)
         async def routed(note: Note, ctx: JobContext) -> str:
             self.met.append(note.text)
+            self.read(note.text)
             return f"did {note.text}"
 
-        @self.app.job(Errand)
-        async def errand(errand: Errand, ctx: JobContext) -> None:
+        @self.app.job(Errand, retry=NEVER)
+        async def errand(errand: Errand, ctx: JobContext) -> str:
             self.met.append(errand.text)
+            ctx.progress(0.5, f"half of {errand.text}")
+            self.read(errand.text)
+            return f"did {errand.text}"
+
+    def read(self, text: str) -> None:
+        if self.broken:
+            raise RuntimeError(f"cannot read {text}")
 
     def rows(self, query: str, params: list[Any] | None = None) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.dsn, autocommit=True) as conn:
@@ -215,9 +224,9 @@ async def test_nothing_is_left_in_odd_places(database: str) -> None:
     secret = "secret of acme.odd"
     job = """insert into outrider.delivery (subscription, partition, event_id, event_type, event_version, source,
                  workspace_id, status, head, reached, run_at, queue, payload, trace_context, last_error_code,
-                 buried_at)
+                 buried_at, last_traceback)
              values (%s, 0, gen_random_uuid(), 'erase.errand', 1, 's', 'acme', 'failed', false, false, now(), 'default',
-                 %s, %s, 'erased', now()) returning id"""
+                 %s, %s, 'erased', now(), 'in secret of acme') returning id"""
     async with desk.app:
         await desk.lived_in()
         payload = json.dumps({"about": "odd", "text": secret})
@@ -239,6 +248,51 @@ async def test_nothing_is_left_in_odd_places(database: str) -> None:
         assert "event_handled" in desk.left("secret of acme")
         await erased(desk, Whose("acme"))
     assert desk.left("secret of acme") == {}
+
+
+async def test_nothing_is_left_of_jobs_that_failed_and_are_done(database: str) -> None:
+    """Their receipts hold what errors said and what they returned; the audit, the error of what was discarded. Neither the
+    job nor its event is there any more to say whose it was."""
+    desk = Desk(database)
+    async with desk.app:
+        await desk.app.migrate()
+        desk.broken = True
+        ids = {}
+        for tenant in ("acme", "busy"):
+            for about in ("ann", "bob"):
+                await desk.publish(tenant, about, key=f"k-{about}" if about == "bob" else None)
+                async with desk.app.connect() as conn, conn.transaction():
+                    errand = Errand(about=about, text=f"secret of {tenant}.{about}, a job")
+                    job = await desk.app.enqueue(conn, errand, workspace_id=tenant, unique_key=about)
+                    ids[tenant, about] = job.id
+        await desk.app.drain()
+        for tenant in ("acme", "busy"):  # this one will be gone without a receipt, with its entries in the audit
+            dead = "select id from outrider.delivery where event_id = %s"
+            [[letter]] = desk.rows(dead, [ids[tenant, "bob"]])
+            desk.rows("select outrider.discard(array[%s::bigint], 'me', 'no use')", [letter])
+            desk.rows("delete from outrider.delivery where id = %s", [letter])
+        desk.broken = False
+        desk.rows("select outrider.replay(array(select id from outrider.delivery where status = 'failed'))")
+        await desk.app.drain()
+        contents = """select handler_name, count(result), count(failure_history) from outrider.event_handled
+                      where handler_name in ('erase.routed', 'erase.errand') group by 1 order by 1"""
+        assert desk.rows(contents) == [("erase.errand", 2, 2), ("erase.routed", 4, 4)]
+        # One of the segments went a while ago, before its receipts.
+        desk.rows("delete from outrider.outbox where aggregate_id = 'ann'")
+        assert set(desk.left("secret of acme")) >= {"event_handled", "audit", "outbox"}
+        others = desk.left("secret of busy")
+        await erased(desk, Whose("acme"), page=1)
+        assert desk.left("secret of acme") == {}
+        assert desk.left("secret of busy") == others
+        assert desk.rows("select count(*) from outrider.event_handled where handler_name = 'erase.errand'") == [(2,)]
+        kept = "select details ->> 'reason' from outrider.audit where action = 'discard' and event_id = %s"
+        assert desk.rows(kept, [ids["acme", "bob"]]) == [("no use",)], "what the operator said stays"
+        assert (await erased(desk, Whose(None, "person", "bob", jobs=True))).events == 1
+        assert desk.left("secret of busy.bob") == {}
+        await erased(desk, Whose(None, "person", "ann"))
+        assert desk.left("secret of busy.ann, a job")
+        await erased(desk, Whose("busy", "person", "ann", jobs=True))
+        assert desk.left("secret of busy.ann, a job") == {}
 
 
 async def test_a_segment_that_comes_back_meanwhile_is_not_missed(database: str) -> None:

@@ -6,7 +6,7 @@ select d.event_id, d.subscription, d.status, o.seq, d.event_type,
        coalesce(o.occurred_at, d.created_at), d.generation, d.attempts, d.cycle,
        d.last_error_code, d.last_error, d.fingerprint, d.first_failed_at, d.buried_at, h.handled_at,
        jsonb_pretty(coalesce(o.payload, d.payload)), case when d.seq is not null then jsonb_pretty(d.payload) end,
-       d.failure_history
+       d.failure_history, d.last_traceback
 from /*schema*/delivery as d
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
 left join /*schema*/event_handled as h

@@ -1,12 +1,14 @@
 -- settled: how long it took from publishing to the receipt, at the slow end (the 99th of a hundred), for the newest thousand
--- numbers of the log and for the thousand before them, of the last day. Events that were parked count with their retries.
+-- numbers of the log and for the thousand before them, of the last day; and of those, for what was handled in the last 5 minutes. Events that were parked count with their retries.
 -- The newest number is read once, or the planner could not use the index on it: pg_sequence_last_value is volatile. From the
 -- sequence itself, which is refused to whoever may not read it.
 with newest as materialized (
     select case when s.is_called then s.last_value else 0 end as seq from /*schema*/outbox_seq as s
 )
 select page.number, percentile_cont(0.99) within group (order by extract(epoch from h.handled_at - o.occurred_at)), count(*),
-       clock_timestamp() - min(o.occurred_at) as ago
+       clock_timestamp() - min(o.occurred_at) as ago,
+       percentile_cont(0.99) within group (order by extract(epoch from h.handled_at - o.occurred_at))
+           filter (where h.handled_at > clock_timestamp() - interval '5 minutes')
 from generate_series(0, 1) as page (number)
 cross join lateral (
     select o.id, o.event_type, o.workspace_id, o.idempotency_key, o.occurred_at from /*schema*/outbox as o

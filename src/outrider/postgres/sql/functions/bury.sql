@@ -7,7 +7,7 @@ declare
     buried /*schema*/delivery;
 begin
     update /*schema*/delivery as d
-    set status = 'failed', head = false, suspect = false, last_error_code = p_code, last_error = p_message,
+    set status = 'failed', head = false, suspect = false, last_error_code = p_code, last_error = p_message, last_traceback = null,
         buried_at = now(), first_failed_at = coalesce(d.first_failed_at, now()),
         failure_history = d.failure_history || /*schema*/failure(d.cycle, d.attempts, p_code, p_message, p_worker)
     where d.id = p_delivery and d.status = 'pending'

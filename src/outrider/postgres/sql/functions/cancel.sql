@@ -33,7 +33,7 @@ begin
         elsif job.status in ('pending', 'failed') then
             update /*schema*/delivery as d
             set status = 'discarded', waiting = false, last_error_code = 'cancelled',
-                last_error = coalesce(why, 'it was cancelled before it ran'),
+                last_error = coalesce(why, 'it was cancelled before it ran'), last_traceback = null,
                 failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
                     'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
             where d.id = job.id;

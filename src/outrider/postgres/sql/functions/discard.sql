@@ -18,11 +18,15 @@ begin
             failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
                 'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', who, 'reason', why))
         where d.id = any (p_deliveries) and d.status = 'failed'
-        returning d.subscription, d.event_id, d.last_error_code, d.last_error
+        returning d.subscription, d.event_id, d.last_error_code, d.last_error,
+                  d.queue is not null and d.seq is null as enqueued, d.workspace_id, d.job_key
     )
     insert into /*schema*/audit (by, action, subscription, event_id, details)
     select who, 'discard', gone.subscription, gone.event_id,
-           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error))
+           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error)
+           -- Whose job it was: once it is gone, nothing else says so to who erases it.
+           || case when gone.enqueued then jsonb_build_object('workspace', gone.workspace_id, 'job', coalesce(gone.job_key, ''))
+                   else '{}' end)
     from gone;
     get diagnostics discarded = row_count;
     return discarded;

@@ -1,7 +1,7 @@
 -- erase: the next payloads of a workspace or a subject are gone for good, with what errors and results said of them; the rows
--- stay, so do their keys and the receipts. In its own transaction; again with what it returns until place is null, and then
--- once with p_from = rest; before it all, with pending, or a rollup makes new events of what waits. What is erased already is
--- passed over: it may be begun anew at any time.
+-- stay, so do their keys and the receipts. In its own transaction; again with what it returns until place is null. p_from, in
+-- this order: pending, or a rollup makes new events of what waits; events, each detached segment, jobs; receipts, by pages of
+-- their table, for jobs and events that are not there any more; rest. What is erased already is passed over: it may be begun anew at any time.
 --
 -- What has not been handled is withdrawn first, so that no handler meets an empty payload, and nobody takes it later, neither a
 -- relay that goes back nor a new subscription; jobs of it are discarded, also those that run. See tenant_page for whose and where.
@@ -33,6 +33,7 @@ declare
     held      text[] := '{}';
     gone      record;
     owed      bigint := 0;
+    pages     bigint;
 begin
     perform /*schema*/sees_all(true);
     if coalesce(p_reason, '') = '' then
@@ -69,13 +70,27 @@ begin
         if exists (select from /*schema*/audit as a where a.action = 'attach_segment' and a.id > audit) then
             raise 'a segment was attached to the log meanwhile, and may have been missed: run it again' using errcode = 'OR006';
         end if;
-        -- What operators wrote into jobs that are done since.
-        update /*schema*/audit as a set details = a.details - 'payload' - 'before' || '{"erased": true}'
-        where a.action = 'edit' and a.details ?| array['payload', 'before'] and a.details ? 'job'
+        -- What operators wrote into jobs, or discarded of them, that are gone since.
+        update /*schema*/audit as a set details = a.details - 'payload' - 'before' - 'error' || '{"erased": true}'
+        where a.action in ('edit', 'discard') and a.details ?| array['payload', 'before', 'error'] and a.details ? 'job'
           and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
           and (p_subject is null or p_jobs and a.details ->> 'job' = p_subject);
         update /*schema*/audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
         where a.id = audit;
+        return;
+    end if;
+    if p_from = 'receipts' then
+        pages := greatest(p_scan / 20, 1);
+        update /*schema*/event_handled as h
+        set result = null, failure_history = /*schema*/scrubbed(h.failure_history), workspace_id = null, job_key = null
+        where h.ctid >= format('(%s,0)', p_after)::tid and h.ctid < format('(%s,0)', p_after + pages)::tid
+          and (h.result is not null or h.failure_history is not null)
+          and (p_workspace_id is null or h.workspace_id = p_workspace_id)
+          and (p_subject is null or p_jobs and h.job_key = p_subject);
+        place := p_after + pages;
+        if place * current_setting('block_size')::bigint >= pg_relation_size('/*schema*/event_handled') then
+            place := null;
+        end if;
         return;
     end if;
     select max(t.place) filter (where t.line is null),
@@ -117,7 +132,7 @@ begin
         set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
             lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
             payload = case when d.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
-            last_error = null,
+            last_error = null, last_traceback = null,
             failure_history = /*schema*/scrubbed(d.failure_history)
         from (select d.id, d.status from /*schema*/delivery as d
               where p_from = 'jobs' and d.id = any (places)
@@ -144,7 +159,7 @@ begin
     if p_from <> 'jobs' then
         execute format($receipts$
             update /*schema*/event_handled as h
-            set result = null, failure_history = /*schema*/scrubbed(h.failure_history)
+            set result = null, failure_history = /*schema*/scrubbed(h.failure_history), workspace_id = null
             from (select n.name, coalesce(
                       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
                           || o.idempotency_key, o.id::text) as key, o.id

@@ -1,7 +1,7 @@
 -- park: events that failed wait for their retry, or are buried; their batch has been rolled back. A transaction of its own,
 -- so that the attempt counts at once, whoever takes the partition next.
 --
--- p_failed: [{seq, attempt, delay, code, message, counted, dead, batch, trip, probe, longest, spared}]. What another
+-- p_failed: [{seq, attempt, delay, code, message, traceback, counted, dead, batch, trip, probe, longest, spared}]. What another
 -- session has handled, or counted as this very attempt, in the meantime is left alone: the same call may come twice. Returns
 -- the numbers of those that were not. trip: the handler has a breaker, which opens after so many failures in a row, for
 -- `probe` seconds, then twice as long each time, up to `longest`. spared: it was the probe; others shall be tried before it.
@@ -56,8 +56,8 @@ begin
 
     with failed as materialized (
         select f.* from jsonb_to_recordset(p_failed) as f (
-            seq bigint, attempt integer, delay double precision, code text, message text, counted boolean, dead boolean,
-            batch text)
+            seq bigint, attempt integer, delay double precision, code text, message text, traceback text, counted boolean,
+            dead boolean, batch text)
     ),
     again as (
         update /*schema*/delivery as d
@@ -70,6 +70,7 @@ begin
             buried_at       = case when f.dead then now() end,
             last_error_code = f.code,
             last_error      = f.message,
+            last_traceback  = left(f.traceback, 4096),
             first_failed_at = coalesce(d.first_failed_at, now()),
             -- The newest say most.
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
@@ -84,12 +85,12 @@ begin
     fresh as (
         insert into /*schema*/delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            attempts, buried_at, last_error_code, last_error, first_failed_at, failure_history, workspace_id)
+            attempts, buried_at, last_error_code, last_error, last_traceback, first_failed_at, failure_history, workspace_id)
         select p_subscription, cur.generation,
                coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1), o.seq, o.id, o.event_type,
                lined.line, case when f.dead then 'failed' else 'pending' end, not f.dead and lined.line is null, false,
                now() + f.delay * interval '1 second', f.counted::integer,
-               case when f.dead then now() end, f.code, f.message, now(),
+               case when f.dead then now() end, f.code, f.message, left(f.traceback, 4096), now(),
                jsonb_build_array(/*schema*/failure(1, f.counted::integer, f.code, f.message, p_worker, f.batch)), o.workspace_id
         from failed as f
         cross join lateral (select o.* from /*schema*/outbox as o where o.seq = f.seq limit 1) as o

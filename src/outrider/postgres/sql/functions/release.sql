@@ -6,7 +6,7 @@
 --   crashed    its worker died: the attempt is given back and a crash counted; after the third it is a dead letter
 --   cancelled  it stopped because somebody wanted it to
 -- Back: retry, buried, back, cancelled; or superseded: while it ran, another job with its unique key was enqueued, to which
--- it yields. The caller has locked the row, and waits for who is enqueuing that key no longer than its lock_timeout says.
+-- it yields. p_job has the traceback of this failure, if there is one. The caller has locked the row, and waits for who is enqueuing that key no longer than its lock_timeout says.
 create or replace function /*schema*/release(
     p_job /*schema*/delivery, p_verdict text, p_delay double precision default 0, p_code text default null,
     p_message text default null, p_counted boolean default true, p_worker text default null
@@ -69,6 +69,7 @@ begin
     if code is not null then
         job.last_error_code := code;
         job.last_error := message;
+        job.last_traceback := case when p_verdict in ('later', 'dead') and told <> 'cancelled' then job.last_traceback end;
         job.first_failed_at := coalesce(job.first_failed_at, now());
         job.failure_history := (case when jsonb_array_length(job.failure_history) >= 100 then job.failure_history - 0
                                      else job.failure_history end)

@@ -1,9 +1,13 @@
--- scrubbed: a failure history without what errors said, which may quote a payload.
+-- scrubbed: a failure history without what errors and operators said, which may quote a payload: only what is named here stays.
 create or replace function /*schema*/scrubbed(p_history jsonb) returns jsonb
     language sql immutable
     set search_path = pg_catalog, pg_temp
 as $$
     select case when jsonb_typeof(p_history) = 'array' then coalesce(
-        (select jsonb_agg(entry.value - 'message' - 'reason' order by entry.place)
-         from jsonb_array_elements(p_history) with ordinality as entry (value, place)), '[]') end
+        (select jsonb_agg((
+             select coalesce(jsonb_object_agg(field.key, field.value), '{}') from jsonb_each(entry.value) as field
+             where field.key in ('cycle', 'attempt', 'at', 'code', 'worker', 'batch', 'by', 'replayed_at', 'forced', 'edited',
+                                 'generation', 'discarded_at', 'cancelled_at', 'superseded_at')) order by entry.place)
+         from jsonb_array_elements(p_history) with ordinality as entry (value, place)
+         where jsonb_typeof(entry.value) = 'object'), '[]') end
 $$;

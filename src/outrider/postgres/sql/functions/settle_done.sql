@@ -24,26 +24,31 @@ begin
         delete from /*schema*/delivery as d using named
         -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
         where d.id = named.id and d.lease_token = named.token
-        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.failure_history,
-                  named.result
+        returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
+                  nullif(d.failure_history, '[]') as failure_history, named.result
     ),
     receipts as (
         insert into /*schema*/event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id)
         select gone.subscription,
                coalesce(coalesce(length(gone.workspace_id) || ':' || gone.workspace_id || ':', '') || gone.unique_key,
                         gone.event_id::text),
-               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, nullif(gone.failure_history, '[]')
+               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, gone.failure_history,
+               case when num_nonnulls(gone.result, gone.failure_history) > 0 then gone.workspace_id end
         from gone where gone.seq is not null
         on conflict do nothing
     ),
     -- Nobody else has the id of an enqueued job: a plain insert does, which costs less (see take).
     own_receipts as (
         insert into /*schema*/event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id,
+            job_key)
         select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
-               nullif(gone.failure_history, '[]')
-        from gone where gone.seq is null
+               gone.failure_history, said.workspace_id, said.job_key
+        from gone
+        left join lateral (select gone.workspace_id, gone.job_key where num_nonnulls(gone.result, gone.failure_history) > 0) as said
+            on true
+        where gone.seq is null
     )
     select array_agg(gone.id), array_agg(gone.id) filter (where u.own), array_agg(gone.subscription) filter (where u.own),
            array_agg(coalesce(gone.workspace_id, '')) filter (where u.own), array_agg(gone.unique_key) filter (where u.own)

@@ -3,7 +3,7 @@
 -- held: another transaction has locked the job, or is enqueuing its unique key. Nothing has changed; ask again.
 -- p_names: the types that they are of.
 -- p_done, p_tokens, p_results: those that are done, with their leases and results. They go, and leave a receipt.
--- p_others: [{delivery, token, verdict, delay, code, message, counted}], see release.
+-- p_others: [{delivery, token, verdict, delay, code, message, counted, traceback}], see release.
 -- Locks:  the jobs. It waits at most 20 ms for each one that is locked.
 create or replace function /*schema*/settle_jobs(
     p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text
@@ -45,7 +45,8 @@ begin
 
     for asked in
         select o.* from jsonb_to_recordset(p_others) as o (
-            delivery bigint, token bigint, verdict text, delay double precision, code text, message text, counted boolean)
+            delivery bigint, token bigint, verdict text, delay double precision, code text, message text, counted boolean,
+            traceback text)
         order by o.delivery
     loop
         begin
@@ -53,6 +54,9 @@ begin
             where d.id = asked.delivery and d.lease_token = asked.token and d.status = 'in_flight'
             for no key update;
             continue when not found;
+            if asked.verdict in ('later', 'dead') then
+                job.last_traceback := left(asked.traceback, 4096);
+            end if;
             delivery := asked.delivery;
             outcome := /*schema*/release(
                 job, asked.verdict, coalesce(asked.delay, 0), asked.code, asked.message, coalesce(asked.counted, true),

@@ -122,9 +122,9 @@ begin
     ),
     receipts as (
         insert into /*schema*/event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history)
+            handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history, workspace_id)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
-               winner.failure_history
+               winner.failure_history, case when winner.failure_history is not null then winner.workspace_id end
         from (select coalesce(
             coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
                 || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*

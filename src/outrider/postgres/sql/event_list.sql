@@ -1,0 +1,20 @@
+-- event_list: the next events of the log below a number, the newest first, that fit; with what became of each. The first row is
+-- how far it has come: how many were looked at, and the lowest number of them.
+-- Locks nothing. Reads the log by its primary key, at most `scan` events; nothing is indexed by key, type or time.
+with page as materialized (
+    select o.seq, o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.workspace_id, o.aggregate_kind, o.aggregate_id,
+           o.erased_at
+    from /*schema*/outbox as o where o.seq < %(before)s and o.seq >= %(lowest)s order by o.seq desc limit %(scan)s
+)
+(select min(page.seq), count(*), null::text, null::integer, null::timestamptz, null::text, null::text, null::text, null::text,
+        null::timestamptz, null::uuid, null::jsonb
+ from page)
+union all
+(select p.seq, null, p.event_type, p.event_version, p.occurred_at, p.source, p.workspace_id, p.aggregate_kind, p.aggregate_id,
+        p.erased_at, p.id,
+        (select jsonb_object_agg(e.subscription, e.status) from /*schema*/event_status as e where e.seq = p.seq)
+ from page as p
+ where (%(key)s::text is null or p.aggregate_id = %(key)s) and (%(event_type)s::text is null or p.event_type = %(event_type)s)
+   and (%(workspace_id)s::text is null or p.workspace_id = %(workspace_id)s)
+   and (%(since)s::timestamptz is null or p.occurred_at >= %(since)s)
+ order by p.seq desc limit %(limit)s)
