@@ -408,7 +408,7 @@ async def test_a_schedule_that_was_fired_ahead_of_time(fragile: str) -> None:
     app.schedule("0 3 * * *", Make())
     async with app:
         await app.migrate()
-    assert (await ask(fragile))["schedules"][0].found == "1 schedule, none ahead of the server's clock"
+    assert (await ask(fragile))["schedules"][0].found == "1 schedule, none late, none ahead of the server's clock"
     execute(fragile, "update outrider.schedule set fired_at = clock_timestamp() + interval '2 hours'")
     found = only((await ask(fragile))["schedules"])
     assert "factory.make was fired up to" in found.found
