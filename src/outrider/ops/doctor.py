@@ -52,6 +52,7 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
         ("locks", lambda: _judged(examine.locks(conn, schema), judge.judge_locks)),
         ("transactions", lambda: _holders(conn, schema)),
         ("wal", lambda: _judged(examine.wal(conn, schema), judge.judge_wal)),
+        ("dead_letters", lambda: _judged(examine.buried(conn, schema), judge.judge_buried)),
         ("dead_letters", lambda: _judged(examine.expiring(conn, schema), judge.judge_expiring)),
         ("overdue", lambda: _judged(examine.overdue(conn, schema), judge.judge_overdue)),
         ("schedules", lambda: _schedules(app, conn, schema)),

@@ -14,6 +14,7 @@ from outrider.postgres.examine import (
     Expiring,
     Holder,
     Keeping,
+    Lately,
     Lock,
     Overdue,
     Right,
@@ -43,6 +44,8 @@ ENDLESS = 1_000_000
 """Numbers in the last segment, after which it is late to end it: what is in it is read once."""
 SLOW, SLOW_FOR = 0.5, timedelta(minutes=10)
 SHOWN, RIGHTS_SHOWN = 5, 20
+LETTERS = 5
+"""Dead letters within an hour: something is broken, not only unlucky."""
 BLOCKED = timedelta(minutes=1)
 """Who has waited longer for a lock stands still."""
 IDLE = timedelta(seconds=30)
@@ -199,6 +202,16 @@ def judge_wal(slots: Sequence[Slot]) -> Iterator[Finding]:
             )
     if slots and not bad:
         yield ok("wal", f"{counted(len(slots), 'replication slot')}, none keeps much WAL")
+
+
+def judge_buried(buried: Sequence[Lately]) -> Iterator[Finding]:
+    for each in [each for each in buried if each.letters >= LETTERS][:SHOWN]:
+        yield warning(
+            "dead_letters",
+            f"{each.subscription} got {counted(each.letters, 'dead letter', MOST)} within the last hour, the newest for "
+            f"{each.code}: {each.message}",
+            f"outrider dlq list --subscription {each.subscription}; correct the cause, then outrider dlq replay",
+        )
 
 
 def judge_expiring(expiring: Sequence[Expiring]) -> Iterator[Finding]:

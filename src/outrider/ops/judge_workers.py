@@ -14,6 +14,8 @@ STANDSTILL = timedelta(minutes=1)
 """What has been rolled back for longer stands still."""
 HOPELESS = 20
 """Failures in a row after which a handler is not unlucky but broken."""
+HELD = timedelta(minutes=20)
+"""A held event loop is reported at ever longer intervals; after that long its worker has died."""
 SHOWN = 5
 
 NAMES = {
@@ -39,7 +41,8 @@ def judge_troubles(found: Status) -> Iterator[Finding]:
     for worker in found.workers:
         for each in worker.troubles:
             held = each.kind == "loop"
-            if each.lasting and (worker.live or held):
+            recent = found.read_at - each.since - timedelta(seconds=each.seconds) < HELD
+            if each.lasting and (worker.live or (held and recent)):
                 code = each.message if held else each.code
                 known.setdefault((each.kind, each.name, code), []).append((f"{worker.host}:{worker.pid}", each))
     for told in list(known.values())[: 2 * SHOWN]:

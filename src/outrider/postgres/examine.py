@@ -29,7 +29,8 @@ WAITS = timedelta(seconds=5)
 """So long somebody may wait for a lock."""
 EXPIRING = timedelta(days=7)
 """So long before dead letters are removed it is said."""
-LIMITS = {"most": MOST, "patience": PATIENCE, "expiring": EXPIRING}
+LATELY = timedelta(hours=1)
+LIMITS = {"most": MOST, "lately": LATELY, "patience": PATIENCE, "expiring": EXPIRING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,18 @@ class Expiring:
 
 
 @dataclass(frozen=True, slots=True)
+class Lately:
+    """Dead letters of the last hour."""
+
+    subscription: str
+    letters: int
+    """Up to MOST."""
+    code: str | None
+    message: str | None
+    """Of the newest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failing:
     """The newest failure of what a subscription has parked."""
 
@@ -276,6 +289,10 @@ async def overdue(conn: AsyncSession, schema: str) -> list[Overdue]:
 
 async def expiring(conn: AsyncSession, schema: str) -> list[Expiring]:
     return [Expiring(*row) for row in await look(conn, "expiring", schema, LIMITS)]
+
+
+async def buried(conn: AsyncSession, schema: str) -> list[Lately]:
+    return [Lately(*row) for row in await look(conn, "buried", schema, LIMITS)]
 
 
 async def unread(conn: AsyncSession, schema: str) -> dict[str, datetime]:
