@@ -52,6 +52,56 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """Those of an expression, by the clock of a zone."""
+
+    cron: str
+    zone: tzinfo
+
+    def after(self, after: datetime) -> Iterator[datetime]:
+        """In UTC, each later than the one before, which cronsim does not promise from within an hour that comes twice."""
+        fields = self.cron.split()
+        if len(fields) != 5 or fields[0].startswith("*") or fields[1].startswith("*"):
+            yield from self._every(after)
+            return
+        for local in CronSim(self.cron, after.astimezone(self.zone)):
+            time = local.astimezone(UTC)
+            if time > after:
+                after = time
+                yield time
+
+    def _every(self, after: datetime) -> Iterator[datetime]:
+        """Whenever the clock on the wall says so. cronsim walks over a change of the clocks in steps of an hour, which does
+        not fit where they change by half of one, or at midnight: it is asked for each stretch between two changes."""
+        here = after.astimezone(self.zone).replace(tzinfo=None)
+        offset = after.astimezone(self.zone).utcoffset()
+        while True:
+            for local in CronSim(self.cron, here):
+                time = local.replace(tzinfo=timezone(offset or timedelta())).astimezone(UTC)
+                if time.astimezone(self.zone).utcoffset() != offset:
+                    break
+                after = time
+                yield time
+            else:
+                return
+            after = self._change(after, time)
+            offset = after.astimezone(self.zone).utcoffset()
+            here = after.astimezone(self.zone).replace(tzinfo=None) - timedelta(seconds=1)
+
+    def _change(self, before: datetime, after: datetime) -> datetime:
+        """The second at which the clocks change, between two times whose offsets differ."""
+        offset = before.astimezone(self.zone).utcoffset()
+        before = before.replace(microsecond=0)
+        while after - before > timedelta(seconds=1):
+            middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
+            if middle.astimezone(self.zone).utcoffset() == offset:
+                before = middle
+            else:
+                after = middle
+        return after
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     cron: str
     job: Job
@@ -118,52 +168,11 @@ class Schedule:
             yield time
 
     def _times(self, after: datetime) -> Iterator[datetime]:
-        """In UTC, each later than the one before, which cronsim does not promise from within an hour that comes twice."""
-        fields = self.cron.split()
-        if len(fields) != 5 or fields[0].startswith("*") or fields[1].startswith("*"):
-            yield from self._every(after)
-            return
-        for local in CronSim(self.cron, after.astimezone(self._zone)):
-            time = local.astimezone(UTC)
-            if time > after:
-                after = time
-                yield time
-
-    def _every(self, after: datetime) -> Iterator[datetime]:
-        """Whenever the clock on the wall says so. cronsim walks over a change of the clocks in steps of an hour, which does
-        not fit where they change by half of one, or at midnight: it is asked for each stretch between two changes."""
-        here = after.astimezone(self._zone).replace(tzinfo=None)
-        offset = after.astimezone(self._zone).utcoffset()
-        while True:
-            for local in CronSim(self.cron, here):
-                time = local.replace(tzinfo=timezone(offset or timedelta())).astimezone(UTC)
-                if time.astimezone(self._zone).utcoffset() != offset:
-                    break
-                after = time
-                yield time
-            else:
-                return
-            after = self._change(after, time)
-            offset = after.astimezone(self._zone).utcoffset()
-            here = after.astimezone(self._zone).replace(tzinfo=None) - timedelta(seconds=1)
-
-    def _change(self, before: datetime, after: datetime) -> datetime:
-        """The second at which the clocks change, between two times whose offsets differ."""
-        offset = before.astimezone(self._zone).utcoffset()
-        before = before.replace(microsecond=0)
-        while after - before > timedelta(seconds=1):
-            middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
-            if middle.astimezone(self._zone).utcoffset() == offset:
-                before = middle
-            else:
-                after = middle
-        return after
+        return Times(self.cron, self._zone).after(after)
 
     def _known_zone(self) -> tzinfo:
-        if self.time_zone == "UTC":
-            return UTC  # also where there is no time zone data
         try:
-            return ZoneInfo(self.time_zone)
+            return zone_of(self.time_zone)
         except (KeyError, ValueError, TypeError, OSError):
             raise DeclarationError(
                 f"{self.name}: time_zone={self.time_zone!r:.60} is not known here: write it like 'Europe/Berlin'; a system "
@@ -182,3 +191,15 @@ class Schedule:
                 "week, like '0 3 * * MON'; with six, the first is the second"
             )
         return "there is no such day" if never else None
+
+
+def next_time(cron: str, time_zone: str, after: datetime) -> datetime | None:
+    """The first time of an expression after this one; None if there is none, or it cannot be known here."""
+    try:
+        return next(Times(cron, zone_of(time_zone)).after(after), None)
+    except (CronSimError, KeyError, ValueError, TypeError, OSError):
+        return None
+
+
+def zone_of(time_zone: str) -> tzinfo:
+    return UTC if time_zone == "UTC" else ZoneInfo(time_zone)  # UTC also where there is no time zone data

@@ -119,6 +119,18 @@ class Troubled:
     code: str
     message: str
     in_a_row: int = 1
+    loop: str = ""
+    """Which of the loops of that subscription, where there are several: `in_a_row` counts for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was troubled works again."""
+
+    subscription: str
+    in_a_row: int
+    """How often in a row it had failed."""
+    loop: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +428,7 @@ Signal = (
     | Parked
     | Buried
     | Troubled
+    | Recovered
     | Skipped
     | LoopHeld
     | JobEnqueued

@@ -408,7 +408,7 @@ async def test_a_schedule_that_was_fired_ahead_of_time(fragile: str) -> None:
     app.schedule("0 3 * * *", Make())
     async with app:
         await app.migrate()
-    assert (await ask(fragile))["schedules"][0].found == "1 schedule, none ahead of the server's clock"
+    assert (await ask(fragile))["schedules"][0].found == "1 schedule, none late, none ahead of the server's clock"
     execute(fragile, "update outrider.schedule set fired_at = clock_timestamp() + interval '2 hours'")
     found = only((await ask(fragile))["schedules"])
     assert "factory.make was fired up to" in found.found
@@ -435,11 +435,18 @@ async def test_dead_letters(fragile: str) -> None:
         shop.wrong |= {"a1": never}
         await shop.publish("a1")
         await shop.app.drain()
-    found = only((await ask(fragile))["dead_letters"], Severity.note)
-    assert (found.found, found.advice) == (
-        "shop.effect has 1 dead letter",
-        "outrider dlq list --subscription shop.effect",
-    )
+        found = only((await ask(fragile))["dead_letters"], Severity.note)
+        assert (found.found, found.advice) == (
+            "shop.effect has 1 dead letter",
+            "outrider dlq list --subscription shop.effect",
+        )
+        names = [f"{key}1" for key in "bcde"]
+        shop.wrong |= dict.fromkeys(names, never)
+        await shop.publish(*names)
+        await shop.app.drain()
+    [_, many] = (await ask(fragile))["dead_letters"]
+    assert many.severity is Severity.warning, "a handler that fails always, although no worker lives that could say so"
+    assert many.found == "shop.effect got 5 dead letters within the last hour, the newest for bury: Bury: never"
 
 
 async def test_orphans(fragile: str) -> None:
@@ -800,12 +807,12 @@ async def test_it_cannot_write(fragile: str) -> None:
 
 
 async def test_what_gives_no_answer_does_not_hold_it_up(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LONGEST", 2)
+    monkeypatch.setattr(doctor, "LONGEST", 1)
     async with connected(fragile) as conn, conn.transaction():
         await conn.execute("lock table outrider.delivery in access exclusive mode")
         found = await ask(fragile)
         holder = conn.info.backend_pid
     for check in ("schema", "overdue"):
-        assert only(found[check]).found == "gave no answer within 2 s: it waits for a lock"
+        assert only(found[check]).found == "gave no answer within 1 s: it waits for a lock"
         assert f"select pg_terminate_backend({holder})" in only(found[check]).advice
     assert "could not be looked at" not in str(found), "the session is usable afterwards"

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.xdist_group("doctor"), pytest.mark.verify]
 STATEMENTS = sorted(
     file.stem for file in (Path(__file__).parents[2] / "src/outrider/postgres/sql/doctor").glob("*.sql")
 )
-PARAMS = {"ahead": "1 minute", **examine.LIMITS, "names": ["a.h"], "pid": 0}
+PARAMS = {"late": examine.LATE, **examine.LIMITS, "names": ["a.h"], "pid": 0}
 SEQUENCE = "outbox_seq"
 ROWS = 100_000
 FILL = f"""

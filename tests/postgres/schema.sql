@@ -7538,7 +7538,11 @@ CREATE TABLE outrider.worker (
     seen_at timestamp with time zone DEFAULT now() NOT NULL,
     unable text[] DEFAULT '{}'::text[] NOT NULL,
     schema_version integer,
-    queues text[]
+    queues text[],
+    report jsonb,
+    reported_at timestamp with time zone,
+    backend integer,
+    CONSTRAINT worker_report_check CHECK ((length((report)::text) <= 8192))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 
@@ -7547,6 +7551,12 @@ COMMENT ON COLUMN outrider.worker.unable IS 'subscriptions that want event types
 COMMENT ON COLUMN outrider.worker.schema_version IS 'the newest migration that its code knows; null = code from before 0004';
 
 COMMENT ON COLUMN outrider.worker.queues IS 'null = jobs of every queue';
+
+COMMENT ON COLUMN outrider.worker.report IS 'what runs longest there, and its troubles; seconds count back from reported_at';
+
+COMMENT ON COLUMN outrider.worker.reported_at IS 'later than seen_at: written by the watchdog of a worker whose event loop is held';
+
+COMMENT ON COLUMN outrider.worker.backend IS 'the process of the server that has the session of the heartbeat; null behind a pooler';
 
 ALTER TABLE ONLY outrider.outbox ATTACH PARTITION outrider.outbox_s0 FOR VALUES FROM (MINVALUE) TO ('1000000');
 

@@ -33,10 +33,13 @@ def doctor(
 ) -> None:
     """Look at everything, and say what is wrong and what to do about it.
 
-    The server and its clock, the listener and the queue of notifications, who holds
-    transactions open, what is overdue, dead rows, segments and growth of the log,
-    orphaned subscriptions and generations, rollups, rights that are too broad; with
-    an app also its brokers, and which subscriptions are not its own.
+    The server and its clock, the listener and the queue of notifications, what
+    workers say in their heartbeats (what fails in a row, what holds them up), frozen
+    workers, settings that reach our sessions, who holds locks and transactions open,
+    WAL that replication slots keep, what is overdue, schedules, dead rows, segments
+    and growth of the log, orphaned subscriptions and generations, rollups, rights
+    that are too broad; with an app also its brokers, and which subscriptions are not
+    its own.
 
     Exits as monitoring systems count: 0 when nothing is worse than a note, 1 with a
     warning, 2 when something is critical or the database cannot be reached.

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
 
@@ -22,8 +22,18 @@ from outrider.cli.subscription import count, parked
 from outrider.cli.watch import Lines, Rates, Screen, watch
 from outrider.cli.words import at, moment, one_line, roughly
 from outrider.postgres.rollups import Rolling
-from outrider.postgres.status import Seen, Standing, Status
+from outrider.postgres.status import LATE, Seen, Standing, Status
 from outrider.postgres.status import status as look
+
+SHORT = 80
+BUSY = timedelta(seconds=10)
+"""What runs for longer is shown."""
+KINDS = {
+    "rolled_back": "{name} rolled back",
+    "broker": "{name} without its broker",
+    "failing": "{name} fails",
+    "loop": "event loop held by {name}",
+}
 
 
 def status(
@@ -185,13 +195,15 @@ def _ticked_by(each: Rolling) -> str:
 
 
 def _workers(found: Status) -> Table:
-    table = _table("worker", "version", "generation", "subscriptions", "woken by", "seen", "state")
+    table = _table("worker", "version", "generation", "subscriptions", "woken by", "last seen", "state")
     for each in found.workers:
         row = (
             one_line(f"{each.host}:{each.pid}"), one_line(each.version), str(each.generation), str(len(each.subscriptions)),
-            "pokes" if each.listening else "polls", f"{roughly(found.read_at - each.seen_at)} ago", _worker_state(each),
+            "pokes" if each.listening else "polls",
+            f"{roughly(found.read_at - each.seen_at)} ago", _worker_state(each, found.read_at),
         )  # fmt: skip
-        table.add_row(*map(Text, row), style="" if each.live and not each.unable else "yellow")
+        bad = not each.live or each.unable or _late(each, found.read_at) or any(one.lasting for one in each.troubles)
+        table.add_row(*map(Text, row), style="yellow" if bad else "")
     return table
 
 
@@ -209,15 +221,46 @@ def tell_states(each: Standing, found: Status, *, orphaned: bool = False) -> Ite
                 yield "nobody serves it"
             case "unable":
                 yield "its workers do not know all its event types"
+            case "broker_down" | "troubled" | "failing":
+                yield _trouble(state, each, found.read_at)
             case "running" if not orphaned:
                 yield "reader" if each.kind == "reader" else "paused with all" if found.paused_at else "running"
 
 
-def _worker_state(each: Seen) -> str:
+def _trouble(state: str, each: Standing, now: datetime) -> str:
+    kind, told = {
+        "broker_down": ("broker", "broker down for {age}: {message}"),
+        "troubled": ("rolled_back", "rolled back {in_a_row} times in a row for {age}: {code}"),
+        "failing": ("failing", "failed {in_a_row} times in a row for {age}: {code}"),
+    }[state]
+    worst = max((one for one in each.troubles if one.kind == kind), key=lambda one: one.in_a_row)
+    message = one_line(worst.message)
+    return told.format(
+        age=roughly(now - worst.since),
+        in_a_row=worst.in_a_row,
+        code=one_line(worst.code),
+        message=message if len(message) <= SHORT else f"{message[:SHORT]}…",
+    )
+
+
+def _late(each: Seen, now: datetime) -> bool:
+    return now - each.seen_at > LATE
+
+
+def _worker_state(each: Seen, now: datetime) -> str:
     if not each.live:
         return "lost"
-    state = "stopping" if each.stopping else "running"
-    return f"{state}; takes nothing from {one_line(', '.join(each.unable))}" if each.unable else state
+    state = ["stopping" if each.stopping else "running"]
+    if _late(each, now):
+        state.append(f"no heartbeat for {roughly(now - each.seen_at)}")
+    if each.doing is not None and now - each.doing.since > BUSY:
+        state.append(f"{one_line(each.doing.name)} runs for {roughly(now - each.doing.since)}")
+    if each.unable:
+        state.append(f"takes nothing from {one_line(', '.join(each.unable))}")
+    for one in (one for one in each.troubles if one.lasting):
+        age = f"{one.seconds:.0f} s" if one.kind == "loop" else roughly(now - one.since)
+        state.append(f"{KINDS.get(one.kind, '{name}').format(name=one_line(one.name) or 'something')} for {age}")
+    return "; ".join(state)
 
 
 def _served(each: Standing, workers: tuple[str, ...], generation: int, served_by: int) -> str:

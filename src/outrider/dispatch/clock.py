@@ -22,7 +22,7 @@ from outrider.postgres.lanes import Lanes
 from outrider.postgres.schedules import Seen
 from outrider.postgres.session import AsyncSession
 from outrider.schedule import AHEAD, Schedule
-from outrider.signals import Fired, Signals, Troubled
+from outrider.signals import Fired, Recovered, Signals, Troubled
 
 CLOCK = "(schedules)"
 """Where a subscription's name would stand."""
@@ -101,6 +101,8 @@ class Clock:
                 refused = error
         if refused is not None:  # after the others were fired
             raise refused
+        if self._trouble:
+            self._signals.emit(Recovered(CLOCK, self._trouble))
         self._trouble = 0
         return min(pauses)
 

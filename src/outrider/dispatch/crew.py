@@ -41,6 +41,7 @@ FAREWELL = 1.0
 LOOK = 1.0
 """So long it may take more of one lane without a look at anything else."""
 PROGRESS = 1.0
+CLAIM, SETTLE = "claim", "settle"
 
 
 class Crew:
@@ -237,6 +238,7 @@ class Crew:
                 if (asked := self._asked()) is not None:
                     await self._claim(asked)
                     looked()
+                    self._voice.recovered(trouble, CLAIM)
                     trouble = 0
                     continue
             except TROUBLES as error:
@@ -244,7 +246,7 @@ class Crew:
                     raise
                 trouble += 1
                 self._uncertain = self._hungry = True
-                await self._troubled(error, self._claims, trouble)
+                await self._troubled(error, self._claims, trouble, CLAIM)
                 await within(pause(trouble), self._room.wait())
                 continue
             wakes_at = self._polls_at if self._due is None else min(self._due, self._polls_at)
@@ -335,6 +337,7 @@ class Crew:
             self._news.clear()
             try:
                 if await self._settle(self._settles):
+                    self._voice.recovered(trouble, SETTLE)
                     trouble, self._starved = 0, False
                     continue
             except TROUBLES as error:
@@ -343,7 +346,7 @@ class Crew:
                 self._room.set()
                 if (sqlstate(error) or "").startswith(("22", "54")):
                     self._slots.without_results()
-                await self._troubled(error, self._settles, trouble)
+                await self._troubled(error, self._settles, trouble, SETTLE)
                 await within(pause(trouble), self._news.wait())
                 continue
             if self._slots.broken is not None:
@@ -430,7 +433,7 @@ class Crew:
         self._slots.heard(report, claiming=self._claiming)
         self._voice.renewed(len(report.held))
 
-    async def _troubled(self, error: BaseException, where: Session, in_a_row: int) -> None:
+    async def _troubled(self, error: BaseException, where: Session, in_a_row: int, loop: str) -> None:
         where.drop()
-        self._voice.troubled(error, in_a_row)
+        self._voice.troubled(error, in_a_row, loop)
         self._slots.expire()

@@ -20,6 +20,12 @@ def at_work(task: asyncio.Task[Any]) -> str | None:
     return None if deadline is None else deadline.name
 
 
+def longest() -> tuple[str, float] | None:
+    """Of what runs in this process, the handler, job or loop that began first, and how many seconds ago."""
+    first = min(list(_at_work.values()), key=lambda each: each.began, default=None)
+    return None if first is None else (first.name, monotonic() - first.began)
+
+
 class Deadline:
     """`seconds` = None: no timeout."""
 

@@ -6,7 +6,7 @@ from outrider.dispatch.job import JobHandler
 from outrider.failpoint import hit
 from outrider.postgres import jobs
 from outrider.postgres.session import AsyncSession
-from outrider.signals import Routed, Signals
+from outrider.signals import Recovered, Routed, Signals
 
 LIMIT = 1000
 SCAN = 10_000
@@ -31,6 +31,8 @@ class Route:
         """One batch, in a transaction of its own: the outcome of the take, and how many jobs came of it."""
         outcome, routed = await jobs.route(conn, self._params, self._schema)
         hit("route.done")
+        if self.trouble:
+            self._signals.emit(Recovered(self.name, self.trouble))
         self.trouble = 0
         if routed:
             self._signals.emit(Routed(self.name, routed))

@@ -28,7 +28,7 @@ from outrider.postgres.lanes import usable
 from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, Params, envelope_of, occurred
 from outrider.postgres.session import DatabaseError
 from outrider.retry import Breaker, parse_duration
-from outrider.signals import Buried, Failed, Handled, Parked, Settled, Signals, Taken, Troubled
+from outrider.signals import Buried, Failed, Handled, Parked, Recovered, Settled, Signals, Taken, Troubled
 
 SCAN = 10_000
 ISOLATE_AFTER = 3
@@ -101,8 +101,11 @@ class _Unsaid:
 class Tail:
     """One reader of a handler's subscription."""
 
-    def __init__(self, handler: Handler, signals: Signals, *, schema: str, generation: int, worker: str) -> None:
+    def __init__(
+        self, handler: Handler, signals: Signals, *, schema: str, generation: int, worker: str, place: int = 0
+    ) -> None:
         self.handler = handler
+        self.loop = f"{generation}/{place}"
         self._runner = Runner(handler)
         self._signals = signals
         self._schema = schema
@@ -200,6 +203,13 @@ class Tail:
             await self.disarm(conn)
         if self._armed is None:
             self._partition, self._unexcused, self.suspect = None, 0, False
+        if claim.outcome != "busy":
+            self._recovered()
+
+    def _recovered(self) -> None:
+        if self.trouble:
+            self._signals.emit(Recovered(self.handler.name, self.trouble, self.loop))
+        self.trouble = 0
 
     def _settled(self, claim: Claim, took: list[float], handled: float, seconds: float) -> Step:
         assert claim.partition is not None
@@ -208,7 +218,8 @@ class Tail:
         self._alone = max(0, self._alone - max(1, events))
         self._careful = max(0, self._careful - 1)
         self._troubles.clear()
-        self.trouble = self._unexcused = 0
+        self._unexcused = 0
+        self._recovered()
         self._armed, self._patience = claim.delivery, ARMED_PATIENCE
         self.suspect = claim.outcome == "suspect"
         self._partition = claim.partition if self._alone or self.armed or self.suspect else None
@@ -248,7 +259,7 @@ class Tail:
             self._alone = max(self._alone, len(rows))
             return Step("failed")
         self.trouble += 1
-        self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message, self.trouble))
+        self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message, self.trouble, self.loop))
         if self.trouble >= ISOLATE_AFTER:
             self._alone = max(self._alone, len(claim.rows))
         return Step("troubled", code=verdict.code)

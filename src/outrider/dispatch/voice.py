@@ -17,6 +17,7 @@ from outrider.signals import (
     JobsCompleted,
     LeaseLost,
     LeasesRenewed,
+    Recovered,
     Signals,
     Troubled,
 )
@@ -74,8 +75,12 @@ class Voice:
     def lost(self, leased: Leased, reason: str) -> None:
         self._signals.emit(LeaseLost(self._run(leased), reason))
 
-    def troubled(self, error: BaseException, in_a_row: int) -> None:
-        self._signals.emit(Troubled(CREW, code_of(error), describe(error), in_a_row))
+    def troubled(self, error: BaseException, in_a_row: int, loop: str) -> None:
+        self._signals.emit(Troubled(CREW, code_of(error), describe(error), in_a_row, loop))
+
+    def recovered(self, in_a_row: int, loop: str) -> None:
+        if in_a_row:
+            self._signals.emit(Recovered(CREW, in_a_row, loop))
 
     def _run(self, leased: Leased) -> JobRun:
         row = leased.row

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,11 +28,13 @@ from outrider.dispatch.pace import ended, pause
 from outrider.dispatch.part import Part
 from outrider.dispatch.quarantine import Quarantine
 from outrider.dispatch.tail import Step, Tail
+from outrider.dispatch.troubles import HEARTBEAT as BEATING
+from outrider.dispatch.troubles import Troubles
 from outrider.dispatch.voice import CREW
 from outrider.dispatch.wake import Wakes
 from outrider.dispatch.watchdog import watching
 from outrider.errors import ConfigError, CursorError, DatabaseUnavailable, SchemaMismatch
-from outrider.outcome import code_of, describe, mask
+from outrider.outcome import code_of, describe, mask, sqlstate
 from outrider.postgres import workers
 from outrider.postgres.handling import Connection
 from outrider.postgres.lanes import Lanes, usable
@@ -43,7 +46,9 @@ from outrider.postgres.workers import Identity
 from outrider.signals import (
     ListenerDown,
     ListenerUp,
+    LoopHeld,
     Notified,
+    Recovered,
     Signals,
     Skipped,
     Troubled,
@@ -67,6 +72,10 @@ TURN = 0.5
 MIXED_UP = {"26000", "42P05"}
 """A pooler has given the session of somebody else's prepared statements."""
 WATCH = 0.05
+HELD = 2.0
+"""Seconds that the event loop may be held before the worker's row says so."""
+REFUSED = ("25", "42")
+"""Classes of SQLSTATE: the session is read-only; a right or a table is missing."""
 LOOKS_AFTER_TICK = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """A number is drawn before its transaction commits: look again for a while after one was seen."""
 
@@ -98,6 +107,7 @@ class Worker:
         parts: Callable[[str], Sequence[Part]] = lambda _: (),
     ) -> None:
         self._settings = settings
+        self._dsn = dsn
         self._pool = pool
         self._handlers = handlers
         self._signals = signals
@@ -124,6 +134,10 @@ class Worker:
         self.listening = False
         self.last_contact = float("-inf")
         """When the database last answered, by the loop's clock."""
+        self.troubles = Troubles(self._loop_held)
+        self._unseen = 0
+        """Heartbeats in a row that the database refused."""
+        self._telling: threading.Thread | None = None
         self._lanes = Lanes(dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30)
         self._generations = Generations(
             settings.generation, handlers, settings.schema, fold_after=fold_after, clock=time.monotonic
@@ -162,8 +176,12 @@ class Worker:
 
     async def run(self) -> bool:
         """Until `stop`; True when everything that was begun is finished, False when the grace time was not enough."""
-        with watching(self._signals):
-            return await self._run()
+        unheard = self._signals.listen(self.troubles.hear)
+        try:
+            with watching(self._signals):
+                return await self._run()
+        finally:
+            unheard()
 
     async def _run(self) -> bool:
         await self._register()
@@ -280,7 +298,12 @@ class Worker:
         """One tail: work while there is work, then sleep until there may be some."""
         name, skipped = handler.name, ""
         made = Tail(
-            handler, self._signals, schema=self._settings.schema, generation=generation, worker=str(self.identity)
+            handler,
+            self._signals,
+            schema=self._settings.schema,
+            generation=generation,
+            worker=str(self.identity),
+            place=place,
         )
         with closing(made) as tail:
             try:
@@ -330,7 +353,7 @@ class Worker:
             if code_of(error) in MIXED_UP:
                 self._lanes.stop_preparing()
             tail.trouble += 1
-            self._signals.emit(Troubled(tail.handler.name, code_of(error), describe(error), tail.trouble))
+            self._signals.emit(Troubled(tail.handler.name, code_of(error), describe(error), tail.trouble, tail.loop))
             return Step("troubled", code=code_of(error))
 
     async def _step(self, tail: Tail, conn: Connection) -> Step:
@@ -376,17 +399,35 @@ class Worker:
         self._say_unable()
         try:
             async with self._one_look, self._pool.autocommit() as conn:
+                self.identity.report = self.troubles.report()
                 await workers.beat(conn, self.identity, self._settings.schema)
                 if not self.stopping:
                     await self._generations.look(conn)
                 if self._say_unable():
                     await workers.beat(conn, self.identity, self._settings.schema)
             self.last_contact = asyncio.get_running_loop().time()
-        except (DatabaseError, DatabaseUnavailable, SchemaMismatch) as error:  # its takes will say so
+            if self._unseen:
+                self._signals.emit(Recovered(BEATING, self._unseen))
+            self._unseen = 0
+        except (DatabaseError, DatabaseUnavailable, SchemaMismatch) as error:
             if isinstance(error, SchemaMismatch) and not self.ready.is_set():
                 raise
+            if (sqlstate(error) or "").startswith(REFUSED):  # of anything else its takes will say so
+                self._unseen += 1
+                self._signals.emit(Troubled(BEATING, code_of(error), describe(error), self._unseen))
         if not self.stopping:
             self._follow()
+
+    def _loop_held(self, held: LoopHeld) -> None:
+        """On the thread of the watchdog: no heartbeat comes while the loop is held."""
+        if held.seconds >= HELD and (self._telling is None or not self._telling.is_alive()):
+            self._telling = threading.Thread(target=self._tell_held, name="outrider-report", daemon=True)
+            self._telling.start()
+
+    def _tell_held(self) -> None:
+        if (report := self.troubles.report()) is not None:
+            with suppress(DatabaseError, DatabaseUnavailable, OSError):
+                workers.tell(self._dsn, self.identity, report, self._settings.schema)
 
     def _say_unable(self) -> bool:
         before, self.identity.unable = self.identity.unable, sorted(self._generations.unable)

@@ -14,7 +14,7 @@ from outrider.inbox.receive import IntoLog, IntoTable, Landing, Receiver
 from outrider.outcome import code_of, describe
 from outrider.postgres.inboxes import Stamp
 from outrider.postgres.lanes import Lanes
-from outrider.signals import BrokerDown, BrokerUp, Signals, Skipped, Troubled
+from outrider.signals import BrokerDown, BrokerUp, Recovered, Signals, Skipped, Troubled
 from outrider.streams.stream import BrokerUnavailable, StreamMissing
 
 IDLE = 30.0
@@ -52,6 +52,8 @@ class _Line:
             return pause(self.trouble)
         if self.down:
             self._signals.emit(BrokerUp(name))
+        if self.trouble:
+            self._signals.emit(Recovered(name, self.trouble))
         self.down = self.trouble = 0
         if outcome == "paused" != self._skipped:
             self._signals.emit(Skipped(name, outcome))

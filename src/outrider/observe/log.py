@@ -45,6 +45,7 @@ from outrider.signals import (
     Notified,
     Parked,
     Published,
+    Recovered,
     Rejection,
     Relayed,
     Rewound,
@@ -247,9 +248,11 @@ def write_line(signal: Signal) -> None:
                 error_code=code,
                 error=message,
             )
-        case Troubled(subscription, code, message, in_a_row):
+        case Troubled(subscription, code, message, in_a_row, _):
             if in_a_row & (in_a_row - 1) == 0:  # the first, and then ever less often
                 _lines.warning("troubled", handler_name=subscription, error_code=code, error=message, in_a_row=in_a_row)
+        case Recovered(subscription, in_a_row, _):
+            _lines.info("recovered", handler_name=subscription, in_a_row=in_a_row)
         case Skipped(subscription, reason):
             hint = {
                 "paused": f"to go on: outrider subscription resume {subscription}",

@@ -106,7 +106,7 @@ class Measuring:
             case Failed(subscription, _, _, duration_ms, verdict, _):
                 to.observe(of.handling, [duration_ms / 1000], subscription)
                 to.add(of.completed, 1, subscription, "dead" if isinstance(verdict, Dead) else "failed")
-            case Troubled(subscription, _, _, _):
+            case Troubled(subscription, _, _, _, _):
                 to.add(of.troubled, 1, subscription)
             case JobEnqueued() | JobsClaimed() | JobsCompleted() | JobFailed() | LeaseLost() | LeasesRenewed():
                 self._hear_jobs(signal)

@@ -17,6 +17,7 @@ from outrider.ops import judge
 from outrider.ops.brokers import judge_broker, told_of
 from outrider.ops.finding import Finding, critical, note, ok, warning
 from outrider.ops.judge_standing import judge_standing
+from outrider.ops.judge_workers import judge_silent, judge_troubles
 from outrider.ops.words import counted
 from outrider.outcome import describe
 from outrider.postgres import examine, migrate, rollups, status
@@ -32,6 +33,9 @@ DEADLINE = 5.0
 """Of a poke, in seconds."""
 LONGEST = 20.0
 """Of a check, in seconds."""
+BLOCKED = 2.0
+"""Of a check, once another has waited for a lock in vain."""
+IN_VAIN = "it waits for a lock"
 INSTALLING = {"source", "rights", "expressions", "stable key"}
 """What `rollup verify` says of whoever asks, not of what is installed."""
 
@@ -43,10 +47,15 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
     """
     checks: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = [
         ("schema", lambda: _standing(app, conn, schema)),
+        ("frozen", lambda: _judged(examine.silent(conn, schema), judge_silent)),
+        ("settings", lambda: _judged(examine.settings(conn, schema), judge.judge_settings)),
+        ("locks", lambda: _judged(examine.locks(conn, schema), judge.judge_locks)),
         ("transactions", lambda: _holders(conn, schema)),
+        ("wal", lambda: _judged(examine.wal(conn, schema), judge.judge_wal)),
+        ("dead_letters", lambda: _judged(examine.buried(conn, schema), judge.judge_buried)),
         ("dead_letters", lambda: _judged(examine.expiring(conn, schema), judge.judge_expiring)),
         ("overdue", lambda: _judged(examine.overdue(conn, schema), judge.judge_overdue)),
-        ("schedules", lambda: _judged(examine.schedules(conn, schema), judge.judge_schedules)),
+        ("schedules", lambda: _schedules(app, conn, schema)),
         ("latency", lambda: _judged(examine.settled(conn, schema), judge.judge_settled)),
         ("dead_tuples", lambda: _judged(examine.tuples(conn, schema), judge.judge_tuples)),
         ("segments", lambda: _segments(conn, schema)),
@@ -60,9 +69,13 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
     async with examine.reading(conn):
         findings = await _made("server", lambda: _server(conn, schema), conn)
         findings += await _made("listener", lambda: _listener(app, conn, schema, listen_dsn), conn)
+        longest = LONGEST
         if await migrate.applied(conn, schema):
             for name, check in checks:
-                findings += await _made(name, check, conn)
+                made = await _made(name, check, conn, longest)
+                if any(IN_VAIN in each.found for each in made):
+                    longest = min(longest, BLOCKED)
+                findings += made
         else:
             findings.append(
                 critical(
@@ -72,11 +85,13 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
     return findings + await _brokers(app)
 
 
-async def _made(name: str, check: Callable[[], Awaitable[list[Finding]]], conn: AsyncSession) -> list[Finding]:
+async def _made(
+    name: str, check: Callable[[], Awaitable[list[Finding]]], conn: AsyncSession, longest: float | None = None
+) -> list[Finding]:
     """Sinks, servers and rights may be anybody's: whatever goes wrong is a finding, and the other checks are made."""
-    making = asyncio.ensure_future(check())
+    making, longest = asyncio.ensure_future(check()), LONGEST if longest is None else longest
     try:
-        if (await asyncio.wait([making], timeout=LONGEST))[0]:
+        if (await asyncio.wait([making], timeout=longest))[0]:
             return making.result()
         holders = await _blockers(conn)
     except Exception as error:
@@ -90,9 +105,9 @@ async def _made(name: str, check: Callable[[], Awaitable[list[Finding]]], conn: 
     finally:
         making.cancel()
         await asyncio.gather(making, return_exceptions=True)
-    told = f"gave no answer within {LONGEST:g} s"
+    told = f"gave no answer within {longest:g} s"
     if holders:
-        return [warning(name, f"{told}: it waits for a lock", f"it is held by {'; '.join(holders)}")]
+        return [warning(name, f"{told}: {IN_VAIN}", f"it is held by {'; '.join(holders)}")]
     return [warning(name, told, "the server is busy, or cut off: ask again")]
 
 
@@ -139,7 +154,27 @@ async def _standing(app: Outrider, conn: AsyncSession, schema: str) -> list[Find
     broken = [each.name for each in found.subscriptions if "breaker" in each.states]
     failing = await examine.failing(conn, schema, broken) if broken else {}
     declared, polls = {each.name for each in app.subscriptions} or None, app.settings.notify == "off"
-    return list(judge_standing(found, unread, failing, app.settings.context, declared, polls))
+    findings = list(judge_standing(found, unread, failing, app.settings.context, declared, polls))
+    return findings + list(judge_troubles(found)) + _unasked(app, found)
+
+
+def _unasked(app: Outrider, found: status.Status) -> list[Finding]:
+    """Only an app knows where the brokers are."""
+    known = {each.name for each in app.relays} | {each.name for each in app.inboxes}
+    names = [each.name for each in found.subscriptions if each.kind in ("relay", "inbox") and each.name not in known]
+    if not names:
+        return []
+    told = (
+        f"{', '.join(names[:5])}{' and others' * (len(names) > 5)}: their brokers were not asked, no app declares them"
+    )
+    return [note("brokers", told, "outrider doctor --app module:name asks them too")]
+
+
+async def _schedules(app: Outrider, conn: AsyncSession, schema: str) -> list[Finding]:
+    now, schedules = await examine.schedules(conn, schema)
+    served = {name for worker in await status.workers(conn, schema) if worker.live for name in worker.subscriptions}
+    declared = {each.name for each in app.schedules} if app.subscriptions or app.schedules else None
+    return list(judge.judge_schedules(schedules, now, app.settings.context, declared, served))
 
 
 async def _holders(conn: AsyncSession, schema: str) -> list[Finding]:

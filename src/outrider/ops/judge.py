@@ -14,16 +14,22 @@ from outrider.postgres.examine import (
     Expiring,
     Holder,
     Keeping,
+    Lately,
+    Lock,
     Overdue,
     Right,
-    Schedules,
     Segments,
     Server,
+    Setting,
     Settled,
     Sharing,
+    Slot,
+    Timetable,
     Tuples,
 )
 from outrider.postgres.session import OLDEST
+from outrider.schedule import AHEAD as FUTURE
+from outrider.schedule import next_time
 
 LONG, TOO_LONG = timedelta(minutes=5), timedelta(hours=1)
 XIDS = 10_000_000
@@ -38,6 +44,17 @@ ENDLESS = 1_000_000
 """Numbers in the last segment, after which it is late to end it: what is in it is read once."""
 SLOW, SLOW_FOR = 0.5, timedelta(minutes=10)
 SHOWN, RIGHTS_SHOWN = 5, 20
+LETTERS = 5
+"""Dead letters within an hour: something is broken, not only unlucky."""
+BLOCKED = timedelta(minutes=1)
+"""Who has waited longer for a lock stands still."""
+IDLE = timedelta(seconds=30)
+"""So long a transaction that has published may do nothing."""
+WAL, TOO_MUCH_WAL = 1 << 30, 10 << 30
+WAL_UNREAD = 64 << 20
+"""Bytes that a slot which nobody reads may keep: a consumer restarts."""
+LATE = timedelta(minutes=2)
+"""After its time a schedule has not been fired by anybody."""
 
 
 def judge_server(server: Server, sent: datetime, received: datetime) -> Iterator[Finding]:
@@ -109,7 +126,18 @@ def judge_holders(holders: Sequence[Holder], sees_all: bool) -> Iterator[Finding
         yield judge("transactions", f"{each.who} {what} for {' and '.join(age)}", advice)
     if len(bad) > SHOWN:
         yield warning("transactions", f"and {len(bad) - SHOWN} more like these", "the same")
-    if not bad:
+    waiting = [
+        each
+        for each in holders
+        if each not in bad and each.kind == "transaction" and each.writes and (each.idle or timedelta()) >= IDLE
+    ]
+    for each in waiting[:SHOWN]:
+        yield warning(
+            "transactions",
+            f"{each.who} has published or enqueued, and has done nothing for {span(each.idle or timedelta())}",
+            f"what it wrote comes only when it commits; to end it: {each.ends}",
+        )
+    if not bad and not waiting:
         oldest = max((each.since for each in holders if each.since), default=None)
         if oldest is None:
             yield ok("transactions", "none is open" if sees_all else "none of this role's own is open")
@@ -117,6 +145,73 @@ def judge_holders(holders: Sequence[Holder], sees_all: bool) -> Iterator[Finding
             yield ok(
                 "transactions", f"the oldest{'' if sees_all else ' that this role sees'} is open for {span(oldest)}"
             )
+
+
+def judge_locks(locks: Sequence[Lock]) -> Iterator[Finding]:
+    for each in locks[:SHOWN]:
+        state = ""
+        if each.idle and each.state_since is not None:
+            state = f", which has done nothing for {span(each.state_since)}"
+        ran = f"; {'it ran' if each.idle else 'it runs'}: {' '.join(each.query.split())}" if each.query else ""
+        judge = critical if each.since >= BLOCKED else warning
+        yield judge(
+            "locks",
+            f"{counted(each.waiting, 'session')} ({each.waiters or 'unknown'}) "
+            f"{'waits' if each.waiting == 1 else 'wait'} up to {span(each.since)} for {each.who}{state}{ran}",
+            f"let it commit or roll back; to end it: {each.ends}",
+        )
+    if len(locks) > SHOWN:
+        yield warning("locks", f"and {len(locks) - SHOWN} more like these", "the same")
+    if not locks:
+        yield ok("locks", "nobody has waited for a lock for long")
+
+
+def judge_settings(settings: Sequence[Setting]) -> Iterator[Finding]:
+    for each in settings[:SHOWN]:
+        if each.name == "default_transaction_read_only":
+            judge, advice = critical, "workers cannot write: turn it off for their role, or name the primary in the DSN"
+        else:
+            judge, advice = (
+                warning,
+                f"it ends statements of workers, which are tried again: alter … set {each.name} = 0",
+            )
+        yield judge("settings", f"{each.name} = {each.value}, by {each.place}, reaches our sessions", advice)
+    if not settings:
+        yield ok("settings", "no timeout of a role, a database or the server reaches our sessions")
+
+
+def judge_wal(slots: Sequence[Slot]) -> Iterator[Finding]:
+    bad = [
+        each
+        for each in slots
+        if each.state in ("unreserved", "lost") or (each.bytes or 0) >= (WAL if each.active else WAL_UNREAD)
+    ]
+    for each in bad[:SHOWN]:
+        read = "" if each.active else ", and nobody reads it"
+        if each.state == "lost":
+            yield warning(
+                "wal", f"the replication slot {each.name} has lost WAL that it needs", f"drop it: {each.ends}"
+            )
+        else:
+            much = each.state == "unreserved" or (each.bytes or 0) >= TOO_MUCH_WAL
+            judge = critical if much else warning
+            yield judge(
+                "wal",
+                f"the replication slot {each.name} keeps {each.size} of WAL{read}",
+                f"the disk of the server fills up: start its consumer; if nobody needs it any more: {each.ends}",
+            )
+    if slots and not bad:
+        yield ok("wal", f"{counted(len(slots), 'replication slot')}, none keeps much WAL")
+
+
+def judge_buried(buried: Sequence[Lately]) -> Iterator[Finding]:
+    for each in [each for each in buried if each.letters >= LETTERS][:SHOWN]:
+        yield warning(
+            "dead_letters",
+            f"{each.subscription} got {counted(each.letters, 'dead letter', MOST)} within the last hour, the newest for "
+            f"{each.code}: {each.message}",
+            f"outrider dlq list --subscription {each.subscription}; correct the cause, then outrider dlq replay",
+        )
 
 
 def judge_expiring(expiring: Sequence[Expiring]) -> Iterator[Finding]:
@@ -273,16 +368,37 @@ def judge_sharing(sharing: Sharing) -> Iterator[Finding]:
         )
 
 
-def judge_schedules(schedules: Schedules) -> Iterator[Finding]:
-    for name, fired_at, ahead in schedules.ahead[:SHOWN]:
+def judge_schedules(
+    schedules: Sequence[Timetable], now: datetime, context: str, declared: set[str] | None, served: set[str]
+) -> Iterator[Finding]:
+    """`declared`: the schedules of the app, which speaks for that context; None without an app. `served`: the job types of
+    live workers."""
+    ahead = [each for each in schedules if each.fired_at - now > FUTURE]
+    for each in ahead[:SHOWN]:
         yield warning(
             "schedules",
-            f"{name} was fired up to {fired_at:%Y-%m-%d %H:%M:%S%z}, {span(ahead)} from now: the server's clock was ahead",
+            f"{each.name} was fired up to {each.fired_at:%Y-%m-%d %H:%M:%S%z}, {span(each.fired_at - now)} from now: the "
+            "server's clock was ahead",
             "its workers set it back by themselves; with missed='all' its jobs are there, and it goes on then. For all that "
             "keeps time on this server: let it keep time with NTP",
         )
-    if schedules.number and not schedules.ahead:
-        yield ok("schedules", f"{counted(schedules.number, 'schedule')}, none ahead of the server's clock")
+    late = [(each, at) for each in schedules if (at := _due(each)) is not None and now - at > LATE]
+    for each, at in late[:SHOWN]:
+        ours = declared is not None and each.context in (None, context)
+        wanted = each.name in (declared or ()) if ours else each.job_type in served
+        judge = warning if wanted else note
+        yield judge(
+            "schedules",
+            f"{each.name} should have been fired at {at:%Y-%m-%d %H:%M:%S%z}, {span(now - at)} ago",
+            "start a worker of its app; one that runs says in its log why it cannot (troubled). If no code has it any more, "
+            "remove its row (docs/schedules.md)",
+        )
+    if schedules and not ahead and not late:
+        yield ok("schedules", f"{counted(len(schedules), 'schedule')}, none late, none ahead of the server's clock")
+
+
+def _due(each: Timetable) -> datetime | None:
+    return next_time(each.cron, each.time_zone, each.fired_at)
 
 
 def judge_cron(cron: Cron) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from uuid import UUID
 from psycopg.conninfo import make_conninfo
 
 from outrider.errors import DatabaseUnavailable
-from outrider.postgres import session
+from outrider.postgres import session, status
 from outrider.postgres.fetch import Rows
 from outrider.postgres.listen import Listener
 from outrider.postgres.log import Params
@@ -21,13 +21,16 @@ from outrider.postgres.look import looking
 from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
 from outrider.postgres.status import SCAN
-from outrider.schedule import AHEAD
 
 MOST = 10_000
 PATIENCE = timedelta(minutes=5)
+LATE = status.LATE
+WAITS = timedelta(seconds=5)
+"""So long somebody may wait for a lock."""
 EXPIRING = timedelta(days=7)
 """So long before dead letters are removed it is said."""
-LIMITS = {"most": MOST, "patience": PATIENCE, "expiring": EXPIRING}
+LATELY = timedelta(hours=1)
+LIMITS = {"most": MOST, "lately": LATELY, "patience": PATIENCE, "expiring": EXPIRING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,60 @@ class Holder:
     """How many transaction ids were drawn since."""
     ends: str
     """The statement that ends it."""
+    idle: timedelta | None = None
+    """For how long one that has published or enqueued has done nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Whoever others wait for."""
+
+    who: str
+    idle: bool | None
+    """Idle in a transaction; None: this role may not see it."""
+    state_since: timedelta | None
+    query: str | None
+    """What it runs, or ran last."""
+    waiting: int
+    since: timedelta
+    """How long the first has waited."""
+    waiters: str | None
+    ends: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A worker without a heartbeat whose session is still there."""
+
+    worker: str
+    since: timedelta
+    backend: int
+    role: str
+    may: bool
+    """Its role may still write heartbeats."""
+    subscriptions: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    value: str
+    place: str
+    """Where it is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Of replication."""
+
+    name: str
+    active: bool
+    state: str | None
+    """reserved, extended, unreserved or lost."""
+    bytes: int | None
+    """Of WAL that it keeps."""
+    size: str | None
+    ends: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +122,14 @@ class Tuples:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedules:
-    number: int
-    ahead: Sequence[tuple[str, datetime, timedelta]]
-    """Those that were fired up to a time still to come: name, which, in how long."""
+class Timetable:
+    name: str
+    context: str | None
+    job_type: str
+    cron: str
+    time_zone: str
+    fired_at: datetime
+    """How far it has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +175,18 @@ class Expiring:
     """Up to MOST."""
     expires_at: datetime
     """The oldest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """Dead letters of the last hour."""
+
+    subscription: str
+    letters: int
+    """Up to MOST."""
+    code: str | None
+    message: str | None
+    """Of the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +255,22 @@ async def holders(conn: AsyncSession, schema: str) -> list[Holder]:
     return [Holder(*row) for row in await look(conn, "holders", schema)]
 
 
+async def locks(conn: AsyncSession, schema: str) -> list[Lock]:
+    return [Lock(*row) for row in await look(conn, "locks", schema, {"patience": WAITS})]
+
+
+async def silent(conn: AsyncSession, schema: str) -> list[Silent]:
+    return [Silent(*row) for row in await look(conn, "silent", schema, {"late": LATE})]
+
+
+async def settings(conn: AsyncSession, schema: str) -> list[Setting]:
+    return [Setting(*row) for row in await look(conn, "settings", schema)]
+
+
+async def wal(conn: AsyncSession, schema: str) -> list[Slot]:
+    return [Slot(*row) for row in await look(conn, "wal", schema)]
+
+
 async def tuples(conn: AsyncSession, schema: str) -> list[Tuples]:
     return [Tuples(*row) for row in await look(conn, "tuples", schema)]
 
@@ -202,6 +291,10 @@ async def overdue(conn: AsyncSession, schema: str) -> list[Overdue]:
 
 async def expiring(conn: AsyncSession, schema: str) -> list[Expiring]:
     return [Expiring(*row) for row in await look(conn, "expiring", schema, LIMITS)]
+
+
+async def buried(conn: AsyncSession, schema: str) -> list[Lately]:
+    return [Lately(*row) for row in await look(conn, "buried", schema, LIMITS)]
 
 
 async def unread(conn: AsyncSession, schema: str) -> dict[str, datetime]:
@@ -241,9 +334,10 @@ async def cron(conn: AsyncSession, schema: str) -> Cron:
     return Cron(*row)
 
 
-async def schedules(conn: AsyncSession, schema: str) -> Schedules:
-    rows = await look(conn, "schedules", schema, {"ahead": AHEAD})
-    return Schedules(rows[0][0], [row[1:] for row in rows if row[1] is not None])
+async def schedules(conn: AsyncSession, schema: str) -> tuple[datetime, list[Timetable]]:
+    """What time it is, and all of them, the furthest first."""
+    rows = await look(conn, "schedules", schema)
+    return rows[0][0], [Timetable(*row[1:]) for row in rows if row[1] is not None]
 
 
 async def look(conn: AsyncSession, name: str, schema: str, params: Params | None = None) -> Rows:

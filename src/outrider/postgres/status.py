@@ -4,8 +4,9 @@ no look costs more than a bounded piece of the log."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from psycopg import AsyncConnection
@@ -20,7 +21,43 @@ from outrider.postgres.subscriptions import MOST
 
 SCAN = 1000
 
-State = Literal["paused", "breaker", "no_worker", "unable", "running"]
+State = Literal["paused", "breaker", "no_worker", "unable", "broker_down", "troubled", "failing", "running"]
+LATE = timedelta(seconds=15)
+"""A heartbeat comes every 10 s: a worker that was last seen so long ago has missed one."""
+IN_A_ROW = {"rolled_back": 3, "broker": 1, "failing": 5, "loop": 1}
+"""So often in a row a trouble must have come before it is told: a deadlock now and then is none."""
+LOUD = {"25006", "42501", "57014"}
+"""Read-only, a right that is missing, a statement_timeout: once is enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What troubles a worker, as its last heartbeat told it."""
+
+    kind: str
+    """rolled_back: batches or claims, by no fault of their own; broker: it does not answer; failing: every attempt at a
+    handler or a job; loop: the event loop is, or was, held."""
+    name: str
+    """The subscription; "(jobs)", "(schedules)", "(rollups)", "(upkeep)", "(heartbeat)"."""
+    code: str
+    message: str
+    in_a_row: int
+    since: datetime
+    seconds: float
+    """How long it had lasted when it was told."""
+
+    @property
+    def lasting(self) -> bool:
+        loud = self.kind == "rolled_back" and self.code in LOUD
+        return loud or self.in_a_row >= IN_A_ROW.get(self.kind, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """What runs longest in a worker: a handler, a job, a relay, a rollup or upkeep."""
+
+    name: str
+    since: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +80,9 @@ class Seen:
     """Seen within the last 30 s; else it has died or is cut off. Forgotten after a day."""
     schema_version: int | None
     """The newest migration that its code knows; None = code from before 0004."""
+    doing: Doing | None = None
+    troubles: tuple[Trouble, ...] = ()
+    """As of its last heartbeat, the oldest first."""
 
     def serves(self, subscription: str) -> bool:
         return self.live and not self.stopping and subscription in self.subscriptions
@@ -78,7 +118,8 @@ class Standing:
     partitions: int
     order: str
     states: tuple[State, ...]
-    """paused, breaker (open), no_worker, unable (its workers lack event types that it wants); or running."""
+    """paused, breaker (open), no_worker, unable (its workers lack event types that it wants), broker_down, troubled (batches
+    are rolled back in a row), failing (every attempt fails); or running."""
     paused_at: datetime | None
     lag: int
     """Numbers of the log that its slowest cursor has not passed; most of them may be events of other types."""
@@ -97,6 +138,8 @@ class Standing:
     positions: tuple[Position, ...]
     streams: tuple[Stream, ...]
     """Of a relay, or of an inbox; a relay's become known with their first event."""
+    troubles: tuple[Trouble, ...] = ()
+    """Of its live workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +182,7 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         rolling = await look.rows("rollup_standings", {"most": MOST}) if current else []
         types = [name for (name,) in await look.rows("job_types")] if current else []
         jobs = await look.rows("job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
-    names = Seen.__slots__
-    seen = tuple(Seen(**dict(zip(names, row, strict=True))) for row in workers)
+    seen = tuple(_seen(row) for row in workers)
     unread = {name: (at, certain) for name, at, certain in oldest}
     return Status(
         schema=schema,
@@ -157,6 +199,37 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         rollups=tuple(Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rolling),
         workers=seen,
     )
+
+
+async def workers(conn: AsyncConnection[Any], schema: str) -> list[Seen]:
+    async with looking(conn, schema) as look:
+        return [_seen(row) for row in await look.rows("workers_seen")]
+
+
+def _seen(row: Sequence[Any]) -> Seen:
+    *known, report, reported_at = row
+    return Seen(**dict(zip(Seen.__slots__, known, strict=False)), **_reported(report, reported_at))
+
+
+def _reported(report: Any, at: datetime | None) -> dict[str, Any]:
+    """Whoever may be a worker can write anything there."""
+    if at is None or not isinstance(report, dict):
+        return {}
+    found: dict[str, Any] = {}
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        doing = report["doing"]
+        found["doing"] = Doing(name=str(doing["name"]), since=at - timedelta(seconds=float(doing["seconds"])))
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        found["troubles"] = tuple(
+            Trouble(
+                **{name: str(each[name]) for name in ("kind", "name", "code", "message")},
+                in_a_row=int(each["in_a_row"]),
+                since=at - timedelta(seconds=float(each["seconds"])),
+                seconds=float(each["seconds"]),
+            )
+            for each in report["troubles"]
+        )
+    return found
 
 
 def _of(subscription: str, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
@@ -176,11 +249,17 @@ def _standing(
     read = tuple(_position(name, each, workers) for each in positions)
     serving = [each for each in workers if each.serves(name)]
     able = [each for each in serving if name not in each.unable]
+    troubles = tuple(
+        each for worker in workers if worker.live for each in worker.troubles if each.name == name and each.lasting
+    )
     states: list[tuple[State, bool]] = [
         ("paused", paused_at is not None),
         ("breaker", any(each.open_until for each in read)),
         ("no_worker", kind != "reader" and not serving),
         ("unable", bool(serving) and not able),
+        ("broker_down", any(each.kind == "broker" for each in troubles)),
+        ("troubled", any(each.kind == "rolled_back" for each in troubles)),
+        ("failing", any(each.kind == "failing" for each in troubles)),
     ]
     still = kind == "reader" or paused_at is not None or all_paused_at is not None
     return Standing(
@@ -201,6 +280,7 @@ def _standing(
         dead=dead,
         positions=read,
         streams=tuple(Stream(**dict(zip(Stream.__slots__, each, strict=True))) for each in streams),
+        troubles=troubles,
     )
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.pace import pause, within
 from outrider.dispatch.wake import Wakes
 from outrider.outcome import code_of, describe
@@ -16,7 +17,7 @@ from outrider.postgres.session import AsyncSession
 from outrider.relay.recover import holds
 from outrider.relay.relay import Relay
 from outrider.relay.send import Sender, Step
-from outrider.signals import BrokerDown, BrokerUp, Signals, Skipped, Troubled, Woken
+from outrider.signals import BrokerDown, BrokerUp, Recovered, Signals, Skipped, Troubled, Woken
 from outrider.streams.stream import BrokerUnavailable, StreamMissing, bare
 
 CHECK = 2.0
@@ -80,6 +81,8 @@ class _Line:
     def _answered(self) -> None:
         if self.down:
             self._signals.emit(BrokerUp(self.relay.name))
+        if self.trouble:
+            self._signals.emit(Recovered(self.relay.name, self.trouble))
         self.down = self.trouble = 0
 
     async def _send(self, conn: AsyncSession) -> Step:
@@ -170,7 +173,8 @@ class Relays:
     async def _run(self, line: _Line, looked: Callable[[str], None]) -> None:
         try:
             while not line.stopping:
-                wait = await line.work()
+                with Deadline(line.relay.name, None):  # it is seen at work
+                    wait = await line.work()
                 looked(line.relay.name)
                 if wait is None or line.stopping:
                     continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.pace import DEADLINE, TROUBLES, pause, within
 from outrider.errors import RollupRefused
 from outrider.outcome import code_of, describe
@@ -13,7 +14,7 @@ from outrider.postgres.lanes import Lanes, usable
 from outrider.postgres.rollups import Tick
 from outrider.postgres.session import AsyncSession
 from outrider.rollup.rollup import Rollup
-from outrider.signals import RolledUp, Signals, Skipped, Troubled
+from outrider.signals import Recovered, RolledUp, Signals, Skipped, Troubled
 
 TICKING = "(rollups)"
 """Where a subscription's name would stand."""
@@ -68,6 +69,8 @@ class Rollups:
             self._trouble += 1
             self._signals.emit(Troubled(TICKING, code_of(error), describe(error), self._trouble))
             return pause(self._trouble)
+        if self._trouble:
+            self._signals.emit(Recovered(TICKING, self._trouble))
         self._trouble = 0
         return wait
 
@@ -92,7 +95,8 @@ class Rollups:
                 continue
             try:
                 async with asyncio.timeout(LONGEST):
-                    ticked = await rollups.tick(conn, name, self._schema)
+                    with Deadline(name, None):  # it is seen at work
+                        ticked = await rollups.tick(conn, name, self._schema)
             except (*TROUBLES, RollupRefused) as error:  # the others have their turn all the same
                 trouble = error
                 if not usable(conn):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 
 from outrider.config import Settings
+from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.pace import DEADLINE, TROUBLES, pause, within
 from outrider.errors import RollupRefused, SchemaMismatch, UpkeepRefused
 from outrider.outcome import code_of, describe
@@ -18,7 +19,7 @@ from outrider.postgres.rollups import Tick
 from outrider.postgres.session import AsyncSession, DatabaseError
 from outrider.postgres.upkeep import STEPS, Did, Step
 from outrider.rollup.run import LONGEST, told
-from outrider.signals import Signals, Troubled, Upkept
+from outrider.signals import Recovered, Signals, Troubled, Upkept
 
 KEEPING = "(upkeep)"
 """Where a subscription's name would stand."""
@@ -142,7 +143,8 @@ class Upkeep:
         try:
             try:
                 async with self._lanes.lane(KEEPING) as conn:
-                    await self.round(conn)
+                    with Deadline(KEEPING, None):  # it is seen at work
+                        await self.round(conn)
             finally:
                 await self._lanes.close()  # five minutes are too long to hold a session for nothing
         except (SchemaMismatch, UpkeepRefused) as error:
@@ -155,6 +157,8 @@ class Upkeep:
             self._trouble += 1
             self._signals.emit(Troubled(KEEPING, code_of(error), describe(error), self._trouble))
             return max(1.0, pause(self._trouble))
+        if self._trouble:
+            self._signals.emit(Recovered(KEEPING, self._trouble))
         self._trouble = 0
         self._said.pop(KEEPING, None)
         return EVERY

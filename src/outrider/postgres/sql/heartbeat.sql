@@ -4,9 +4,10 @@ with gone as (
 )
 insert into /*schema*/worker (
     id, host, pid, version, generation, subscriptions, listening, stopping, unable, schema_version,
-    queues)
+    queues, report, reported_at, backend)
 values (%(id)s, %(host)s, %(pid)s, %(version)s, %(generation)s, %(subscriptions)s, %(listening)s, %(stopping)s,
-        %(unable)s::text[], %(schema_version)s, %(queues)s::text[])
+        %(unable)s::text[], %(schema_version)s, %(queues)s::text[], %(report)s::jsonb, now(),
+        case when not %(pooled)s then pg_backend_pid() end)
 on conflict (id) do update
 set seen_at = now(), listening = excluded.listening, stopping = excluded.stopping, subscriptions = excluded.subscriptions,
-    unable = excluded.unable
+    unable = excluded.unable, report = excluded.report, reported_at = excluded.reported_at, backend = excluded.backend

@@ -1,5 +1,5 @@
--- schedules: how many there are, and those that were fired up to a time still to come, the furthest first. Reads a small table.
-select (select count(*) from /*schema*/schedule) as schedules, s.name, s.fired_at, s.fired_at - clock_timestamp() as ahead
-from (values (0)) as one (row)
-left join /*schema*/schedule as s on s.fired_at > clock_timestamp() + %(ahead)s::interval
+-- schedules: what time it is, and of each schedule by what it is fired and how far it has come; the furthest first. A row of
+-- nulls if there is none. Reads a small table.
+select t.now, s.name, s.context, s.job_type, s.cron, s.time_zone, s.fired_at
+from (select clock_timestamp() as now) as t left join /*schema*/schedule as s on true
 order by s.fired_at desc
