@@ -231,8 +231,9 @@ begin
         subscription := job.subscription;
         if job.status = 'in_flight' then
             update "outrider".delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
-            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                              job.subscription);
+            perform "outrider".notify(
+                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                job.subscription);
             outcome := 'cancelling';
         elsif job.status in ('pending', 'failed') then
             update "outrider".delivery as d
@@ -864,8 +865,9 @@ declare
     due     timestamptz := coalesce(p_run_at, clock_timestamp());
     made_id uuid := coalesce(p_id, "outrider".uuid7());
 begin
-    if p_poke and coalesce(current_setting('outrider.notify', true), '') not in ('off', 'after_commit') then
-        perform pg_notify(case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
+    if p_poke and current_setting('outrider.notify', true) is distinct from 'after_commit' then
+        perform "outrider".notify(
+            case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
     end if;
     loop
         -- Nothing is returned: whoever enqueues needs no right to read.
@@ -1059,8 +1061,9 @@ begin
         elsif gone.job_key is not null then
             perform "outrider".wake_jobs(array[gone.subscription]);
         end if;
-        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          left(case when gone.queue is null then gone.event_type else gone.subscription end, 255));
+        perform "outrider".notify(
+            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
 
     if p_from <> 'jobs' then
@@ -1603,6 +1606,17 @@ begin
         closed_at = case when s.last_seq <= drawn then coalesce(s.closed_at, clock_timestamp()) end
     where greatest(s.first_seq, 1) <= drawn
       and (s.begun_at is null or (s.closed_at is null) <> (s.last_seq > drawn or s.last_seq is null));
+end
+$$;
+
+CREATE FUNCTION outrider.notify(p_channel text, p_kind text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('outrider.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.9 then
+        perform pg_notify(p_channel, left(p_kind, 255));  -- no type is longer; a raw insert may be, and Postgres refuses 8,000 bytes
+    end if;
 end
 $$;
 
@@ -2163,15 +2177,14 @@ end
 $$;
 
 CREATE FUNCTION outrider.poke() RETURNS trigger
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    if current_setting('outrider.notify', true) in ('off', 'after_commit') then
-        return null;
+    if current_setting('outrider.notify', true) is distinct from 'after_commit' then
+        perform "outrider".notify(fresh.channel, fresh.event_type)
+        from (select distinct channel, event_type from inserted) as fresh;
     end if;
-    perform pg_notify(fresh.channel, fresh.event_type)
-    from (select distinct channel, event_type from inserted) as fresh;
     return null;
 end
 $$;
@@ -2821,8 +2834,9 @@ begin
         end if;
     end loop;
     -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
-    perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                      job.subscription);
+    perform "outrider".notify(
+        case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+        job.subscription);
     return told;
 end
 $$;
@@ -3046,7 +3060,7 @@ begin
     from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from "outrider".delivery as d
           where d.id = any (revived) and d.ordering_key is not null
           group by d.subscription, d.generation) as line;
-    perform pg_notify(poke.channel, poke.event_type)
+    perform "outrider".notify(poke.channel, poke.event_type)
     from (select distinct case when d.queue is null then d.event_type else d.subscription end as event_type,
                           case d.generation when 0 then 'outbox_default'
                                                           else 'outbox_gen_' || d.generation end as channel
@@ -4551,8 +4565,9 @@ begin
         returning id, generation, unique_key
     ),
     poked as (
-        select pg_notify(case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
-                         p_subscription)
+        select "outrider".notify(
+            case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
+            p_subscription)
         from (select distinct made.generation from made) as g
     )
     select (select t.outcome from taken as t where t.seq is null),
@@ -4596,8 +4611,9 @@ begin
                                    else 'cancelled' end;
         if job.status = 'pending' then
             update "outrider".delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
-            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                              job.subscription);
+            perform "outrider".notify(
+                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                job.subscription);
             perform "outrider".note('run_now', p_by, p_reason, job.subscription, p_job_id,
                                    jsonb_build_object('run_at', job.run_at));
         end if;
@@ -6192,7 +6208,8 @@ CREATE FUNCTION outrider.wake(p_names text[]) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
+    perform "outrider".notify(
+        case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
     from (select c.generation, wanted.event_type as kind
           from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
@@ -6207,7 +6224,8 @@ CREATE FUNCTION outrider.wake_jobs(p_names text[]) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.name)
+    perform "outrider".notify(
+        case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.name)
     from (select distinct w.generation, served.name
           from "outrider".worker as w cross join unnest(w.subscriptions) as served (name)
           where served.name = any (p_names)) as each;
@@ -6263,8 +6281,9 @@ begin
         if gone.job_key is not null then
             perform "outrider".wake_jobs(array[gone.subscription]);
         end if;
-        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          case when gone.queue is null then gone.event_type else gone.subscription end);
+        perform "outrider".notify(
+            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
     perform "outrider".note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
         'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
@@ -7986,6 +8005,8 @@ REVOKE ALL ON FUNCTION outrider.note_adoption(p_subscription text, p_stream text
 REVOKE ALL ON FUNCTION outrider.note_export(p_workspace_id text, p_kind text, p_subject text, p_by text, p_reason text, p_audit bigint, p_events bigint, p_jobs bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.note_segments() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.notify(p_channel text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 

@@ -124,7 +124,9 @@ class Worker:
         self.listening = False
         self.last_contact = float("-inf")
         """When the database last answered, by the loop's clock."""
-        self._lanes = Lanes(dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30)
+        self._lanes = Lanes(
+            dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30, settings.notify
+        )
         self._generations = Generations(
             settings.generation, handlers, settings.schema, fold_after=fold_after, clock=time.monotonic
         )

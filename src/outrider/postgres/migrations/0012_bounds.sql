@@ -1,3 +1,3 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: 95253974bb29e295
+-- functions: df1f5a434c53ce59
