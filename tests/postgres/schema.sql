@@ -298,9 +298,10 @@ declare
     taken   integer := 0;
     counted bigint;
     suspect boolean := false;
+    reaped  integer;
 begin
     perform "outrider".sees_all();
-    perform "outrider".reap(p_names);
+    reaped := "outrider".reap(p_names);
     select array_agg(s.name order by s.name), bool_or(s.concurrency is not null or s.key_concurrency is not null)
     into names, limited
     from "outrider".subscription as s
@@ -489,6 +490,10 @@ begin
             perform "outrider".close_kept(
                 lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, moment);
         end if;
+    end if;
+    if limited and taken = 0 and reaped = 0 then
+        -- The locked limits make it a transaction that is written to disk, and others wait for it: not for nothing.
+        perform set_config('synchronous_commit', 'off', true);
     end if;
     last.head := jsonb_build_object(
         'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
@@ -1236,13 +1241,21 @@ end
 $$;
 
 CREATE FUNCTION outrider.hold_limits(p_names text[]) RETURNS void
-    LANGUAGE sql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select pg_advisory_xact_lock(hashtextextended('"outrider".' || limited.name, 6))
-    from (select s.name from "outrider".subscription as s
-          where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null)
-          order by s.name) as limited
+declare
+    limited constant text[] := array(
+        select s.name from "outrider".subscription as s
+        where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null));
+begin
+    insert into "outrider".job_limit (subscription)
+    select n.name from unnest(limited) as n (name)
+    where not exists (select from "outrider".job_limit as l where l.subscription = n.name)
+    order by n.name
+    on conflict do nothing;
+    perform from "outrider".job_limit as l where l.subscription = any (limited) order by l.subscription for update;
+end
 $$;
 
 CREATE FUNCTION outrider.hold_subscription(p_name text) RETURNS void
@@ -3184,15 +3197,16 @@ declare
         '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
         coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
         part.workspace, part.group_key, part.carried, name);
+    -- Its row is held against uninstall (FOR UPDATE), and against nobody else.
     stages constant text := format(
         E'#variable_conflict use_column\nbegin\n'
-        '    perform pg_advisory_xact_lock_shared(hashtextextended(%1$L, 0));\n'
-        '    if not exists (select from "outrider".rollup as r where r.name = %2$L and r.uninstalled_at is null) then\n'
-        '        raise ''the rollup %% is not installed any more'', %2$L using errcode = ''OR007'';\n    end if;\n'
+        '    perform from "outrider".rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;\n'
+        '    if not found then\n'
+        '        raise ''the rollup %% is not installed any more'', %1$L using errcode = ''OR007'';\n    end if;\n'
         '    insert into "outrider".rollup_pending (rollup, workspace_id, group_key, carried)\n'
-        '    select %2$L, nullif((%3$s)::text, ''''), nullif((%4$s)::text, ''''), %5$s\n'
-        '    from "outrider".outbox as new where new.seq = any (p_seqs)%6$s order by new.seq;\nend',
-        '"outrider".rollup.stage.' || name, name, part.workspace, part.group_key, part.carried,
+        '    select %1$L, nullif((%2$s)::text, ''''), nullif((%3$s)::text, ''''), %4$s\n'
+        '    from "outrider".outbox as new where new.seq = any (p_seqs)%5$s order by new.seq;\nend',
+        name, part.workspace, part.group_key, part.carried,
         coalesce(' and (' || part.condition || ')', ''));
     home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass);
     -- Only such that divide an hour: cron counts from the full hour on.
@@ -3451,7 +3465,7 @@ declare
     command  text;
     commands jsonb := '[]';
 begin
-    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.' || name, 0));
+    perform from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;  -- a tick uses the tables, too
     select string_agg(format('%s: %s', p.topic, p.detail), '; ') into refused
     from "outrider".rollup_preflight(p_spec) as p where not p.passed and p.blocks;
     if refused is not null then
@@ -3473,7 +3487,7 @@ begin
     loop
         execute format('lock table %s in %s mode', held.relation, held.mode);
     end loop;
-    select r.* into before from "outrider".rollup as r where r.name = p_spec ->> 'name' for update;
+    select r.* into before from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;
     -- What uninstall has to give back, as it is before anything changes; what an earlier install has noted stays.
     select coalesce(jsonb_agg(undo.entry order by undo.kind, undo.place), '[]') into changed from (
         select c || jsonb_build_object('kind', 'column', 'oid', to_regclass(c ->> 'table')::oid::bigint) as entry, 1 as kind, place
@@ -4231,8 +4245,7 @@ declare
     planned record;
     steps   jsonb;
 begin
-    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.' || p_name, 0));
-    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.stage.' || p_name, 0));  -- who stages events
+    perform from "outrider".rollup as r where r.name = p_name for update;  -- who ticks, and who stages events
     for held in
         select t.tgrelid::regclass from pg_trigger as t, "outrider".rollup as r
         where r.name = p_name and t.tgname = 'outrider_rollup_' || r.slug and t.tgparentid = 0
@@ -4243,7 +4256,6 @@ begin
     loop
         execute format('lock table %s in access exclusive mode', held);
     end loop;
-    perform from "outrider".rollup as r where r.name = p_name for update;
     select jsonb_agg(to_jsonb(p) order by p.step) into steps from "outrider".rollup_plan(p_name, p_force) as p;
     for planned in select s.* from jsonb_to_recordset(steps) as s (
                        step integer, action text, what text, command text, why text) order by s.step loop
@@ -4375,9 +4387,6 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'rollup_tick needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR007';
-    end if;
-    if not pg_try_advisory_xact_lock(hashtextextended('"outrider".rollup.' || p_name, 0)) then
-        return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
     end if;
     select r.* into rollup from "outrider".rollup as r where r.name = p_name for no key update skip locked;
     if not found then
@@ -6559,6 +6568,10 @@ CREATE VIEW outrider.event_status AS
          LIMIT 1) told ON (true))
   WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (w.outcomes ? s.name) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = ANY (ARRAY['reader'::text, 'relay'::text])) AND (o.occurred_at >= s.created_at)))));
 
+CREATE TABLE outrider.job_limit (
+    subscription text NOT NULL
+);
+
 CREATE SEQUENCE outrider.lease_token
     START WITH 1
     INCREMENT BY 1
@@ -7574,6 +7587,9 @@ ALTER TABLE outrider.delivery
 ALTER TABLE ONLY outrider.event_handled
     ADD CONSTRAINT event_handled_pkey PRIMARY KEY (handler_name, idempotency_key);
 
+ALTER TABLE ONLY outrider.job_limit
+    ADD CONSTRAINT job_limit_pkey PRIMARY KEY (subscription);
+
 ALTER TABLE ONLY outrider.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
 
@@ -7913,6 +7929,9 @@ CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cur
 
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
+ALTER TABLE ONLY outrider.job_limit
+    ADD CONSTRAINT job_limit_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
 ALTER TABLE ONLY outrider.rollup_log
     ADD CONSTRAINT rollup_log_rollup_fkey FOREIGN KEY (rollup) REFERENCES outrider.rollup(name) ON UPDATE CASCADE ON DELETE CASCADE;
