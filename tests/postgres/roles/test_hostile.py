@@ -226,7 +226,8 @@ async def test_pokes_for_nothing(house: House) -> None:
 
 def test_no_function_waits_for_what_anybody_can_hold(house: House) -> None:
     """Whoever can connect can take any advisory lock, and pg_locks shows which ones are used."""
-    asked = r"""select p.proname from pg_proc as p where p.pronamespace = 'outrider'::regnamespace and p.prosrc ~ 'pg_\w*advisory'"""
+    asked = r"""select p.proname from pg_proc as p
+                where p.pronamespace = 'outrider'::regnamespace and p.prosrc ~ 'pg_\w*advisory'"""
     assert house.owner.execute(asked).fetchall() == []
 
 

@@ -1,6 +1,6 @@
 -- roles: group roles with what each needs, and no more. To be run again after every upgrade: what a role has is taken first, in
 -- the same transaction, so nobody notices. Needs the owner of the schema; and CREATEROLE, if a role is missing.
-select pg_advisory_xact_lock(hashtextextended('outrider.migrate.' || '/*namespace*/', 0));
+/*hold*/;
 do $roles$
 declare
     owner constant oid := (select n.nspowner from pg_namespace as n where n.nspname = '/*namespace*/');
