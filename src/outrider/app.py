@@ -92,7 +92,10 @@ class Outrider(Declarations, Operations):
         self.signals = Signals()
         self._lines = Lines()
         self.signals.listen(self._lines)
-        self._poker = Poker(lambda: self._dsn or (None if self._refusal(self.settings) else self.settings.dsn))
+        self._poker = Poker(
+            lambda: self._dsn or (None if self._refusal(self.settings) else self.settings.dsn),
+            lambda: self.settings.schema,
+        )
         self._speak(self.settings)
         self._dsn: str | None = None
         self._server: Embedded | None = None
@@ -106,7 +109,7 @@ class Outrider(Declarations, Operations):
             raise ConfigError("the app is open already: one `async with app:` is enough, its connections can be shared")
         async with AsyncExitStack() as stack:
             self._dsn = await self._find_server(stack)
-            self._pool = Pool(self._dsn, self.settings.pool_size)
+            self._pool = Pool(self._dsn, self.settings.pool_size, self.settings.notify)
             await stack.enter_async_context(self._pool)
             async with self._pool.connection() as conn:
                 await migrate.check_newer(conn, self.settings.schema)
@@ -261,7 +264,7 @@ class Outrider(Declarations, Operations):
 
     def _rolling(self, rollups: Sequence[Rollup]) -> Rollups:
         assert self._dsn is not None
-        return Rollups(rollups, dsn=self._dsn, schema=self.settings.schema, signals=self.signals)
+        return Rollups(rollups, dsn=self._dsn, settings=self.settings, signals=self.signals)
 
     def _keeping(self) -> Upkeep:
         assert self._dsn is not None
@@ -308,7 +311,7 @@ class Outrider(Declarations, Operations):
             return Crew(served, dsn=dsn, pool=pool, settings=self.settings, signals=self.signals, identity=identity)
 
         scheduled = [Scheduled.by(self._enqueuer, each) for each in self.schedules]
-        lanes = Lanes(dsn, 1, max((each.timeout for each in chosen), default=0) + 30)
+        lanes = Lanes(dsn, 1, max((each.timeout for each in chosen), default=0) + 30, self.settings.notify)
         try:
             drained = await drain(
                 chosen,

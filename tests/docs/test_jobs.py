@@ -133,6 +133,7 @@ async def test_the_rights_that_a_producer_had_are_enough_and_no_more(database: s
         try:
             *few, last = re.sub(r"\bproducer\b", role, before("enqueuing")).splitlines()
             owner.execute("\n".join(few).encode())
+            owner.execute(statement("inherit_grants", "outrider"))  # as the next migration does
             async with await psycopg.AsyncConnection.connect(make_conninfo(database, user=role)) as conn:
                 async with conn.transaction():
                     await app.enqueue_many(conn, [Granted(name="a"), Granted(name="b")])

@@ -252,7 +252,7 @@ def test_no_thread_for_pokes_is_no_reason_to_fail(
 
 
 def test_the_poker_ends_although_pokes_go_on(database: str) -> None:
-    poker, stop = Poker(lambda: database), threading.Event()
+    poker, stop = Poker(lambda: database, lambda: "outrider"), threading.Event()
 
     def poke() -> None:
         while not stop.wait(0.002):
@@ -272,7 +272,7 @@ def test_the_poker_ends_although_pokes_go_on(database: str) -> None:
 
 def test_closing_in_a_forked_child(database: str) -> None:
     """It has none of its parent's threads, and may have been born while one of them held the lock."""
-    poker = Poker(lambda: database)
+    poker = Poker(lambda: database, lambda: "outrider")
     poker.poke([("outbox_default", "a.b")])
     with poker._changed:
         child = os.fork()
@@ -318,7 +318,7 @@ async def test_the_pokers_session_is_replaced(engine: Engine, database: str, hea
         await heard()
         with psycopg.connect(database, autocommit=True) as conn:
             conn.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_notify(channel%' "
+                "select pg_terminate_backend(pid) from pg_stat_activity where query like '%notify(channel%' "
                 "and pid <> pg_backend_pid()"
             )
     await asyncio.to_thread(app._poker.close)

@@ -231,8 +231,9 @@ begin
         subscription := job.subscription;
         if job.status = 'in_flight' then
             update "outrider".delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
-            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                              job.subscription);
+            perform "outrider".notify(
+                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                job.subscription);
             outcome := 'cancelling';
         elsif job.status in ('pending', 'failed') then
             update "outrider".delivery as d
@@ -297,9 +298,10 @@ declare
     taken   integer := 0;
     counted bigint;
     suspect boolean := false;
+    reaped  integer;
 begin
     perform "outrider".sees_all();
-    perform "outrider".reap(p_names);
+    reaped := "outrider".reap(p_names);
     select array_agg(s.name order by s.name), bool_or(s.concurrency is not null or s.key_concurrency is not null)
     into names, limited
     from "outrider".subscription as s
@@ -488,6 +490,10 @@ begin
             perform "outrider".close_kept(
                 lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, moment);
         end if;
+    end if;
+    if limited and taken = 0 and reaped = 0 then
+        -- The locked limits make it a transaction that is written to disk, and others wait for it: not for nothing.
+        perform set_config('synchronous_commit', 'off', true);
     end if;
     last.head := jsonb_build_object(
         'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
@@ -872,8 +878,9 @@ declare
     due     timestamptz := coalesce(p_run_at, clock_timestamp());
     made_id uuid := coalesce(p_id, "outrider".uuid7());
 begin
-    if p_poke and coalesce(current_setting('outrider.notify', true), '') not in ('off', 'after_commit') then
-        perform pg_notify(case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
+    if p_poke and current_setting('outrider.notify', true) is distinct from 'after_commit' then
+        perform "outrider".notify(
+            case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
     end if;
     loop
         -- Nothing is returned: whoever enqueues needs no right to read.
@@ -1082,8 +1089,9 @@ begin
         elsif gone.job_key is not null then
             perform "outrider".wake_jobs(array[gone.subscription]);
         end if;
-        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          left(case when gone.queue is null then gone.event_type else gone.subscription end, 255));
+        perform "outrider".notify(
+            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
 
     if p_from <> 'jobs' then
@@ -1256,13 +1264,21 @@ end
 $$;
 
 CREATE FUNCTION outrider.hold_limits(p_names text[]) RETURNS void
-    LANGUAGE sql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    select pg_advisory_xact_lock(hashtextextended('"outrider".' || limited.name, 6))
-    from (select s.name from "outrider".subscription as s
-          where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null)
-          order by s.name) as limited
+declare
+    limited constant text[] := array(
+        select s.name from "outrider".subscription as s
+        where s.name = any (p_names) and (s.concurrency is not null or s.key_concurrency is not null));
+begin
+    insert into "outrider".job_limit (subscription)
+    select n.name from unnest(limited) as n (name)
+    where not exists (select from "outrider".job_limit as l where l.subscription = n.name)
+    order by n.name
+    on conflict do nothing;
+    perform from "outrider".job_limit as l where l.subscription = any (limited) order by l.subscription for update;
+end
 $$;
 
 CREATE FUNCTION outrider.hold_subscription(p_name text) RETURNS void
@@ -1626,6 +1642,17 @@ begin
         closed_at = case when s.last_seq <= drawn then coalesce(s.closed_at, clock_timestamp()) end
     where greatest(s.first_seq, 1) <= drawn
       and (s.begun_at is null or (s.closed_at is null) <> (s.last_seq > drawn or s.last_seq is null));
+end
+$$;
+
+CREATE FUNCTION outrider.notify(p_channel text, p_kind text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if current_setting('outrider.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.9 then
+        perform pg_notify(p_channel, left(p_kind, 255));  -- no type is longer; a raw insert may be, and Postgres refuses 8,000 bytes
+    end if;
 end
 $$;
 
@@ -2187,15 +2214,14 @@ end
 $$;
 
 CREATE FUNCTION outrider.poke() RETURNS trigger
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    if current_setting('outrider.notify', true) in ('off', 'after_commit') then
-        return null;
+    if current_setting('outrider.notify', true) is distinct from 'after_commit' then
+        perform "outrider".notify(fresh.channel, fresh.event_type)
+        from (select distinct channel, event_type from inserted) as fresh;
     end if;
-    perform pg_notify(fresh.channel, fresh.event_type)
-    from (select distinct channel, event_type from inserted) as fresh;
     return null;
 end
 $$;
@@ -2846,8 +2872,9 @@ begin
         end if;
     end loop;
     -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
-    perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                      job.subscription);
+    perform "outrider".notify(
+        case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+        job.subscription);
     return told;
 end
 $$;
@@ -3071,7 +3098,7 @@ begin
     from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from "outrider".delivery as d
           where d.id = any (revived) and d.ordering_key is not null
           group by d.subscription, d.generation) as line;
-    perform pg_notify(poke.channel, poke.event_type)
+    perform "outrider".notify(poke.channel, poke.event_type)
     from (select distinct case when d.queue is null then d.event_type else d.subscription end as event_type,
                           case d.generation when 0 then 'outbox_default'
                                                           else 'outbox_gen_' || d.generation end as channel
@@ -3196,15 +3223,16 @@ declare
         '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
         coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
         part.workspace, part.group_key, part.carried, name);
+    -- Its row is held against uninstall (FOR UPDATE), and against nobody else.
     stages constant text := format(
         E'#variable_conflict use_column\nbegin\n'
-        '    perform pg_advisory_xact_lock_shared(hashtextextended(%1$L, 0));\n'
-        '    if not exists (select from "outrider".rollup as r where r.name = %2$L and r.uninstalled_at is null) then\n'
-        '        raise ''the rollup %% is not installed any more'', %2$L using errcode = ''OR007'';\n    end if;\n'
+        '    perform from "outrider".rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;\n'
+        '    if not found then\n'
+        '        raise ''the rollup %% is not installed any more'', %1$L using errcode = ''OR007'';\n    end if;\n'
         '    insert into "outrider".rollup_pending (rollup, workspace_id, group_key, carried)\n'
-        '    select %2$L, nullif((%3$s)::text, ''''), nullif((%4$s)::text, ''''), %5$s\n'
-        '    from "outrider".outbox as new where new.seq = any (p_seqs)%6$s order by new.seq;\nend',
-        '"outrider".rollup.stage.' || name, name, part.workspace, part.group_key, part.carried,
+        '    select %1$L, nullif((%2$s)::text, ''''), nullif((%3$s)::text, ''''), %4$s\n'
+        '    from "outrider".outbox as new where new.seq = any (p_seqs)%5$s order by new.seq;\nend',
+        name, part.workspace, part.group_key, part.carried,
         coalesce(' and (' || part.condition || ')', ''));
     home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass);
     -- Only such that divide an hour: cron counts from the full hour on.
@@ -3463,7 +3491,7 @@ declare
     command  text;
     commands jsonb := '[]';
 begin
-    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.' || name, 0));
+    perform from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;  -- a tick uses the tables, too
     select string_agg(format('%s: %s', p.topic, p.detail), '; ') into refused
     from "outrider".rollup_preflight(p_spec) as p where not p.passed and p.blocks;
     if refused is not null then
@@ -3485,7 +3513,7 @@ begin
     loop
         execute format('lock table %s in %s mode', held.relation, held.mode);
     end loop;
-    select r.* into before from "outrider".rollup as r where r.name = p_spec ->> 'name' for update;
+    select r.* into before from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;
     -- What uninstall has to give back, as it is before anything changes; what an earlier install has noted stays.
     select coalesce(jsonb_agg(undo.entry order by undo.kind, undo.place), '[]') into changed from (
         select c || jsonb_build_object('kind', 'column', 'oid', to_regclass(c ->> 'table')::oid::bigint) as entry, 1 as kind, place
@@ -4243,8 +4271,7 @@ declare
     planned record;
     steps   jsonb;
 begin
-    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.' || p_name, 0));
-    perform pg_advisory_xact_lock(hashtextextended('"outrider".rollup.stage.' || p_name, 0));  -- who stages events
+    perform from "outrider".rollup as r where r.name = p_name for update;  -- who ticks, and who stages events
     for held in
         select t.tgrelid::regclass from pg_trigger as t, "outrider".rollup as r
         where r.name = p_name and t.tgname = 'outrider_rollup_' || r.slug and t.tgparentid = 0
@@ -4255,7 +4282,6 @@ begin
     loop
         execute format('lock table %s in access exclusive mode', held);
     end loop;
-    perform from "outrider".rollup as r where r.name = p_name for update;
     select jsonb_agg(to_jsonb(p) order by p.step) into steps from "outrider".rollup_plan(p_name, p_force) as p;
     for planned in select s.* from jsonb_to_recordset(steps) as s (
                        step integer, action text, what text, command text, why text) order by s.step loop
@@ -4387,9 +4413,6 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise 'rollup_tick needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR007';
-    end if;
-    if not pg_try_advisory_xact_lock(hashtextextended('"outrider".rollup.' || p_name, 0)) then
-        return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
     end if;
     select r.* into rollup from "outrider".rollup as r where r.name = p_name for no key update skip locked;
     if not found then
@@ -4577,8 +4600,9 @@ begin
         returning id, generation, unique_key
     ),
     poked as (
-        select pg_notify(case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
-                         p_subscription)
+        select "outrider".notify(
+            case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
+            p_subscription)
         from (select distinct made.generation from made) as g
     )
     select (select t.outcome from taken as t where t.seq is null),
@@ -4622,8 +4646,9 @@ begin
                                    else 'cancelled' end;
         if job.status = 'pending' then
             update "outrider".delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
-            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                              job.subscription);
+            perform "outrider".notify(
+                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                job.subscription);
             perform "outrider".note('run_now', p_by, p_reason, job.subscription, p_job_id,
                                    jsonb_build_object('run_at', job.run_at));
         end if;
@@ -6231,7 +6256,8 @@ CREATE FUNCTION outrider.wake(p_names text[]) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
+    perform "outrider".notify(
+        case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
     from (select c.generation, wanted.event_type as kind
           from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
@@ -6246,7 +6272,8 @@ CREATE FUNCTION outrider.wake_jobs(p_names text[]) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform pg_notify(case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.name)
+    perform "outrider".notify(
+        case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.name)
     from (select distinct w.generation, served.name
           from "outrider".worker as w cross join unnest(w.subscriptions) as served (name)
           where served.name = any (p_names)) as each;
@@ -6302,8 +6329,9 @@ begin
         if gone.job_key is not null then
             perform "outrider".wake_jobs(array[gone.subscription]);
         end if;
-        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          case when gone.queue is null then gone.event_type else gone.subscription end);
+        perform "outrider".notify(
+            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
     perform "outrider".note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
         'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
@@ -6584,6 +6612,10 @@ CREATE VIEW outrider.event_status AS
           ORDER BY a.id
          LIMIT 1) told ON (true))
   WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (w.outcomes ? s.name) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = ANY (ARRAY['reader'::text, 'relay'::text])) AND (o.occurred_at >= s.created_at)))));
+
+CREATE TABLE outrider.job_limit (
+    subscription text NOT NULL
+);
 
 CREATE SEQUENCE outrider.lease_token
     START WITH 1
@@ -7610,6 +7642,9 @@ ALTER TABLE outrider.delivery
 ALTER TABLE ONLY outrider.event_handled
     ADD CONSTRAINT event_handled_pkey PRIMARY KEY (handler_name, idempotency_key);
 
+ALTER TABLE ONLY outrider.job_limit
+    ADD CONSTRAINT job_limit_pkey PRIMARY KEY (subscription);
+
 ALTER TABLE ONLY outrider.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
 
@@ -7950,6 +7985,9 @@ CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cur
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
+ALTER TABLE ONLY outrider.job_limit
+    ADD CONSTRAINT job_limit_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
+
 ALTER TABLE ONLY outrider.rollup_log
     ADD CONSTRAINT rollup_log_rollup_fkey FOREIGN KEY (rollup) REFERENCES outrider.rollup(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
@@ -8041,6 +8079,8 @@ REVOKE ALL ON FUNCTION outrider.note_adoption(p_subscription text, p_stream text
 REVOKE ALL ON FUNCTION outrider.note_export(p_workspace_id text, p_kind text, p_subject text, p_by text, p_reason text, p_audit bigint, p_events bigint, p_jobs bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.note_segments() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.notify(p_channel text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 

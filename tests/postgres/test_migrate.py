@@ -16,9 +16,11 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
 from outrider import Outrider
+from outrider.cli import alembic
 from outrider.errors import SchemaMismatch
-from outrider.postgres import migrate, session
+from outrider.postgres import migrate, roles, session, uninstall
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.phases import MigrationRefused, Phase
 from outrider.testing.cases import Placed
 
 pytestmark = pytest.mark.also_on(15, 16)
@@ -31,7 +33,7 @@ DEFINERS = {
     "pause_all", "resume", "resume_all", "narrow", "rename", "retire", "set_setting", "replay", "outbox_replay", "discard",
     "withdraw", "cancel", "run_now", "move_generation", "overdue_rollups", "attach_segment", "upkeep_begin",
     "upkeep_segments", "upkeep_log", "upkeep_receipts", "upkeep_dead_letters", "upkeep_traces", "upkeep_reap", "erase",
-    "tenant_page", "note_export", "count_take", "log_home",
+    "tenant_page", "note_export", "count_take", "log_home", "poke", "hold_limits",
 }  # fmt: skip
 
 
@@ -97,6 +99,45 @@ async def test_eight_at_once(empty_database: str) -> None:
     applied = sorted(version for versions in done for version in versions)
     assert applied == [migration.version for migration in migrate.known()]
     assert await publish_and_take(empty_database) == ["1", "2", "3"]
+
+
+async def test_who_keeps_migrations_waiting_is_named(
+    database: str, role: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever can connect can hold the lock. So the wait has an end, and says after the first try whom it waits for."""
+    for module in (migrate, roles, uninstall, alembic):
+        monkeypatch.setattr(module, "PATIENCE", "20ms")
+    monkeypatch.setattr(migrate, "TRIES", 3)
+    monkeypatch.setattr(migrate, "PAUSE", 0.01)
+    async with (
+        connected(make_conninfo(database, user=role, application_name="curious")) as low,
+        connected(database) as conn,
+    ):
+        await low.execute("select pg_advisory_lock(hashtextextended('outrider.migrate.outrider', 0))")
+        held = rf"has held the lock .* process {low.info.backend_pid} .user {role}, curious, idle since \d{{4}}-.*"
+        with pytest.raises(MigrationRefused, match=f"nothing was changed: .*{held}pg_terminate_backend"):
+            await run(database)
+        assert len(re.findall(held, caplog.text)) == 1, "told once while it waits"
+        with pytest.raises(roles.RolesRefused, match=f"nothing was changed: .*{held}pg_terminate_backend"):
+            await roles.make(conn, "outrider", f"{conn.info.dbname}_")
+        with pytest.raises(uninstall.UninstallRefused, match=f"nothing was dropped: .*{held}pg_terminate_backend"):
+            await uninstall.uninstall(conn, "outrider")
+        for text in (
+            roles.grants("outrider", f"{conn.info.dbname}_"),
+            uninstall.script("outrider"),
+            alembic._schema("outrider", 0, KNOWN, Phase.post)["upgrade"].split('"""')[1],
+        ):
+            with pytest.raises(psycopg.errors.LockNotAvailable, match=held):
+                await conn.execute(text.encode())
+        await low.execute("select pg_advisory_unlock_all()")
+        async with conn.transaction():
+            await conn.execute("set local lock_timeout = '7s'")
+            await conn.execute(migrate.hold("outrider", "20ms").encode())
+            assert await rows(conn, "show lock_timeout") == [("7s",)]
+            async with connected(database) as other:
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    await other.execute(migrate.hold("outrider", "20ms").encode())
+                await other.execute(migrate.hold("another", "20ms").encode())
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from typing import Any
 
 import psycopg
@@ -12,7 +14,8 @@ from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 
 from outrider import Check, Column, Event, Notification
 from outrider.errors import RollupRefused
-from outrider.postgres import rollups, session
+from outrider.postgres import migrate, rollups, session
+from outrider.postgres.statement import render
 
 CATALOG = """
     select jsonb_build_array(
@@ -661,3 +664,42 @@ def test_a_trigger_that_was_replaced_is_noticed(bare: Archive) -> None:
     assert "is not as it was made" in bare.verified()["installed"]["detail"]
     bare.install()
     assert bare.verified()["installed"]["passed"]
+
+
+def test_what_stages_events_is_brought_up_to_date_by_the_migration(bare: Archive) -> None:
+    """Version 11 made it with an advisory lock."""
+    bare.install(declared(table=None, events=[Leafed], key=["chapter"]))
+    source = "select pg_get_functiondef(oid) from pg_proc where proname = 'rollup_stage_archive_imports'"
+    new = bare.one(source)
+    old = re.sub(
+        r"perform (from .*? is null) for key share;\n    if not found then",
+        lambda found: (
+            """perform pg_advisory_xact_lock_shared(hashtextextended('"outrider".rollup.stage.archive.imports', 0));\n"""
+            f"    if not exists (select {found[1]}) then"
+        ),
+        new,
+    )
+    assert old != new
+    bare.ask(old)
+    [step] = [each.sql for each in migrate.known() if each.name == "bounds"]
+    bare.ask(render(step[step.index("do $stages$") : step.index("$stages$;")] + "$stages$", "outrider"))
+    assert bare.one(source) == new
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_two_who_install_it_first(bare: Archive, database: str, events: bool) -> None:
+    spec = declared(table=None, events=[Leafed], key=["chapter"]) if events else declared()
+    with opened(database) as first, opened(database) as second:
+        first.ask("begin")
+        first.install(spec)
+        going = threading.Thread(target=second.install, args=[spec])
+        going.start()
+        while not bare.one(
+            "select count(*) from pg_locks where pid = %s and not granted", second.conn.info.backend_pid
+        ):
+            pass
+        first.ask("commit")
+        going.join(30)
+        assert not going.is_alive()
+    assert bare.one("select spec from outrider.rollup") == spec
+    assert all(row["passed"] for row in bare.verified().values() if row["topic"] == "installed")

@@ -311,10 +311,13 @@ def test_events_that_are_staged_while_their_rollup_is_taken_off(bare: Archive, d
     with opened(database) as worker, opened(database) as operator, opened(database) as late:
         worker.ask("begin")
         worker.ask(stage)
+        operator.ask("begin")
         kept: list[dict[str, str]] = []
         taking_off = threading.Thread(target=lambda: kept.append(taken_off(operator)))
         taking_off.start()
         waits(bare, operator.conn.info.backend_pid)
+        worker.ask("commit")
+        taking_off.join(30)
         said: list[str] = []
 
         def come_late() -> None:
@@ -326,8 +329,7 @@ def test_events_that_are_staged_while_their_rollup_is_taken_off(bare: Archive, d
         coming = threading.Thread(target=come_late)
         coming.start()
         waits(bare, late.conn.info.backend_pid)
-        worker.ask("commit")
-        taking_off.join(30)
+        operator.ask("commit")
         coming.join(30)
     assert "delete its rows: 1 wait" in kept[0]
     assert len(said) == 1, "it is not installed any more"

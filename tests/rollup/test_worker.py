@@ -71,7 +71,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def part(dsn: str, app: Outrider) -> AsyncIterator[tuple[Callable[[], Any], list[Signal]]]:
     """The worker's part by itself, one look at a time."""
     signals = Signals()
-    rolling = Rollups(app.rollups, dsn=dsn, schema="outrider", signals=signals)
+    rolling = Rollups(app.rollups, dsn=dsn, settings=app.settings, signals=signals)
     async with await session.connect(dsn, autocommit=True) as conn:
         yield lambda: rolling.step(conn), heard(signals)
 

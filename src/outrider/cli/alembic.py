@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import indent
 from uuid import uuid4
 
 import typer
@@ -15,11 +16,13 @@ from outrider.cli.alembic_project import Project, find_project
 from outrider.cli.templates import fill
 from outrider.errors import ConfigError, DeclarationError
 from outrider.postgres import registration, uninstall
-from outrider.postgres.migrate import APPLIED_BY, Migration, known, script
+from outrider.postgres.migrate import APPLIED_BY, Migration, held_block, known, script
 from outrider.postgres.orphans import overlap
 from outrider.postgres.phases import Phase, through
 from outrider.subscription import Subscription
 
+PATIENCE = "60s"
+"""The longest wait for another migration of the same schema."""
 _REGISTERED = r"""register\('([^']+)'::text, '(\w+)'::text, '(\w+)'::text, (?:NULL|'{([^}]*)}')"""
 """Name, kind, context and event types, as registration.script writes them."""
 
@@ -75,7 +78,14 @@ def tell(written: Sequence[Path], schema: str, phase: Phase, *, as_json: bool) -
 def _schema(schema: str, after: int, steps: Sequence[Migration], phase: Phase) -> dict[str, str]:
     first, last = str(steps[0].version), str(steps[-1].version)
     plain = script(schema, f"{APPLIED_BY} by Alembic", after, phase).removeprefix("begin;\n").removesuffix("commit;\n")
-    upgrade = fill("alembic_upgrade.sql", schema=schema, after=str(after), last=last, script=plain.strip())
+    upgrade = fill(
+        "alembic_upgrade.sql",
+        schema=schema,
+        after=str(after),
+        last=last,
+        hold=indent(held_block(schema, PATIENCE), "    "),
+        script=plain.strip(),
+    )
     undo = fill("alembic_forward_only.sql", schema=schema, after=str(after)) if after else uninstall.script(schema)
     comment = (
         "# Forward only."

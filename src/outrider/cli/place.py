@@ -90,7 +90,8 @@ class Place:
                 "pyproject.toml, or name an app that has one with --app; "
                 "for development, --embedded runs one in .outrider/pg"
             )
-        there = Outrider(dsn=self.settings.dsn, embedded=self.settings.embedded, schema=self.schema)
+        settings = self.settings
+        there = Outrider(dsn=settings.dsn, embedded=settings.embedded, schema=settings.schema, notify=settings.notify)
         async with there, there.connect() as conn:
             await conn.set_autocommit(True)
             if migrated:

@@ -59,7 +59,7 @@ class Crew:
         poll: Callable[[], float] = lambda: 5.0,
     ) -> None:
         self._dsn = dsn
-        self._schema = settings.schema
+        self._schema, self._notify = settings.schema, settings.notify
         self._generation = settings.generation
         self._identity = identity
         self._worker = str(identity)
@@ -75,7 +75,7 @@ class Crew:
         work = {each.name: Work(each, pool.connection, dsn, self._processes) for each in handlers}
         self._slots = Slots(slots, work, self._processes, on_change=self._changed, on_lost=self._voice.lost)
         self._renewal = min([RENEWAL, *(each.limits.lease.total_seconds() / 3 for each in handlers)])
-        self._claims, self._settles = Session(dsn), Session(dsn)
+        self._claims, self._settles = Session(dsn, settings.notify), Session(dsn, settings.notify)
         self._room = asyncio.Event()
         """There may be room, or something to claim."""
         self._news = asyncio.Event()
@@ -202,6 +202,7 @@ class Crew:
         leases = Leases(
             dsn=self._dsn,
             schema=self._schema,
+            notify=self._notify,
             worker=self._identity.id,
             names=self._names,
             every=self._renewal,

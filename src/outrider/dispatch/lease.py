@@ -75,6 +75,7 @@ class Leases:
         *,
         dsn: str,
         schema: str,
+        notify: str = "commit",
         worker: UUID,
         names: Sequence[str],
         every: float,
@@ -83,6 +84,7 @@ class Leases:
     ) -> None:
         self._told = {
             "dsn": dsn,
+            "notify": notify,
             "worker": str(worker),
             "names": list(names),
             "every": every,

@@ -21,13 +21,13 @@ TROUBLES = (DatabaseError, DatabaseUnavailable, SchemaMismatch, OSError, Timeout
 class Session:
     """Opened when it is needed, and again when it broke."""
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, notify: str = "commit") -> None:
+        self._dsn, self._notify = dsn, notify
         self._conn: AsyncSession | None = None
 
     async def open(self) -> AsyncSession:
         if self._conn is None or self._conn.closed:
-            self._conn = await session.connect(self._dsn, autocommit=True, name="outrider jobs")
+            self._conn = await session.connect(self._dsn, autocommit=True, name="outrider jobs", notify=self._notify)
         return self._conn
 
     def drop(self) -> None:

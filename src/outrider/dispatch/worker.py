@@ -138,7 +138,9 @@ class Worker:
         self._unseen = 0
         """Heartbeats in a row that the database refused."""
         self._telling: threading.Thread | None = None
-        self._lanes = Lanes(dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30)
+        self._lanes = Lanes(
+            dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30, settings.notify
+        )
         self._generations = Generations(
             settings.generation, handlers, settings.schema, fold_after=fold_after, clock=time.monotonic
         )

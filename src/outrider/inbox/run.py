@@ -29,7 +29,7 @@ class _Line:
 
     def __init__(self, inbox: Inbox, dsn: str, settings: Settings, signals: Signals) -> None:
         self.inbox = inbox
-        self.lanes = Lanes(dsn, 1, IDLE)
+        self.lanes = Lanes(dsn, 1, IDLE, settings.notify)
         self.receiver = Receiver(inbox, landing_of(inbox, settings), self.lanes, signals, settings.schema)
         self.down = 0
         self.trouble = 0

@@ -139,7 +139,10 @@ dead_letters = Metric("outrider_dead_letters", "gauge", ("type",), "Dead letters
 oldest_owed = Metric("outrider_oldest_owed_seconds", "gauge", (), "The greatest of all lags.")
 workers = Metric("outrider_workers", "gauge", (), "Workers that were seen within the last 30 s.")
 notify_queue = Metric(
-    "outrider_notify_queue_usage", "gauge", (), "How full the queue of notifications is: at 1 publishing fails."
+    "outrider_notify_queue_usage",
+    "gauge",
+    (),
+    "How full the queue of notifications is: from 0.9 on Outrider sends none, and workers poll.",
 )
 dead_tuples = Metric("outrider_dead_tuples", "gauge", ("table",), "Dead rows that vacuum has not removed.")
 rollup_pending = Metric("outrider_rollup_pending", "gauge", ("rollup",), "Staged rows that wait, up to 10,000.")

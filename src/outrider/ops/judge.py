@@ -70,8 +70,8 @@ def judge_server(server: Server, sent: datetime, received: datetime) -> Iterator
         yield judge(
             "notify_queue",
             share,
-            "a session that has said LISTEN keeps a transaction open: end it (see transactions). When the queue is full, "
-            "every transaction that publishes fails; OUTRIDER_NOTIFY=off keeps publishing, and workers poll",
+            "a session that has said LISTEN keeps a transaction open: end it (see transactions). From 90% on Outrider "
+            "notifies nobody, and workers poll; at 100% every other transaction that notifies fails",
         )
     else:
         yield ok("notify_queue", share)

@@ -32,8 +32,9 @@ _WATCH = "select set_config('client_connection_check_interval', '5s', false)"
 
 
 class Lanes:
-    def __init__(self, dsn: str, size: int, idle: float) -> None:
+    def __init__(self, dsn: str, size: int, idle: float, notify: str = "commit") -> None:
         self._dsn = dsn
+        self._notify = notify
         self._idle_ms = str(int(idle * 1000))
         self._free: list[AsyncConnection[Any]] = []
         self._places = asyncio.Semaphore(size)
@@ -88,6 +89,8 @@ class Lanes:
         try:
             await conn.execute(_RESET)
             await conn.execute(_GUARDS, {"idle": self._idle_ms})
+            if self._notify == "off":
+                await conn.execute(session.QUIET)
         except psycopg.Error:
             await conn.close()
             return False
@@ -97,7 +100,7 @@ class Lanes:
         return True
 
     async def _connect(self) -> AsyncConnection[Any]:
-        conn = await session.connect(self._dsn, autocommit=True, name="outrider worker")
+        conn = await session.connect(self._dsn, autocommit=True, name="outrider worker", notify=self._notify)
         try:
             if not self._prepares:
                 conn.prepare_threshold = None

@@ -9,6 +9,7 @@ Functions are replaced whenever a migration is applied; a change to one of them 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ PATIENCE = "2s"
 """So long everybody else waits behind a step that waits for a lock."""
 TRIES = 20
 PAUSE = 1.0
+_log = logging.getLogger("outrider")
 _HEADER = re.compile(r"^-- (breaking|functions): *(\S+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"create function /\*schema\*/(\w+)")
 
@@ -102,8 +104,15 @@ async def migrate(
             step = await _apply_next(conn, schema, applied_by, phase, force=force)
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             tries -= 1
+            held = error.diag.message_primary if error.diag.message_hint else None  # by one who migrates, or seems to
             if not tries:
-                raise await _in_use(conn, schema, error) from error
+                raise (
+                    await _in_use(conn, schema, error)
+                    if held is None
+                    else MigrationRefused(f"nothing was changed: {held}. {error.diag.message_hint}")
+                ) from error
+            if held is not None and tries == TRIES - 1:
+                _log.warning("%s. It is tried %s more times", held, tries)
             await asyncio.sleep(PAUSE)
             continue
         if step is None:
@@ -117,7 +126,7 @@ async def _apply_next(
     conn: AsyncConnection[Any], schema: str, applied_by: str, phase: Phase, *, force: bool
 ) -> Migration | None:
     async with conn.transaction():
-        await conn.execute("select pg_advisory_xact_lock(hashtextextended('outrider.migrate.' || %s, 0))", [schema])
+        await conn.execute(hold(schema, PATIENCE).encode())
         await _refuse_strangers(conn, schema)
         have = await applied(conn, schema)
         refuse_newer(have, schema)
@@ -134,6 +143,18 @@ async def _apply_next(
         values = [todo[0].version, todo[0].name, todo[0].breaking, applied_by]
         await conn.execute(statement.render(record, schema).encode(), values)
         return todo[0]
+
+
+def held_block(schema: str, patience: str) -> str:
+    """A block of PL/pgSQL: of all that migrate a schema, one at a time. Its error names who is in the way."""
+    text = statement.statement("hold_migrations", schema).decode()
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    return text.replace("{schema}", schema).replace("{patience}", patience)
+
+
+def hold(schema: str, patience: str) -> str:
+    """The same as a statement."""
+    return f"do $hold$\n{held_block(schema, patience)}\n$hold$"
 
 
 def script(schema: str, applied_by: str = APPLIED_BY, after: int = 0, phase: Phase = Phase.post) -> str:

@@ -15,6 +15,7 @@ import psycopg
 
 from outrider.errors import DatabaseUnavailable
 from outrider.postgres import session
+from outrider.postgres.statement import render
 
 INTERVAL = 0.01
 IDLE = 5.0
@@ -27,14 +28,14 @@ Poke = tuple[str, str]
 """(channel, event type)"""
 
 _log = logging.getLogger("outrider")
-_SEND = "select pg_notify(channel, kind) from unnest(%s::text[], %s::text[]) as poke (channel, kind)"
+_SEND = "select /*schema*/notify(channel, kind) from unnest(%s::text[], %s::text[]) as poke (channel, kind)"
 
 
 class Poker:
     """Sends from a thread of its own, so that nobody's commit waits for it, or fails because of it."""
 
-    def __init__(self, dsn: Callable[[], str | None]) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: Callable[[], str | None], schema: Callable[[], str]) -> None:
+        self._dsn, self._schema = dsn, schema
         self._forget()
 
     def _forget(self) -> None:
@@ -100,7 +101,8 @@ class Poker:
             try:
                 conn = conn or self._connect()
                 if conn is not None:
-                    conn.execute(_SEND, [list(column) for column in zip(*sorted(pokes), strict=True)])
+                    send = render(_SEND, self._schema()).encode()
+                    conn.execute(send, [list(column) for column in zip(*sorted(pokes), strict=True)])
                     self.sent += 1
                 return conn
             except (psycopg.Error, DatabaseUnavailable) as error:

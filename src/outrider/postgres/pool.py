@@ -12,25 +12,27 @@ from outrider.errors import DatabaseUnavailable
 from outrider.postgres import session
 
 
-async def _look_behind(conn: session.AsyncSession) -> None:
-    assert isinstance(conn, session.Wire)
-    await conn.set_autocommit(True)
-    await conn.look_behind()
-    await conn.set_autocommit(False)
-
-
 class Pool:
-    def __init__(self, dsn: str, size: int) -> None:
+    def __init__(self, dsn: str, size: int, notify: str = "commit") -> None:
         self._dsn = dsn
+        self._notify = notify
         self._pool = AsyncConnectionPool[session.AsyncSession](
             dsn,
             connection_class=session.Wire,
-            configure=_look_behind,
+            configure=self._configure,
             min_size=0,
             max_size=size,
             open=False,
             name="outrider",
         )
+
+    async def _configure(self, conn: session.AsyncSession) -> None:
+        assert isinstance(conn, session.Wire)
+        await conn.set_autocommit(True)
+        await conn.look_behind()
+        if self._notify == "off":
+            await conn.hush()
+        await conn.set_autocommit(False)
 
     async def __aenter__(self) -> Self:
         conn = await session.connect(self._dsn)

@@ -100,6 +100,8 @@ class Renewer:
                 keepalives_count=3,
             )
             self.conn.execute("select set_config('statement_timeout', '10s', false)")
+            if self.told["notify"] == "off":
+                self.conn.execute("select set_config('outrider.notify', 'off', false)")
         return self.conn
 
     def close(self) -> None:

@@ -13,9 +13,12 @@ from psycopg import AsyncConnection
 from outrider import names
 from outrider.errors import ConfigError, OutriderError
 from outrider.postgres.fetch import fetch
+from outrider.postgres.migrate import hold
 from outrider.postgres.statement import statement
 
 ROLES = ("producer", "worker", "relay", "operator", "dashboard", "cron", "upkeep")
+PATIENCE = "10s"
+"""The longest wait for a migration of the same schema."""
 _ROLE = re.compile(r"/\*prefix\*/(\w+)")
 
 
@@ -59,6 +62,7 @@ def grants(schema: str, prefix: str | None = None) -> str:
     text = text.replace("'/*dashboard*/'", f"'{roles['dashboard']}'").replace(
         "'/*operator*/'", f"'{roles['operator']}'"
     )
+    text = text.replace("/*hold*/", hold(schema, PATIENCE))
     return _ROLE.sub(lambda found: f'"{roles[found[1]]}"', text)
 
 
@@ -82,6 +86,10 @@ async def make(conn: AsyncConnection[Any], schema: str, prefix: str | None = Non
             before = await _held(conn, schema, roles)
             await conn.execute(grants(schema, prefix).encode())
             after = await _held(conn, schema, roles)
+    except psycopg.errors.LockNotAvailable as error:
+        raise RolesRefused(
+            f"nothing was changed: {error.diag.message_primary}. {error.diag.message_hint or 'Run it again.'}"
+        ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise RolesRefused(
             f"nothing was changed: {error.diag.message_primary}: run it as the owner of the schema, who must be able to "

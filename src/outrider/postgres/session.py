@@ -23,6 +23,7 @@ CONNECT_TIMEOUT = 10
 # What was prepared in one session of the server is unknown, or something else, in that to which a pooler takes the next
 # transaction: at worst another statement with as many parameters would be run in its place.
 _WHO = "select pg_backend_pid()"
+QUIET = "select set_config('outrider.notify', 'off', false)"
 _MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 
 _SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
@@ -61,13 +62,19 @@ class Wire(AsyncConnection[Any]):
         if self.pooled:
             self.prepare_threshold = None
 
+    async def hush(self) -> None:
+        """Send no notifications from here. In autocommit mode. Behind a pooler it would be somebody else's setting."""
+        if not self.pooled:
+            await self.execute(QUIET, prepare=False)
+
     async def wait(self, gen: PQGen[RV], *timing: Any, **timings: Any) -> RV:
         with cancellable():
             return await super().wait(gen, *timing, **timings)
 
 
-async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider") -> Wire:
-    """A new session on a usable server; `name` is its application_name, unless the DSN has one."""
+async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider", notify: str = "commit") -> Wire:
+    """A new session on a usable server; `name` is its application_name, unless the DSN has one. `notify`: as in the
+    settings; `off` is obeyed by what the session calls."""
     try:
         conn = await Wire.connect(_with_timeout(dsn), autocommit=True, fallback_application_name=name)
     except psycopg.Error as error:
@@ -75,6 +82,8 @@ async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider")
     try:
         check_server(conn)
         await conn.look_behind()
+        if notify == "off":
+            await conn.hush()
         await conn.set_autocommit(autocommit)
     except psycopg.Error as error:
         await conn.close()

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from outrider.errors import OutriderError, SchemaMismatch
 from outrider.postgres import statement
 from outrider.postgres.log import Params
-from outrider.postgres.migrate import applied, known
+from outrider.postgres.migrate import applied, held_block, hold, known
 
 PATIENCE = "5s"
 """Publishers wait behind us as long as we wait for the locks."""
@@ -152,7 +152,7 @@ async def uninstall(
     async with _patiently(conn, schema), conn.transaction():
         await conn.execute("set transaction isolation level read committed")  # to see what is committed while we wait
         await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
-        await conn.execute("select pg_advisory_xact_lock(hashtextextended('outrider.migrate.' || %s, 0))", [schema])
+        await conn.execute(hold(schema, PATIENCE).encode())
         if not await applied(conn, schema):
             return None
         await _perform(conn, "hold", schema, whole)
@@ -172,6 +172,7 @@ def script(schema: str) -> str:
     """The same as one statement for those who speak SQL only. It is part of their transaction, and cannot be forced."""
     parts = {name: _text(name, schema) for name in ("commands", "workers", "owed", "rollups", "foreign")}
     parts["version"] = str(known()[-1].version)
+    parts["hold"] = held_block(schema, PATIENCE).replace("%", "%%")
     text = re.sub(r"\{([a-z]+)\}", lambda found: parts[found[1]], _text("script", schema))
     values = _params(schema, whole=True) | {"patience": PATIENCE}
     return _PARAMETER.sub(lambda found: sql.Literal(values[found[1]]).as_string() if found[1] else "%", text)
@@ -219,7 +220,11 @@ async def _perform(conn: AsyncConnection[Any], wanted: str, schema: str, whole: 
 async def _patiently(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[None]:
     try:
         yield
-    except psycopg.errors.LockNotAvailable:
+    except psycopg.errors.LockNotAvailable as error:
+        if error.diag.message_hint:
+            raise UninstallRefused(
+                f"nothing was dropped: {error.diag.message_primary}. {error.diag.message_hint}"
+            ) from None
         holding = [who for (who,) in await _rows(conn, "blockers", schema, whole=True)]
         raise UninstallRefused(
             f"nothing was dropped: the tables were in use for {PATIENCE} by {_list(holding) or 'somebody who is gone now'}: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from outrider.config import Settings
 from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.pace import DEADLINE, TROUBLES, pause, within
 from outrider.errors import RollupRefused
@@ -29,12 +30,12 @@ LONGEST = 600.0
 class Rollups:
     """A part of a worker."""
 
-    def __init__(self, declared: Sequence[Rollup], *, dsn: str, schema: str, signals: Signals) -> None:
+    def __init__(self, declared: Sequence[Rollup], *, dsn: str, settings: Settings, signals: Signals) -> None:
         self._declared = {each.name: each for each in declared}
         self._specs = {each.name: each.spec() for each in declared}
-        self._schema = schema
+        self._schema = settings.schema
         self._signals = signals
-        self._lanes = Lanes(dsn, 1, IDLE)
+        self._lanes = Lanes(dsn, 1, IDLE, settings.notify)
         self._said: dict[str, str] = {}
         self._trouble = 0
         self._stopped = asyncio.Event()

@@ -116,7 +116,7 @@ class Upkeep:
         self._schema = settings.schema
         self._wanted = settings.upkeep
         self._signals = signals
-        self._lanes = Lanes(dsn, 1, IDLE)
+        self._lanes = Lanes(dsn, 1, IDLE, settings.notify)
         self._said: dict[str, str | None] = {}
         self._trouble = 0
         self._stopped = asyncio.Event()

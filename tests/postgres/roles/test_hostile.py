@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 from tests.cli import inprocess
 from tests.postgres.roles.house import House
-from tests.postgres.roles.test_each import Placed, shop
+from tests.postgres.roles.test_each import Placed, Send, among, shop
 
-from outrider import Outrider
-from outrider.signals import Settled
+from outrider import Job, Outrider
+from outrider.signals import JobsCompleted, Settled
 from outrider.testing import expect
 
 pytestmark = pytest.mark.also_on(15, 16)
@@ -220,3 +222,42 @@ async def test_pokes_for_nothing(house: House) -> None:
             async with expect(app, Settled, lambda s: s.events), owning.connect() as conn, conn.transaction():
                 await owning.publish(conn, Placed(n=1))
     assert house.owner.execute("select n from effect").fetchall() == [(1,)]
+
+
+def test_no_function_waits_for_what_anybody_can_hold(house: House) -> None:
+    """Whoever can connect can take any advisory lock, and pg_locks shows which ones are used."""
+    asked = r"""select p.proname from pg_proc as p
+                where p.pronamespace = 'outrider'::regnamespace and p.prosrc ~ 'pg_\w*advisory'"""
+    assert house.owner.execute(asked).fetchall() == []
+
+
+class Limited(Job, type="roles.limited"):
+    pass
+
+
+async def test_who_can_only_connect_holds_up_no_job_and_no_rollup(house: House) -> None:
+    """It takes the advisory locks that claims and rollups once used: then jobs without limits waited for them, too."""
+    house.owner.execute("create table effect (n int); create table piece (document text)")
+    house.owner.execute(f"revoke usage on schema outrider from {house.login('nobody')}".encode())
+    async with (app := shop(house.owner.info.dsn)):
+
+        @app.job(Limited, concurrency=1)
+        async def limited(job: Limited) -> None:
+            pass
+
+        await app.migrate()
+        house.owner.execute("select outrider.rollup_install(%s)", [Jsonb(app.rollups[0].spec())])
+        with house.as_("nobody") as low:
+            for name, seed in (("roles.limited", 6), ("rollup.shop.pieces", 0), ("rollup.stage.shop.pieces", 0)):
+                low.execute("select pg_advisory_lock(hashtextextended('\"outrider\".' || %s, %s))", [name, seed])
+            async with (
+                app.worker(),
+                expect(app, JobsCompleted, partial(among, "roles.limited")),
+                expect(app, JobsCompleted, partial(among, "roles.send")),
+                app.connect() as conn,
+                conn.transaction(),
+            ):
+                await app.enqueue(conn, Limited())
+                await app.enqueue(conn, Send(n=1))
+            assert (await app.tick("shop.pieces")).result == "idle"
+            house.owner.execute("select outrider.rollup_uninstall('shop.pieces')")

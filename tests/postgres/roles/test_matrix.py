@@ -26,6 +26,7 @@ DENIED = "42501"
 SQL = Path(roles.__file__).parent / "sql"
 NOT_TRIED = {
     "roles": "is run by the owner, and is what is tested here",
+    "hold_migrations": "is a part of scripts",
     "inherit_grants": "is a part of a migration",
     "migration_ledger": "is a part of a migration",
     "refuse_unaware": "is a part of a script",

@@ -19,10 +19,10 @@ made as (
     from asked as a order by a.place
 )
 select a.id, 'created', (
-    select count(pg_notify(poke.channel, poke.job_type))
+    select count(/*schema*/notify(poke.channel, poke.job_type))
     from (select distinct a.job_type, case a.generation when 0 then 'outbox_default'
                                                         else 'outbox_gen_' || a.generation end as channel
           from asked as a
           where %(poke)s::boolean
-            and coalesce(current_setting('outrider.notify', true), '') not in ('off', 'after_commit')) as poke)
+            and current_setting('outrider.notify', true) is distinct from 'after_commit') as poke)
 from asked as a order by a.place

@@ -3,7 +3,8 @@
 with gone as (
     delete from /*schema*/worker where id = %(id)s returning id, subscriptions
 )
-select count(pg_notify(case poke.generation when 0 then 'outbox_default' else 'outbox_gen_' || poke.generation end, poke.kind))
+select count(/*schema*/notify(
+    case poke.generation when 0 then 'outbox_default' else 'outbox_gen_' || poke.generation end, poke.kind))
 from (select w.generation, wanted.kind
       from gone join /*schema*/worker as w on w.id <> gone.id and w.subscriptions && gone.subscriptions
       join /*schema*/subscription as s on s.name = any (gone.subscriptions) and s.name = any (w.subscriptions)

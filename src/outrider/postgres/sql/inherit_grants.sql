@@ -31,6 +31,9 @@ begin
                      ('take', 'select, insert, update on /*schema*/schedule'),
                      ('take', 'usage on sequence /*schema*/lease_token'),
                      ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
+                     ('publish', 'execute on function /*schema*/notify'),
+                     ('enqueue_one', 'execute on function /*schema*/notify'),
+                     ('relay_take', 'execute on function /*schema*/notify'),
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
                      ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
                      ('rollup_tick', 'execute on function /*schema*/rollup_work'),
@@ -50,6 +53,10 @@ begin
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)
           and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner)
+        union
+        select a.grantee::regrole, 'execute on function /*schema*/notify'  -- who may enqueue, and call nothing
+        from pg_class as c cross join aclexplode(c.relacl) as a
+        where c.oid = '/*schema*/delivery'::regclass and a.privilege_type = 'INSERT' and a.grantee not in (0, c.relowner)
     loop
         execute format('grant %s to %s', granted.objects, granted.role);
     end loop;

@@ -1,6 +1,6 @@
 -- roles: group roles with what each needs, and no more. To be run again after every upgrade: what a role has is taken first, in
 -- the same transaction, so nobody notices. Needs the owner of the schema; and CREATEROLE, if a role is missing.
-select pg_advisory_xact_lock(hashtextextended('outrider.migrate.' || '/*namespace*/', 0));
+/*hold*/;
 do $roles$
 declare
     owner constant oid := (select n.nspowner from pg_namespace as n where n.nspname = '/*namespace*/');
@@ -40,7 +40,7 @@ grant insert (subscription, generation, partition, event_id, event_type, event_v
       on /*schema*/delivery to /*prefix*/producer;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
-    /*schema*/error_fingerprint  -- of a generated column
+    /*schema*/notify, /*schema*/error_fingerprint  -- of a generated column
     to /*prefix*/producer;
 
 -- Runs handlers, jobs, schedules, rollups, relays and inboxes, which publish and enqueue themselves.
@@ -63,7 +63,7 @@ grant execute on function
     /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/claim, /*schema*/claim_lane, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,
     /*schema*/pick_limited, /*schema*/has_workers, /*schema*/room,
     /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, /*schema*/admit, /*schema*/close_kept,
-    /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done,
+    /*schema*/notify, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done,
     /*schema*/renew, /*schema*/route, /*schema*/fire,
     /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
     /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/ingest, /*schema*/rollup_settings,
@@ -77,7 +77,8 @@ grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, 
 grant select, insert, update, delete on /*schema*/worker to /*prefix*/relay;
 grant execute on function
     /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
-    /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/late_transactions, /*schema*/log_home, /*schema*/unread
+    /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/late_transactions, /*schema*/log_home, /*schema*/unread,
+    /*schema*/notify
     to /*prefix*/relay;
 
 -- Looks at everything, payloads included; the other acts as well, through functions that keep an audit. Not the segments of the

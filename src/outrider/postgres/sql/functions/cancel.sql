@@ -27,8 +27,9 @@ begin
         subscription := job.subscription;
         if job.status = 'in_flight' then
             update /*schema*/delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
-            perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                              job.subscription);
+            perform /*schema*/notify(
+                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                job.subscription);
             outcome := 'cancelling';
         elsif job.status in ('pending', 'failed') then
             update /*schema*/delivery as d

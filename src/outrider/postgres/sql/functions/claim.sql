@@ -45,9 +45,10 @@ declare
     taken   integer := 0;
     counted bigint;
     suspect boolean := false;
+    reaped  integer;
 begin
     perform /*schema*/sees_all();
-    perform /*schema*/reap(p_names);
+    reaped := /*schema*/reap(p_names);
     select array_agg(s.name order by s.name), bool_or(s.concurrency is not null or s.key_concurrency is not null)
     into names, limited
     from /*schema*/subscription as s
@@ -236,6 +237,10 @@ begin
             perform /*schema*/close_kept(
                 lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, moment);
         end if;
+    end if;
+    if limited and taken = 0 and reaped = 0 then
+        -- The locked limits make it a transaction that is written to disk, and others wait for it: not for nothing.
+        perform set_config('synchronous_commit', 'off', true);
     end if;
     last.head := jsonb_build_object(
         'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);

@@ -152,8 +152,9 @@ begin
         elsif gone.job_key is not null then
             perform /*schema*/wake_jobs(array[gone.subscription]);
         end if;
-        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          left(case when gone.queue is null then gone.event_type else gone.subscription end, 255));
+        perform /*schema*/notify(
+            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
 
     if p_from <> 'jobs' then

@@ -107,8 +107,9 @@ begin
         end if;
     end loop;
     -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
-    perform pg_notify(case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
-                      job.subscription);
+    perform /*schema*/notify(
+        case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+        job.subscription);
     return told;
 end
 $$;

@@ -167,7 +167,7 @@ begin
     from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from /*schema*/delivery as d
           where d.id = any (revived) and d.ordering_key is not null
           group by d.subscription, d.generation) as line;
-    perform pg_notify(poke.channel, poke.event_type)
+    perform /*schema*/notify(poke.channel, poke.event_type)
     from (select distinct case when d.queue is null then d.event_type else d.subscription end as event_type,
                           case d.generation when 0 then 'outbox_default'
                                                           else 'outbox_gen_' || d.generation end as channel

@@ -25,15 +25,16 @@ declare
         '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
         coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
         part.workspace, part.group_key, part.carried, name);
+    -- Its row is held against uninstall (FOR UPDATE), and against nobody else.
     stages constant text := format(
         E'#variable_conflict use_column\nbegin\n'
-        '    perform pg_advisory_xact_lock_shared(hashtextextended(%1$L, 0));\n'
-        '    if not exists (select from /*schema*/rollup as r where r.name = %2$L and r.uninstalled_at is null) then\n'
-        '        raise ''the rollup %% is not installed any more'', %2$L using errcode = ''OR007'';\n    end if;\n'
+        '    perform from /*schema*/rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;\n'
+        '    if not found then\n'
+        '        raise ''the rollup %% is not installed any more'', %1$L using errcode = ''OR007'';\n    end if;\n'
         '    insert into /*schema*/rollup_pending (rollup, workspace_id, group_key, carried)\n'
-        '    select %2$L, nullif((%3$s)::text, ''''), nullif((%4$s)::text, ''''), %5$s\n'
-        '    from /*schema*/outbox as new where new.seq = any (p_seqs)%6$s order by new.seq;\nend',
-        '/*schema*/rollup.stage.' || name, name, part.workspace, part.group_key, part.carried,
+        '    select %1$L, nullif((%2$s)::text, ''''), nullif((%3$s)::text, ''''), %4$s\n'
+        '    from /*schema*/outbox as new where new.seq = any (p_seqs)%5$s order by new.seq;\nend',
+        name, part.workspace, part.group_key, part.carried,
         coalesce(' and (' || part.condition || ')', ''));
     home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '/*schema*/rollup'::regclass);
     -- Only such that divide an hour: cron counts from the full hour on.

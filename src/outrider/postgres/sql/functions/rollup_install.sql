@@ -1,7 +1,7 @@
 -- rollup_install: put a rollup on its table, or on events: its row, its settings, and what rollup_commands says. Again: the
 -- new declaration replaces the old one; what waits is kept. Stages no row that exists. Runs with the caller's rights, who
 -- must own the table; refused (OR007) where rollup_preflight finds what blocks it.
--- Locks:  the source table against writers, for a moment; no longer than 5 s waiting.
+-- Locks:  the rollup's row, if there is one; then the source table against writers, for a moment; no longer than 5 s waiting.
 create or replace function /*schema*/rollup_install(p_spec jsonb) returns jsonb
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -17,7 +17,7 @@ declare
     command  text;
     commands jsonb := '[]';
 begin
-    perform pg_advisory_xact_lock(hashtextextended('/*schema*/rollup.' || name, 0));
+    perform from /*schema*/rollup as r where r.name = p_spec ->> 'name' for no key update;  -- a tick uses the tables, too
     select string_agg(format('%s: %s', p.topic, p.detail), '; ') into refused
     from /*schema*/rollup_preflight(p_spec) as p where not p.passed and p.blocks;
     if refused is not null then
@@ -39,7 +39,7 @@ begin
     loop
         execute format('lock table %s in %s mode', held.relation, held.mode);
     end loop;
-    select r.* into before from /*schema*/rollup as r where r.name = p_spec ->> 'name' for update;
+    select r.* into before from /*schema*/rollup as r where r.name = p_spec ->> 'name' for no key update;
     -- What uninstall has to give back, as it is before anything changes; what an earlier install has noted stays.
     select coalesce(jsonb_agg(undo.entry order by undo.kind, undo.place), '[]') into changed from (
         select c || jsonb_build_object('kind', 'column', 'oid', to_regclass(c ->> 'table')::oid::bigint) as entry, 1 as kind, place

@@ -2,7 +2,7 @@
 -- error. A group is due when its newest row is older than the debounce time, or its oldest than the longest wait; with
 -- p_flush all of them are.
 -- A row that commits late is simply seen later: nothing here rests on an order of ids or times.
--- Locks:  the rollup's row and an advisory lock, until the end of the transaction; waits for nobody.
+-- Locks:  the rollup's row, until the end of the transaction; waits for nobody.
 -- An error undoes the emission and is kept in rollup_log; rows that cannot become events are set aside, and the rest goes on.
 create or replace function /*schema*/rollup_tick(p_name text, p_flush boolean default false) returns jsonb
     language plpgsql volatile

@@ -1,6 +1,6 @@
 -- rollup_uninstall: do what rollup_plan says, and return it. The tables are locked first, so that what their writers have
 -- staged is seen.
--- Locks:  the tables that it changes, no longer than 5 s waiting for each; ticks wait.
+-- Locks:  the rollup's row; then the tables that it changes, no longer than 5 s waiting for each. Ticks are skipped meanwhile.
 create or replace function /*schema*/rollup_uninstall(p_name text, p_force boolean default false)
     returns table (step integer, action text, what text, command text, why text)
     language plpgsql volatile
@@ -13,8 +13,7 @@ declare
     planned record;
     steps   jsonb;
 begin
-    perform pg_advisory_xact_lock(hashtextextended('/*schema*/rollup.' || p_name, 0));
-    perform pg_advisory_xact_lock(hashtextextended('/*schema*/rollup.stage.' || p_name, 0));  -- who stages events
+    perform from /*schema*/rollup as r where r.name = p_name for update;  -- who ticks, and who stages events
     for held in
         select t.tgrelid::regclass from pg_trigger as t, /*schema*/rollup as r
         where r.name = p_name and t.tgname = 'outrider_rollup_' || r.slug and t.tgparentid = 0
@@ -25,7 +24,6 @@ begin
     loop
         execute format('lock table %s in access exclusive mode', held);
     end loop;
-    perform from /*schema*/rollup as r where r.name = p_name for update;
     select jsonb_agg(to_jsonb(p) order by p.step) into steps from /*schema*/rollup_plan(p_name, p_force) as p;
     for planned in select s.* from jsonb_to_recordset(steps) as s (
                        step integer, action text, what text, command text, why text) order by s.step loop

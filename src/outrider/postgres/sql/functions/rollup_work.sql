@@ -24,9 +24,6 @@ begin
         raise 'rollup_tick needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR007';
     end if;
-    if not pg_try_advisory_xact_lock(hashtextextended('/*schema*/rollup.' || p_name, 0)) then
-        return jsonb_build_object('result', 'skipped', 'reason', 'lock_held');
-    end if;
     select r.* into rollup from /*schema*/rollup as r where r.name = p_name for no key update skip locked;
     if not found then
         if exists (select from /*schema*/rollup as r where r.name = p_name) then

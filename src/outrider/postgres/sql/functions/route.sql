@@ -40,8 +40,9 @@ begin
         returning id, generation, unique_key
     ),
     poked as (
-        select pg_notify(case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
-                         p_subscription)
+        select /*schema*/notify(
+            case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
+            p_subscription)
         from (select distinct made.generation from made) as g
     )
     select (select t.outcome from taken as t where t.seq is null),

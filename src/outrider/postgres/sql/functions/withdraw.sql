@@ -54,8 +54,9 @@ begin
         if gone.job_key is not null then
             perform /*schema*/wake_jobs(array[gone.subscription]);
         end if;
-        perform pg_notify(case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
-                          case when gone.queue is null then gone.event_type else gone.subscription end);
+        perform /*schema*/notify(
+            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
     perform /*schema*/note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
         'outcomes', outcomes, 'owed', nullif(owed, '[]'))));

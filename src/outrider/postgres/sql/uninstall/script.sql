@@ -15,7 +15,7 @@ begin
             %(schema)s, current_setting('transaction_isolation') using hint = 'Begin it with ISOLATION LEVEL READ COMMITTED.';
     end if;
     perform set_config('lock_timeout', %(patience)s, true);
-    perform pg_advisory_xact_lock(hashtextextended('outrider.migrate.' || %(schema)s, 0));
+    {hold}
     for v_command in {commands} loop
         if v_command.step = 'hold' then
             execute v_command.text;

@@ -1,0 +1,203 @@
+"""Wake-ups: one function sends them, it obeys the setting, and a queue without room never fails the work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Literal
+
+import psycopg
+import pytest
+from tests.clusters import SETTINGS, WHOLE, migrated
+from tests.conftest import _database
+from tests.dispatch.jobs.factory import Make, Ordered, Paint, opened, until
+
+from outrider import Outrider
+from outrider.postgres.embedded import Embedded
+from outrider.signals import ListenerUp
+from outrider.testing import expect
+
+CHANNELS = "listen outbox_default; listen outbox_gen_1"
+
+
+@pytest.fixture(scope="module")
+def small_server() -> Iterator[str]:
+    """Its queue holds 512 kB of notifications."""
+    with Embedded.temporary(settings=SETTINGS | {"max_notify_queue_pages": "64"}) as server:
+        asyncio.run(migrated(server, WHOLE))
+        yield server.dsn()
+
+
+@pytest.fixture
+def small(small_server: str) -> Iterator[str]:
+    yield from _database(small_server, WHOLE)
+
+
+@asynccontextmanager
+async def full_queue(dsn: str) -> AsyncIterator[None]:
+    """Somebody listens and does not end a transaction, until nobody can notify any more. The tail of the queue is left to
+    others: nothing here calls pg_notification_queue_usage()."""
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as deaf:
+        await deaf.execute("listen somewhere")
+        async with (
+            deaf.transaction(),
+            await psycopg.AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None) as conn,
+        ):
+            await deaf.execute("select 1")
+            for size in (7900, 1):  # to the last byte
+                with suppress(psycopg.errors.ProgramLimitExceeded):
+                    while True:
+                        await conn.execute(f"select pg_notify('somewhere', repeat('x', {size}))".encode())
+            with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="NOTIFY queue"):
+                await conn.execute("notify somewhere")
+            yield
+
+
+def make_all(ran: list[str]) -> Any:
+    def declare(app: Outrider) -> None:
+        @app.job(Make)
+        async def make(job: Make) -> dict[str, int]:
+            ran.append("plain")
+            return {"made": job.n}
+
+        @app.job(Paint, concurrency=1)
+        async def paint(job: Paint) -> None:
+            ran.append("limited")
+
+        @app.job(on=Ordered, name="factory.produce")
+        async def produce(event: Ordered) -> None:
+            ran.append("of events")
+
+    return declare
+
+
+@pytest.mark.parametrize("notify", ["off", "commit"])
+async def test_a_full_queue_stops_no_work(small: str, notify: Literal["off", "commit"]) -> None:
+    """Publishing, routing, claiming and settling go on, by polling; nothing runs twice and no result is lost."""
+    ran: list[str] = []
+    async with opened(small, make_all(ran), notify=notify, poll=0.05) as factory, full_queue(small):
+        async with factory.app.worker():
+            await factory.enqueue(*(Make(n=n) for n in range(6)))
+            await factory.enqueue(*(Paint(part=str(n)) for n in range(6)))
+            await factory.publish(*(Ordered(n=n) for n in range(6)))
+
+            async def all_settled() -> bool:
+                return len(await factory.receipts()) == 18
+
+            await until(all_settled)
+        assert sorted(ran) == ["limited"] * 6 + ["of events"] * 6 + ["plain"] * 6
+        assert not await factory.owed()
+        kept = [row["result"] for row in await factory.receipts() if row["handler_name"] == "factory.make"]
+        assert sorted(each["made"] for each in kept) == list(range(6))
+        assert not await factory.rows("select from outrider.worker"), "it took its leave"
+
+
+async def test_a_full_queue_stops_no_operator(small: str) -> None:
+    async with opened(small, make_all([])) as factory, full_queue(small):
+        app = factory.app
+        done, gone, failed = await factory.enqueue(*(Make(n=n) for n in range(3)), delay=3600)
+        await factory.enqueue(Make(), workspace_id="acme")
+        await factory.rows(
+            "update outrider.delivery set status = 'failed', buried_at = now() where event_id = %s", failed
+        )
+        [placed] = await factory.publish(Ordered(n=1))
+        await factory.rows("select * from outrider.route('factory.produce', 10, 10, '{factory.ordered}', 'default', 0)")
+        await app.pause("factory.make")
+        await app.resume("factory.make")
+        await app.pause()
+        await app.resume()
+        assert [each.outcome for each in await app.jobs.run_now(done)] == ["due"]
+        assert [each.outcome for each in await app.jobs.cancel(gone)] == ["cancelled"]
+        assert [each.outcome for each in await app.replay(failed)] == ["replayed"]
+        assert {each.outcome for each in await app.withdraw(placed)} == {"withdrawn"}
+        erased = await factory.rows(
+            "select jobs from outrider.erase('acme', null, null, true, 'jobs', 0, 100, 'asked')"
+        )
+        assert erased == [{"jobs": 1}]
+
+
+async def test_the_queue_empties_with_the_next_wake_up(small: str) -> None:
+    """Postgres gives its room back only when somebody asks how full it is: whoever sends does, and a new listener does."""
+    async with opened(small, make_all([]), poll="1h") as factory:
+        async with full_queue(small):
+            pass
+        async with (
+            await psycopg.AsyncConnection.connect(small, autocommit=True) as ear,
+            await psycopg.AsyncConnection.connect(small, autocommit=True) as other,
+        ):
+            await ear.execute(CHANNELS)
+            with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+                await other.execute("notify outbox_default, 'the queue is still full'")
+            await factory.enqueue(Make())
+            assert [poke.payload async for poke in ear.notifies(timeout=5, stop_after=1)] == ["factory.make"]
+        async with full_queue(small):
+            pass
+        async with expect(factory.app, ListenerUp), factory.app.worker():
+            pass
+
+
+EVERY_SENDER = """
+select outrider.publish('factory.ordered', '{}', key => '1');
+select outrider.enqueue('factory.make', '{}');
+select * from outrider.enqueue_one('factory.make', '{}', '00000000-0000-7000-8000-000000000001', now() + interval '1 hour');
+select * from outrider.route('factory.produce', 10, 10, '{factory.ordered}', 'default', 0);
+select * from outrider.run_now('00000000-0000-7000-8000-000000000001');
+select outrider.release(d, 'later') from outrider.delivery as d where queue is not null;
+select outrider.wake(array['factory.make', 'factory.produce']);
+select outrider.pause('factory.produce');
+select outrider.resume('factory.produce');
+select * from outrider.withdraw((select id from outrider.outbox limit 1));
+"""
+
+
+@pytest.mark.parametrize("setting", ["off", ""])
+async def test_every_sender_obeys_the_setting(database: str, setting: str) -> None:
+    async with (
+        opened(database, make_all([])),
+        await psycopg.AsyncConnection.connect(database, autocommit=True) as ear,
+        await psycopg.AsyncConnection.connect(database, autocommit=True) as conn,
+    ):
+        await ear.execute(CHANNELS)
+        await conn.execute(f"set outrider.notify = '{setting}'".encode())
+        for each in filter(str.strip, EVERY_SENDER.split(";")):
+            await conn.execute(each.encode())
+            await conn.execute("notify outbox_default, 'the end'")
+            heard = [poke.payload async for poke in ear.notifies(timeout=0)]
+            heard += (
+                [] if "the end" in heard else [poke.payload async for poke in ear.notifies(timeout=5, stop_after=1)]
+            )
+            assert heard[-1] == "the end", "what came before it has been heard"
+            assert (heard == ["the end"]) == (setting == "off" or "pause(" in each), (each, heard)
+
+
+async def test_a_worker_that_is_told_to_be_quiet_is(database: str) -> None:
+    """Its sessions have the setting, also those that were reset for another handler."""
+    async with (
+        opened(database, make_all([]), notify="off", poll=0.05) as factory,
+        await psycopg.AsyncConnection.connect(database, autocommit=True) as ear,
+    ):
+        await ear.execute(CHANNELS)
+        async with factory.app.worker():
+            await factory.enqueue(Make(), *(Paint(part="a") for _ in range(3)))
+            await factory.publish(Ordered(n=1))
+
+            async def all_settled() -> bool:
+                return len(await factory.receipts()) == 5
+
+            await until(all_settled)
+        [later] = await factory.enqueue(Make(), delay=3600)
+        await factory.app.jobs.run_now(later)
+        await factory.rows("notify outbox_default, 'the end'")
+        assert [poke.payload async for poke in ear.notifies(timeout=5, stop_after=1)] == ["the end"]
+
+
+async def test_a_type_that_is_too_long_for_a_notification_can_be_replayed(database: str) -> None:
+    """Only a raw insert writes one."""
+    async with opened(database, make_all([])) as factory:
+        [job] = await factory.enqueue(Make())
+        await factory.rows(
+            "update outrider.delivery set status = 'failed', subscription = repeat('x', 9000) where event_id = %s", job
+        )
+        [row] = await factory.rows("select outcome from outrider.replay(array(select id from outrider.delivery))")
+        assert row["outcome"] == "replayed"
