@@ -96,7 +96,7 @@ async def test_operators_race_and_die_and_nothing_is_done_twice(
         assert victim.returncode == -9
         assert done.replayed > 0
         assert one(database, f"{untouched} and seq <= {events}") == 0
-        await eventually(database, PENDING, 0)
+        await eventually(database, PENDING, 0, seconds=120)
         assert one(database, FAILED) > 0, "nothing has failed again"
         turn(database, "up")
         out, err = await asyncio.to_thread(operator(begin, tmp_path, database, "the last").communicate, None, 60)
