@@ -5,7 +5,7 @@ select format('%%s:%%s', w.host, w.pid) as worker, clock_timestamp() - w.seen_at
        quote_ident(a.usename) as role,
        has_schema_privilege(a.usesysid, c.relnamespace, 'usage') and has_table_privilege(a.usesysid, c.oid, 'insert')
            and has_table_privilege(a.usesysid, c.oid, 'update') as may,
-       array(select quote_ident(s.name) from unnest(w.subscriptions) as s (name) limit 5) as subscriptions
+       array(select s.name from unnest(w.subscriptions) as s (name) limit 5) as subscriptions
 from /*schema*/worker as w
 join pg_stat_activity as a on a.pid = w.backend and a.backend_start <= w.seen_at and a.datname = current_database()
 join pg_class as c on c.oid = '/*schema*/worker'::regclass
