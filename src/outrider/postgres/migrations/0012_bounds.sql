@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: 319ab6b26d9d06e1
+-- functions: dda60491b515cb7b
 
 -- Whose turn it is to claim jobs of a limited type: see hold_limits.
 create table /*schema*/job_limit (
