@@ -573,6 +573,10 @@ CREATE FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    if (p_takes between 0 and 1 and p_excused between 0 and 1000) is not true then
+        raise 'count_take counts one take and up to 1,000 rollbacks at once, not % and %', p_takes, p_excused
+            using errcode = 'OR001';
+    end if;
     perform nextval(to_regclass(format('"outrider".takes_%s', p_cursor))) from generate_series(1, p_takes);
     perform nextval(to_regclass(format('"outrider".excused_%s', p_cursor))) from generate_series(1, p_excused);
 end
@@ -1250,6 +1254,15 @@ CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
     ), 0)
 $$;
 
+CREATE FUNCTION outrider.forget_workers(p_id uuid DEFAULT NULL::uuid) RETURNS TABLE(id uuid, subscriptions text[])
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    delete from "outrider".worker as w
+    where case when p_id is null then w.seen_at < now() - interval '1 day' else w.id = p_id end
+    returning w.id, w.subscriptions
+$$;
+
 CREATE FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1676,6 +1689,11 @@ begin
     perform from "outrider".subscription as s where s.name = p_subscription and s.kind = 'handler' for no key update;
     if not found then
         return false;
+    end if;
+    if 64 <= (select count(distinct c.generation) from "outrider".cursor as c
+              where c.subscription = p_subscription and c.generation <> 0) then
+        raise '% has 64 open generations, and % would be one more', p_subscription, p_generation
+            using errcode = 'OR011', hint = 'Those without workers fold when they are read to the end: outrider generations';
     end if;
     perform from "outrider".cursor as c where c.subscription = p_subscription and c.generation = 0
     order by c.partition for update;
@@ -4953,6 +4971,7 @@ begin
     if (p_limit >= 1 and p_scan >= p_limit) is not true then
         raise 'take needs 1 <= limit <= scan, got limit % and scan %', p_limit, p_scan using errcode = 'OR001';
     end if;
+    p_excused := least(greatest(p_excused, 0), 1000);  -- as many as count_take counts at once
 
     q := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
 
@@ -5058,7 +5077,7 @@ begin
         this_take := coalesce(pg_sequence_last_value(format('"outrider".takes_%s', cur.id)::regclass), 0) + 1;
         perform set_config('outrider.batch', this_take::text, true);
         new_excused := coalesce(pg_sequence_last_value(format('"outrider".excused_%s', cur.id)::regclass), 0)
-                       + greatest(p_excused, 0);
+                       + p_excused;
         head.batch := this_take;
         head.partition := cur.partition;
         head.cursor := cur.id;
@@ -8047,6 +8066,8 @@ REVOKE ALL ON FUNCTION outrider.fire(p_name text, p_seen timestamp with time zon
 REVOKE ALL ON FUNCTION outrider.fold_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.forget_workers(p_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) FROM PUBLIC;
 

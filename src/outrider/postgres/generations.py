@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
-from outrider.errors import SubscriptionRefused
+from outrider.errors import CursorError, SubscriptionRefused
 from outrider.postgres.audit import Signed
 from outrider.postgres.fetch import fetch
 from outrider.postgres.log import Params
@@ -17,6 +18,7 @@ from outrider.postgres.subscriptions import MOST
 from outrider.subscription import Subscription
 
 PATIENCE = "10s"
+TOO_MANY = "OR011"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,19 @@ class Overview:
 
 
 async def open_generation(conn: AsyncConnection[Any], subscription: str, generation: int, schema: str) -> bool:
-    """Cursors of its own from now on; False when it has them, or when others were at work on it for too long."""
+    """Cursors of its own from now on; False when it has them, when others were at work on it for too long, or when there are
+    too many: then those of generation 0 read its events."""
     params = {"subscription": subscription, "generation": generation}
     if (await fetch(conn, "opened", schema, params))[0][0]:  # needs no right to open
         return False
     try:
         return await _alone(conn, "open_generation", schema, params)
     except psycopg.errors.LockNotAvailable:
+        return False
+    except CursorError as error:
+        if not isinstance(cause := error.__cause__, psycopg.Error) or cause.sqlstate != TOO_MANY:
+            raise
+        logging.getLogger("outrider").warning("generation %d is not open at %s: %s", generation, subscription, error)
         return False
 
 

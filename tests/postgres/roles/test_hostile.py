@@ -261,3 +261,65 @@ async def test_who_can_only_connect_holds_up_no_job_and_no_rollup(house: House) 
                 await app.enqueue(conn, Send(n=1))
             assert (await app.tick("shop.pieces")).result == "idle"
             house.owner.execute("select outrider.rollup_uninstall('shop.pieces')")
+
+
+async def test_a_worker_opens_no_generations_without_end(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """Each brings a cursor and two counters per partition. One too many is not opened; its worker works on without it."""
+    house.owner.execute("create table effect (n int); create table piece (document text)")
+    house.owner.execute(f"grant insert on effect to {house.role('worker')}".encode())
+    async with shop(house.owner.info.dsn) as owning:
+        await owning.migrate()
+        sequences = "select count(*) from pg_class where relkind = 'S' and relnamespace = 'outrider'::regnamespace"
+        before = house.owner.execute(sequences).fetchone()
+        assert before is not None
+        with house.as_("worker") as low:
+            for number in range(1000, 1063):
+                low.execute("select outrider.open_generation('shop.count', %s)", [number])
+            for number in range(2000, 2010):
+                with pytest.raises(psycopg.DatabaseError, match=r"shop\.count has 64 open generations") as refused:
+                    low.execute("select outrider.open_generation('shop.count', %s)", [number])
+                assert refused.value.sqlstate == "OR011"
+        assert house.owner.execute(sequences).fetchone() == (before[0] + 2 * 63,)
+        late = Outrider(context="shop", dsn=house.dsn("worker"), generation=42, poll=0.2)
+        late.handler(Placed, name="shop.count")(ignore)
+        async with (
+            late,
+            late.worker(),
+            expect(late, Settled, lambda s: s.events),
+            owning.connect() as conn,
+            conn.transaction(),
+        ):
+            await late.publish(conn, Placed(n=1))
+        assert "shop.count has 64 open generations" in caplog.text
+
+
+async def ignore(event: Placed) -> None:
+    pass
+
+
+def test_a_worker_counts_what_a_worker_can_have_done(house: House) -> None:
+    """Two thousand million takes at once held a session for hours, and made as many deaths."""
+    house.owner.execute("select outrider.register('shop.count', 'handler', 'shop', '{roles.placed}')")
+    with house.as_("worker") as low:
+        [(cursor,)] = low.execute("select id from outrider.cursor").fetchall()
+        for takes, excused in ((2147483647, 0), (2, 0), (0, 2147483647), (1, 1001), (-1, 0)):
+            with pytest.raises(psycopg.DatabaseError, match="count_take counts one take and up to 1,000") as refused:
+                low.execute("select outrider.count_take(%s, %s, %s)", [cursor, takes, excused])
+            assert refused.value.sqlstate == "OR001"
+        low.execute("select outrider.count_take(%s, 1, 1000)", [cursor])
+        # What a worker could not report in an outage of days is cut, and not refused.
+        low.execute(
+            """select * from outrider.take('shop.count', null, 1, 1, p_knows => '{roles.placed}', p_excused => 2147483647)"""
+        )
+
+
+@pytest.mark.parametrize(
+    ("role", "tables"), [("relay", ["worker"]), ("worker", ["worker", "cursor", "schedule", "stream"])]
+)
+def test_tables_that_everybody_reads_are_not_locked(house: House, role: str, tables: list[str]) -> None:
+    """LOCK TABLE needs UPDATE or DELETE of the whole table. With that, status, doctor, claims and new listeners hung."""
+    with house.as_(role) as low:
+        for table in tables:
+            for mode in ("access exclusive", "exclusive", "share row exclusive", "share", "share update exclusive"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege), low.transaction():
+                    low.execute(f"lock table outrider.{table} in {mode} mode".encode())

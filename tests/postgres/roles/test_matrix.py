@@ -197,6 +197,7 @@ def _tables(owner: psycopg.Connection[Any]) -> Iterator[tuple[str, str]]:
         yield f"{name} update", f"update {place} set {', '.join(f'{each} = default' for each in columns)} where false"
         yield f"{name} delete", f"delete from {place} where false"
         yield f"{name} truncate", f"truncate {place}"
+        yield f"{name} lock", f"lock table {place} in exclusive mode"
         yield f"{name} references", f"create table attempts.referring (n int references {place})"
         trigger = "after insert on {} for each statement execute function attempts.noop()"
         yield f"{name} trigger", f"create trigger mine {trigger.format(place)}"

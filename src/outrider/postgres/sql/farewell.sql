@@ -1,7 +1,7 @@
 -- farewell: a worker that ends in good order takes its row with it. Those that stay look again: what it had put off is due at a
 -- time that it alone may know, and jobs of its generation may be theirs now.
 with gone as (
-    delete from /*schema*/worker where id = %(id)s returning id, subscriptions
+    select g.id, g.subscriptions from /*schema*/forget_workers(%(id)s) as g
 )
 select count(/*schema*/notify(
     case poke.generation when 0 then 'outbox_default' else 'outbox_gen_' || poke.generation end, poke.kind))

@@ -1,7 +1,4 @@
 -- heartbeat: one row per worker, refreshed while it lives; rows of workers that nobody has seen for a day go.
-with gone as (
-    delete from /*schema*/worker where seen_at < now() - interval '1 day' and id <> %(id)s
-)
 insert into /*schema*/worker (
     id, host, pid, version, generation, subscriptions, listening, stopping, unable, schema_version,
     queues, report, reported_at, backend)
@@ -11,3 +8,4 @@ values (%(id)s, %(host)s, %(pid)s, %(version)s, %(generation)s, %(subscriptions)
 on conflict (id) do update
 set seen_at = now(), listening = excluded.listening, stopping = excluded.stopping, subscriptions = excluded.subscriptions,
     unable = excluded.unable, report = excluded.report, reported_at = excluded.reported_at, backend = excluded.backend
+returning (select count(*) from /*schema*/forget_workers())

@@ -33,7 +33,8 @@ begin
                      ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
                      ('publish', 'execute on function /*schema*/notify'),
                      ('enqueue_one', 'execute on function /*schema*/notify'),
-                     ('relay_take', 'execute on function /*schema*/notify'),
+                     ('relay_take', 'execute on function /*schema*/notify, /*schema*/forget_workers'),
+                     ('take', 'execute on function /*schema*/forget_workers'),
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
                      ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
                      ('rollup_tick', 'execute on function /*schema*/rollup_work'),
@@ -53,6 +54,9 @@ begin
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)
           and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner)
+          -- Who may update the columns gets no right to the whole table, with which it could lock it.
+          and (needs.objects !~ '\mupdate\M'
+               or not has_any_column_privilege(a.grantee, substring(needs.objects from ' on (.*)'), 'update'))
         union
         select a.grantee::regrole, 'execute on function /*schema*/notify'  -- who may enqueue, and call nothing
         from pg_class as c cross join aclexplode(c.relacl) as a

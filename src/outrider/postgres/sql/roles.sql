@@ -51,9 +51,9 @@ grant insert (id, event_type, event_version, occurred_at, source, target, conten
               aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context, origin)
       on /*schema*/outbox to /*prefix*/worker;
 grant select, insert on /*schema*/event_handled to /*prefix*/worker;
-grant select, update on /*schema*/cursor to /*prefix*/worker;
-grant select, insert, update on /*schema*/schedule, /*schema*/stream to /*prefix*/worker;
-grant select, insert, update, delete on /*schema*/delivery, /*schema*/worker, /*schema*/stream_refused to /*prefix*/worker;
+grant select on /*schema*/cursor to /*prefix*/worker;
+grant select, insert on /*schema*/schedule, /*schema*/stream to /*prefix*/worker;
+grant select, insert, update, delete on /*schema*/delivery, /*schema*/stream_refused to /*prefix*/worker;
 grant usage on sequence /*schema*/lease_token to /*prefix*/worker;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
@@ -74,12 +74,32 @@ grant execute on function
 grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, /*schema*/outbox, /*schema*/outbox_seq,
                 /*schema*/withdrawal, /*schema*/cursor, /*schema*/delivery, /*schema*/stream, /*schema*/stream_mark,
                 /*schema*/stream_ahead, /*schema*/stream_replayed to /*prefix*/relay;
-grant select, insert, update, delete on /*schema*/worker to /*prefix*/relay;
 grant execute on function
     /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
     /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/late_transactions, /*schema*/log_home, /*schema*/unread,
     /*schema*/notify
     to /*prefix*/relay;
+
+-- Both have a heartbeat.
+grant select, insert on /*schema*/worker to /*prefix*/worker, /*prefix*/relay;
+grant execute on function /*schema*/forget_workers to /*prefix*/worker, /*prefix*/relay;
+
+-- Column by column: who may update or delete the whole table may also lock it, and then everybody who reads it waits.
+do $columns$
+declare
+    relation regclass;
+    columns  text;
+begin
+    foreach relation in array array['/*schema*/cursor', '/*schema*/schedule', '/*schema*/stream', '/*schema*/worker']::regclass[] loop
+        select string_agg(quote_ident(a.attname), ', ') into columns
+        from pg_attribute as a where a.attrelid = relation and a.attnum > 0 and not a.attisdropped;
+        execute format('grant update (%s) on %s to /*prefix*/worker', columns, relation);
+        if relation = '/*schema*/worker'::regclass then
+            execute format('grant update (%s) on %s to /*prefix*/relay', columns, relation);
+        end if;
+    end loop;
+end
+$columns$;
 
 -- Looks at everything, payloads included; the other acts as well, through functions that keep an audit. Not the segments of the
 -- log, nor what was detached of it: they are read through the log.

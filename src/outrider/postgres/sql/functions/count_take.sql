@@ -5,6 +5,10 @@ create or replace function /*schema*/count_take(p_cursor bigint, p_takes integer
     set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if (p_takes between 0 and 1 and p_excused between 0 and 1000) is not true then
+        raise 'count_take counts one take and up to 1,000 rollbacks at once, not % and %', p_takes, p_excused
+            using errcode = 'OR001';
+    end if;
     perform nextval(to_regclass(format('/*schema*/takes_%s', p_cursor))) from generate_series(1, p_takes);
     perform nextval(to_regclass(format('/*schema*/excused_%s', p_cursor))) from generate_series(1, p_excused);
 end

@@ -4,6 +4,8 @@
 --
 -- Use:    when a worker of the generation starts. Runs with the rights of its owner, because a cursor brings its
 --         counters. Only handlers have generations; false for everything else.
+-- Bound:  64 open generations of a subscription: each brings a cursor row and two sequences per partition. Without cursors of
+--         its own, a generation is read by those of generation 0.
 -- Locks:  the subscription row, then its cursors of generation 0, waiting for the batches that are being handled; not
 --         for ever: a worker that is frozen in its batch would keep new ones from everything else that they serve.
 -- Why it is exact: a cursor says what has been read of the whole log, whatever it wanted of it. A copy made under its
@@ -28,6 +30,11 @@ begin
     perform from /*schema*/subscription as s where s.name = p_subscription and s.kind = 'handler' for no key update;
     if not found then
         return false;
+    end if;
+    if 64 <= (select count(distinct c.generation) from /*schema*/cursor as c
+              where c.subscription = p_subscription and c.generation <> 0) then
+        raise '% has 64 open generations, and % would be one more', p_subscription, p_generation
+            using errcode = 'OR011', hint = 'Those without workers fold when they are read to the end: outrider generations';
     end if;
     perform from /*schema*/cursor as c where c.subscription = p_subscription and c.generation = 0
     order by c.partition for update;

@@ -83,6 +83,7 @@ begin
     if (p_limit >= 1 and p_scan >= p_limit) is not true then
         raise 'take needs 1 <= limit <= scan, got limit % and scan %', p_limit, p_scan using errcode = 'OR001';
     end if;
+    p_excused := least(greatest(p_excused, 0), 1000);  -- as many as count_take counts at once
 
     q := coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);
 
@@ -188,7 +189,7 @@ begin
         this_take := coalesce(pg_sequence_last_value(format('/*schema*/takes_%s', cur.id)::regclass), 0) + 1;
         perform set_config('outrider.batch', this_take::text, true);
         new_excused := coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', cur.id)::regclass), 0)
-                       + greatest(p_excused, 0);
+                       + p_excused;
         head.batch := this_take;
         head.partition := cur.partition;
         head.cursor := cur.id;
