@@ -32,6 +32,7 @@ begin
                      ('take', 'usage on sequence /*schema*/lease_token'),
                      ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
+                     ('enqueue', 'execute on function /*schema*/enqueue_one'),
                      ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
                      ('rollup_tick', 'execute on function /*schema*/rollup_work'),
                      ('late_transactions', 'execute on function /*schema*/unread, /*schema*/log_home'),
