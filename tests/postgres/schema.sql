@@ -7714,8 +7714,6 @@ CREATE INDEX audit_of_subscription ON outrider.audit USING btree (subscription, 
 
 CREATE UNIQUE INDEX cursor_id ON outrider.cursor USING btree (id);
 
-CREATE INDEX delivery_caused ON outrider.delivery USING btree (caused_by) WHERE (caused_by IS NOT NULL);
-
 CREATE INDEX delivery_dead_since ON outrider.delivery USING btree (COALESCE(buried_at, created_at)) WHERE (status = ANY (ARRAY['failed'::text, 'discarded'::text]));
 
 CREATE INDEX delivery_due ON outrider.delivery USING btree (subscription, generation, partition, run_at) WHERE ((status = 'pending'::text) AND head AND reached);

@@ -22,7 +22,7 @@ from outrider.postgres.statement import statement
 
 PATIENCE = "10s"
 MOST_ACTS = 1000
-MOST_JOBS = 100
+MOST_JOBS = 100_000
 MOST_LISTED, PAGE_LISTED = 1_000_000, 20_000
 _ENVELOPE = 18
 
@@ -157,7 +157,7 @@ class Story:
     erased_at: datetime | None = None
     """Since then its payload is gone: what is there is empty."""
     jobs: tuple[Caused, ...] = ()
-    """Those that its handlers have enqueued, and that are not done; the first hundred."""
+    """Those that its handlers have enqueued, and that are not done: a hundred at most, of the newest 100,000 deliveries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ comment on column /*schema*/delivery.last_traceback is 'where last_error was rai
 -- A job says of which event it came.
 alter table /*schema*/delivery add column caused_by uuid;
 comment on column /*schema*/delivery.caused_by is 'the event, or the job, whose handler enqueued this job';
-create index delivery_caused on /*schema*/delivery (caused_by) where caused_by is not null;
 drop function if exists /*schema*/enqueue_one(
     text, jsonb, uuid, timestamptz, integer, text, text, text, text, integer, text, text, jsonb, bigint, boolean);
 -- Whoever may write the columns of a job may write this one, too.
