@@ -11,10 +11,11 @@ from datetime import datetime
 from enum import Enum
 from functools import partial
 from typing import Literal, TypedDict, Unpack, get_args
+from uuid import UUID
 
 from outrider import names
 from outrider.config import Settings
-from outrider.envelope import inherited_workspace
+from outrider.envelope import inherited_cause, inherited_workspace
 from outrider.errors import ConfigError, EnqueueRefused, PublishRefused
 from outrider.ids import uuid7
 from outrider.job import Job
@@ -116,6 +117,7 @@ class Enqueuer:
             on_conflict=on_conflict,
             workspace_id=workspace_id,
             trace_context=current_trace(),
+            caused_by=_cause(),
         )
 
     def requests(self, jobs: Iterable[Job], options: EnqueueOptions) -> list[Request]:
@@ -162,6 +164,11 @@ class Enqueuer:
         for each, asked in zip(written, requests, strict=True):
             self._signals.emit(JobEnqueued(each.job_type, each.id, each.outcome, partial(asked.envelope, each.id)))
         return written
+
+
+def _cause() -> UUID | None:
+    cause = inherited_cause.get()
+    return UUID(bytes=cause) if isinstance(cause, bytes) else cause
 
 
 def _message(request: Request) -> Message:

@@ -22,6 +22,8 @@ E = TypeVar("E", bound=Declared)
 
 inherited_workspace: ContextVar[str | None] = ContextVar("outrider_workspace", default=None)
 """The workspace of the event whose handler is running: what it publishes is of the same one."""
+inherited_cause: ContextVar[UUID | bytes | None] = ContextVar("outrider_cause", default=None)
+"""The id of the event or job whose handler is running: jobs that it enqueues say that they came of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,6 +175,16 @@ def test_the_life_of_an_event(database: str, tmp_path: Path) -> None:
     )
 
 
+def test_the_jobs_that_its_handlers_enqueued(busy: str, tmp_path: Path) -> None:
+    [[event]] = query(busy, "select id from outrider.outbox where seq = 1")
+    asked = f"select job_id from outrider.enqueue_one('shop.mail', '{{}}', p_caused_by => '{event}')"
+    [[job]] = query(busy, asked)
+    said = shown(inprocess.run(tmp_path, "event", "show", str(event), "--dsn", busy))
+    assert f"\njobs that its handlers enqueued and that are not done\n  {job}  shop.mail: pending\n" in said
+    told = json.loads(shown(inprocess.run(tmp_path, "event", "show", str(event), "--dsn", busy, "--json")))
+    assert told["jobs"] == [{"id": str(job), "job_type": "shop.mail", "status": "pending"}]
+
+
 def test_the_same_for_programs(database: str, tmp_path: Path) -> None:
     event = lived(database)
     told = json.loads(shown(inprocess.run(tmp_path, "event", "show", str(event), "--dsn", database, "--json")))

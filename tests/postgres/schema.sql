@@ -640,6 +640,7 @@ END) STORED,
     closed boolean DEFAULT false NOT NULL,
     superseded_at timestamp with time zone,
     last_traceback text,
+    caused_by uuid,
     CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])) OR (queue IS NOT NULL))),
     CONSTRAINT delivery_is_event_or_job CHECK (((seq IS NOT NULL) OR (queue IS NOT NULL))),
@@ -686,6 +687,8 @@ COMMENT ON COLUMN outrider.delivery.closed IS 'it is due and waits for transacti
 COMMENT ON COLUMN outrider.delivery.superseded_at IS 'it is running, and a newer job with its unique key is done';
 
 COMMENT ON COLUMN outrider.delivery.last_traceback IS 'where last_error was raised: the innermost frames, of a handler or a job';
+
+COMMENT ON COLUMN outrider.delivery.caused_by IS 'the event, or the job, whose handler enqueued this job';
 
 CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.delivery
     LANGUAGE plpgsql STABLE
@@ -874,7 +877,7 @@ begin
 end
 $_$;
 
-CREATE FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid DEFAULT NULL::uuid, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT 0, p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'keep'::text, p_queue text DEFAULT 'default'::text, p_key text DEFAULT NULL::text, p_version integer DEFAULT 1, p_source text DEFAULT 'sql'::text, p_workspace_id text DEFAULT NULL::text, p_trace_context jsonb DEFAULT NULL::jsonb, p_generation bigint DEFAULT 0, p_poke boolean DEFAULT true, OUT job_id uuid, OUT outcome text) RETURNS record
+CREATE FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid DEFAULT NULL::uuid, p_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT 0, p_unique_key text DEFAULT NULL::text, p_on_conflict text DEFAULT 'keep'::text, p_queue text DEFAULT 'default'::text, p_key text DEFAULT NULL::text, p_version integer DEFAULT 1, p_source text DEFAULT 'sql'::text, p_workspace_id text DEFAULT NULL::text, p_trace_context jsonb DEFAULT NULL::jsonb, p_generation bigint DEFAULT 0, p_poke boolean DEFAULT true, p_caused_by uuid DEFAULT NULL::uuid, OUT job_id uuid, OUT outcome text) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -890,10 +893,10 @@ begin
         -- Nothing is returned: whoever enqueues needs no right to read.
         insert into "outrider".delivery (
             subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-            status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
+            status, head, reached, run_at, queue, priority, job_key, unique_key, payload, caused_by)
         values (
             p_job_type, p_generation, 0, made_id, p_job_type, p_version, p_source, p_workspace_id, p_trace_context,
-            'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload)
+            'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
             job_id := made_id;
@@ -8053,7 +8056,7 @@ REVOKE ALL ON FUNCTION outrider.discard(p_deliveries bigint[], p_by text, p_reas
 
 REVOKE ALL ON FUNCTION outrider.enqueue(job_type text, payload jsonb, run_at timestamp with time zone, priority integer, unique_key text, on_conflict text, queue text, key text, job_version integer, source text, workspace_id text, trace_context jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, p_poke boolean, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.enqueue_one(p_job_type text, p_payload jsonb, p_id uuid, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, p_poke boolean, p_caused_by uuid, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.enqueue_onto(p_job_type text, p_payload jsonb, p_run_at timestamp with time zone, p_priority integer, p_unique_key text, p_on_conflict text, p_queue text, p_key text, p_version integer, p_source text, p_workspace_id text, p_trace_context jsonb, p_generation bigint, OUT job_id uuid, OUT outcome text) FROM PUBLIC;
 

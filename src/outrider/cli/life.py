@@ -39,6 +39,11 @@ def tell(story: Story) -> None:
             say(f"{at(when)}  {one_line(what)}", indent=2)
             if more:
                 say(safe(more), indent=6)
+    if story.jobs:
+        say("\njobs that its handlers enqueued and that are not done", "bold")
+    for job in story.jobs:
+        status = {"in_flight": "running", "failed": "failed: a dead letter"}.get(job.status, job.status)
+        say(f"{job.id}  {one_line(job.job_type)}: {one_line(status)}", indent=2)
     if story.acts:
         say("\nwhat operators did", "bold")
     for act in story.acts:

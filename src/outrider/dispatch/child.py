@@ -16,7 +16,7 @@ from typing import Any
 from outrider import trace
 from outrider.dispatch.jobcontext import Cancelled, JobContext, SyncJobContext, progress_json
 from outrider.dispatch.process import SIZE
-from outrider.envelope import inherited_workspace
+from outrider.envelope import inherited_cause, inherited_workspace
 from outrider.outcome import describe, keep_frames
 from outrider.postgres.jobs import Leased
 from outrider.postgres.session import AsyncSession, Session, transaction, transaction_sync
@@ -101,6 +101,7 @@ def run(function: Any, job: Any, row: Any, dsn: str) -> Any:
     leased = Leased(row, 0.0, 0.0)
     trace.inherited.set(leased.envelope.trace_context)
     inherited_workspace.set(leased.envelope.workspace_id)
+    inherited_cause.set(leased.envelope.id)
     signal.signal(signal.SIGTERM, _cancel)
     takes = len(inspect.signature(function).parameters)
     if inspect.iscoroutinefunction(function):

@@ -15,7 +15,7 @@ from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.handler import Handler
 from outrider.dispatch.thread import HandlerThread
-from outrider.envelope import inherited_workspace
+from outrider.envelope import inherited_cause, inherited_workspace
 from outrider.errors import Undecodable
 from outrider.event import Event, spec_of
 from outrider.failpoint import hit
@@ -23,7 +23,7 @@ from outrider.outcome import TerminalError, describe
 from outrider.postgres import handling
 from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import abandon
-from outrider.postgres.log import ATTEMPT, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
+from outrider.postgres.log import ATTEMPT, ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
 
 
 class TransactionEnded(TerminalError):
@@ -64,10 +64,12 @@ class Runner:
     async def run(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None = None) -> list[float]:
         """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
         nobody = inherited_workspace.set(None)  # whoever started the worker may have been handling an event
+        before = inherited_cause.set(None)
         try:
             return await (self._run_together if self.handler.batch else self._run_each)(conn, rows, spans)
         finally:
             inherited_workspace.reset(nobody)
+            inherited_cause.reset(before)
 
     async def _run_each(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None) -> list[float]:
         took: list[float] = []
@@ -78,6 +80,7 @@ class Runner:
                 deadline.began = begun = clock()
                 ctx = context(conn, (row,), role)
                 token = tenant = span = None
+                inherited_cause.set(row[ID])
                 hit("handle.before")
                 try:
                     if row[TRACE] is not None:
@@ -148,6 +151,7 @@ class Runner:
         hit("handle.before")
         token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
         inherited_workspace.set(rows[0][WORKSPACE])
+        inherited_cause.set(rows[0][ID] if len(rows) == 1 else None)
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
             try:
                 if self.handler.blocking:

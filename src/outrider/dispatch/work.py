@@ -21,7 +21,7 @@ from outrider.dispatch.job import JobHandler
 from outrider.dispatch.jobcontext import Cancelled, JobContext, SyncJobContext
 from outrider.dispatch.process import Died, Processes
 from outrider.dispatch.thread import HandlerThread
-from outrider.envelope import inherited_workspace
+from outrider.envelope import inherited_cause, inherited_workspace
 from outrider.errors import Undecodable
 from outrider.event import Declared, spec_of
 from outrider.failpoint import hit
@@ -93,6 +93,7 @@ class Work:
         """In a context of its own: what one job sets there is not the next one's."""
         leased, row = running.leased, running.leased.row
         context = self._context.copy()
+        context.run(inherited_cause.set, leased.id)
         if row[WORKSPACE] is not None:
             context.run(inherited_workspace.set, row[WORKSPACE])
         if row[TRACE] is not None:

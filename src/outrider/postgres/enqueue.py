@@ -34,6 +34,7 @@ class Request:
     on_conflict: str = "keep"
     workspace_id: str | None = None
     trace_context: dict[str, str] | None = None
+    caused_by: UUID | None = None
 
     def envelope(self, job_id: UUID) -> Envelope:
         """As the job sees it; `job_id`: of the job that came of it."""
@@ -97,5 +98,6 @@ def _row(r: Request) -> Params:
         "workspace_id": r.workspace_id,
         "trace_context": None if r.trace_context is None else json.dumps(r.trace_context),
         "generation": r.generation,
+        "caused_by": None if r.caused_by is None else str(r.caused_by),
     }
     return row if r.unique_key is None else row | {"unique_key": r.unique_key, "on_conflict": r.on_conflict}

@@ -22,6 +22,7 @@ from outrider.postgres.statement import statement
 
 PATIENCE = "10s"
 MOST_ACTS = 1000
+MOST_JOBS = 100_000
 MOST_LISTED, PAGE_LISTED = 1_000_000, 20_000
 _ENVELOPE = 18
 
@@ -128,6 +129,14 @@ class Withdrawal:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Caused:
+    id: UUID
+    job_type: str
+    status: str
+    """pending, in_flight, failed (a dead letter) or discarded."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
     """The whole life of an event until now."""
@@ -147,6 +156,8 @@ class Story:
     """Other numbers under which the same envelope was published again."""
     erased_at: datetime | None = None
     """Since then its payload is gone: what is there is empty."""
+    jobs: tuple[Caused, ...] = ()
+    """Those that its handlers have enqueued, and that are not done: a hundred at most, of the newest 100,000 deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +178,7 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
         row = found[0]
         fates = await look.rows("fates", {"seq": row[0]})
         acts = await look.rows("audit_of", {"event_id": event_id, "most": MOST_ACTS})
+        caused = await look.rows("caused", {"event_id": event_id, "most": MOST_JOBS})
     pretty, size, read_at, withdrawn_at, withdrawn_by, reason, erased_at = row[_ENVELOPE:]
     audit = tuple(
         Act(at=at, by=by, role=role, action=action, subscription=subscription, details=details)
@@ -182,6 +194,7 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
         acts=audit,
         also=tuple(other[0] for other in found[1:]),
         erased_at=erased_at,
+        jobs=tuple(Caused(*row) for row in caused),
     )
 
 
@@ -237,7 +250,7 @@ async def listed(
         asked = {"before": place, "scan": min(page, most - scanned), "limit": limit - len(found)}
         async with looking(conn, schema) as look:
             [(reached, count, *_), *rows] = await look.rows("event_list", params | asked)
-        found += [Listed(row[0], *row[2:11], row[11] or {}) for row in rows]
+        found += [Listed(*(row[0], *row[2:11], row[11] or {})) for row in rows]
         scanned += count
         if len(found) == limit:
             return Listing(found, scanned, found[-1].seq)

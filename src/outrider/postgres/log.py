@@ -144,7 +144,7 @@ def forbidden(schema: str, why: str | None) -> SchemaMismatch:
 
 # The columns of a take: what happened, in its first row; then those of each event.
 HEADER = 7
-ATTEMPT, SEQ, TYPE, VERSION, OCCURRED, WORKSPACE, PAYLOAD, TRACE = 7, 8, 10, 11, 12, 18, 22, 24
+ATTEMPT, SEQ, ID, TYPE, VERSION, OCCURRED, WORKSPACE, PAYLOAD, TRACE = 7, 8, 9, 10, 11, 12, 18, 22, 24
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _EPOCH_SECONDS = _EPOCH.timestamp()
 _COLUMNS = (

@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: 10d8e40ecbd6a340
+-- functions: 8056fedabf82c55d
 
 -- Receipts that hold texts say whose they are, so that erase finds them when the job, or the event, is gone.
 alter table /*schema*/event_handled
@@ -48,3 +48,22 @@ begin
     end loop;
 end
 $stages$;
+-- A job says of which event it came.
+alter table /*schema*/delivery add column caused_by uuid;
+comment on column /*schema*/delivery.caused_by is 'the event, or the job, whose handler enqueued this job';
+drop function if exists /*schema*/enqueue_one(
+    text, jsonb, uuid, timestamptz, integer, text, text, text, text, integer, text, text, jsonb, bigint, boolean);
+-- Whoever may write the columns of a job may write this one, too.
+do $caused$
+declare
+    writer regrole;
+begin
+    for writer in
+        select distinct a.grantee::regrole from pg_attribute as column_ cross join aclexplode(column_.attacl) as a
+        where column_.attrelid = '/*schema*/delivery'::regclass and column_.attname = 'job_key' and a.privilege_type = 'INSERT'
+          and a.grantee <> 0
+    loop
+        execute format('grant insert (caused_by) on /*schema*/delivery to %s', writer);
+    end loop;
+end
+$caused$;

@@ -4,18 +4,18 @@ with asked as materialized (
     select a.* from unnest(
         %(id)s::text[], %(job_type)s::text[], %(version)s::int[], %(payload)s::text[], %(run_at)s::text[],
         %(delay)s::double precision[], %(priority)s::int[], %(queue)s::text[], %(key)s::text[], %(source)s::text[],
-        %(workspace_id)s::text[], %(trace_context)s::text[], %(generation)s::bigint[])
+        %(workspace_id)s::text[], %(trace_context)s::text[], %(generation)s::bigint[], %(caused_by)s::text[])
         with ordinality as a (id, job_type, version, payload, run_at, delay, priority, queue, key, source, workspace_id,
-                              trace_context, generation, place)
+                              trace_context, generation, caused_by, place)
 ),
 made as (
     insert into /*schema*/delivery (
         subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-        status, head, reached, run_at, queue, priority, job_key, payload)
+        status, head, reached, run_at, queue, priority, job_key, payload, caused_by)
     select a.job_type, a.generation, 0, a.id::uuid, a.job_type, a.version, a.source, a.workspace_id, a.trace_context::jsonb,
            'pending', false, false,
            coalesce(a.run_at::timestamptz, clock_timestamp() + coalesce(a.delay, 0) * interval '1 second'), a.queue, a.priority, a.key,
-           a.payload::jsonb
+           a.payload::jsonb, a.caused_by::uuid
     from asked as a order by a.place
 )
 select a.id, 'created', (

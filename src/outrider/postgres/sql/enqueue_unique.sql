@@ -4,12 +4,12 @@ from unnest(
     %(id)s::text[], %(job_type)s::text[], %(version)s::int[], %(payload)s::text[], %(run_at)s::text[],
     %(delay)s::double precision[], %(priority)s::int[], %(queue)s::text[], %(key)s::text[], %(source)s::text[],
     %(workspace_id)s::text[], %(trace_context)s::text[], %(generation)s::bigint[], %(unique_key)s::text[],
-    %(on_conflict)s::text[])
+    %(on_conflict)s::text[], %(caused_by)s::text[])
     with ordinality as a (id, job_type, version, payload, run_at, delay, priority, queue, key, source, workspace_id,
-                          trace_context, generation, unique_key, on_conflict, place)
+                          trace_context, generation, unique_key, on_conflict, caused_by, place)
 cross join lateral /*schema*/enqueue_one(
     a.job_type, a.payload::jsonb, a.id::uuid,
     coalesce(a.run_at::timestamptz, clock_timestamp() + coalesce(a.delay, 0) * interval '1 second'), a.priority, a.unique_key,
     a.on_conflict, a.queue, a.key, a.version, a.source, a.workspace_id, a.trace_context::jsonb, a.generation,
-    %(poke)s::boolean) as made
+    %(poke)s::boolean, a.caused_by::uuid) as made
 order by a.place

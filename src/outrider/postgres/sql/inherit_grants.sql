@@ -36,6 +36,7 @@ begin
                      ('relay_take', 'execute on function /*schema*/notify, /*schema*/forget_workers'),
                      ('take', 'execute on function /*schema*/forget_workers'),
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
+                     ('enqueue', 'execute on function /*schema*/enqueue_one'),
                      ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
                      ('rollup_tick', 'execute on function /*schema*/rollup_work'),
                      ('late_transactions', 'execute on function /*schema*/unread, /*schema*/log_home'),

@@ -36,7 +36,7 @@ grant insert (id, event_type, event_version, occurred_at, source, target, conten
       on /*schema*/outbox to /*prefix*/producer;
 grant select (id, seq, occurred_at) on /*schema*/outbox to /*prefix*/producer;
 grant insert (subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-              status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
+              status, head, reached, run_at, queue, priority, job_key, unique_key, payload, caused_by)
       on /*schema*/delivery to /*prefix*/producer;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,

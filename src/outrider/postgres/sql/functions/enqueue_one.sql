@@ -1,13 +1,14 @@
 -- enqueue_one: one job, in the caller's transaction. What became of it: created; or, when a pending job of the type and
 -- workspace has its unique key, what p_on_conflict says: kept (the first stays as it is), replaced (it gets this payload, priority and
 -- time, and all its attempts), debounced (the same, but it never runs earlier than it would have). Back: the id of the job
--- that there is now.
+-- that there is now. p_caused_by: the event or job whose handler enqueues it.
 -- Locks:  nothing; with a unique key the pending job that has it, waiting for whoever is about to change it.
 create or replace function /*schema*/enqueue_one(
     p_job_type text, p_payload jsonb, p_id uuid default null, p_run_at timestamptz default null, p_priority integer default 0,
     p_unique_key text default null, p_on_conflict text default 'keep', p_queue text default 'default',
     p_key text default null, p_version integer default 1, p_source text default 'sql', p_workspace_id text default null,
     p_trace_context jsonb default null, p_generation bigint default 0, p_poke boolean default true,
+    p_caused_by uuid default null,
     out job_id uuid, out outcome text
 )
     language plpgsql volatile
@@ -25,10 +26,10 @@ begin
         -- Nothing is returned: whoever enqueues needs no right to read.
         insert into /*schema*/delivery (
             subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-            status, head, reached, run_at, queue, priority, job_key, unique_key, payload)
+            status, head, reached, run_at, queue, priority, job_key, unique_key, payload, caused_by)
         values (
             p_job_type, p_generation, 0, made_id, p_job_type, p_version, p_source, p_workspace_id, p_trace_context,
-            'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload)
+            'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
             job_id := made_id;
