@@ -1258,12 +1258,16 @@ CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
 $$;
 
 CREATE FUNCTION outrider.forget_workers(p_id uuid DEFAULT NULL::uuid) RETURNS TABLE(id uuid, subscriptions text[])
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+#variable_conflict use_column
+begin
+    return query
     delete from "outrider".worker as w
     where case when p_id is null then w.seen_at < now() - interval '1 day' else w.id = p_id end
-    returning w.id, w.subscriptions
+    returning w.id, w.subscriptions;
+end
 $$;
 
 CREATE FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) RETURNS boolean

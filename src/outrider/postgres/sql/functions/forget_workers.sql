@@ -1,10 +1,14 @@
 -- forget_workers: the row of a worker that ends; without an id, those of workers that nobody has seen for a day. Back: who it was.
 -- With the rights of the owner: who may delete from a table by itself may also lock it, and every claim reads this one.
 create or replace function /*schema*/forget_workers(p_id uuid default null) returns table (id uuid, subscriptions text[])
-    language sql volatile security definer
+    language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     delete from /*schema*/worker as w
     where case when p_id is null then w.seen_at < now() - interval '1 day' else w.id = p_id end
-    returning w.id, w.subscriptions
+    returning w.id, w.subscriptions;
+end
 $$;
