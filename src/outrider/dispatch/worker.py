@@ -20,7 +20,7 @@ from outrider.dispatch.clock import CLOCK, Clock, Scheduled
 from outrider.dispatch.crew import SLOTS
 from outrider.dispatch.deadline import at_work
 from outrider.dispatch.generations import FOLD_AFTER, NO_CURSOR, Generations
-from outrider.dispatch.handler import Handler, roles_of
+from outrider.dispatch.handler import Handler, idles, roles_of
 from outrider.dispatch.job import JobHandler
 from outrider.dispatch.labour import Labour, Place
 from outrider.dispatch.pace import ended, pause
@@ -124,7 +124,7 @@ class Worker:
         self.listening = False
         self.last_contact = float("-inf")
         """When the database last answered, by the loop's clock."""
-        self._lanes = Lanes(dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30)
+        self._lanes = Lanes(dsn, settings.pool_size, idles=idles(handlers))
         self._generations = Generations(
             settings.generation, handlers, settings.schema, fold_after=fold_after, clock=time.monotonic
         )

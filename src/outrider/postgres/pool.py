@@ -12,10 +12,10 @@ from outrider.errors import DatabaseUnavailable
 from outrider.postgres import session
 
 
-async def _look_behind(conn: session.AsyncSession) -> None:
+async def _settle_in(conn: session.AsyncSession) -> None:
     assert isinstance(conn, session.Wire)
     await conn.set_autocommit(True)
-    await conn.look_behind()
+    await conn.settle_in()
     await conn.set_autocommit(False)
 
 
@@ -24,8 +24,9 @@ class Pool:
         self._dsn = dsn
         self._pool = AsyncConnectionPool[session.AsyncSession](
             dsn,
+            kwargs={"client_encoding": "utf8"},
             connection_class=session.Wire,
-            configure=_look_behind,
+            configure=_settle_in,
             min_size=0,
             max_size=size,
             open=False,
