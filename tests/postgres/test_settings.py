@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Identifier
 from tests.brokers import RedisServer
 from tests.relay.depot import ids_in
@@ -17,6 +17,7 @@ from tests.streams.conftest import name, redis_server
 from outrider import Event, HandlerContext, Job, JobContext, Outrider
 from outrider.ops.doctor import examine_all
 from outrider.ops.finding import Severity
+from outrider.postgres import session
 from outrider.postgres.status import status
 from outrider.signals import Failed, JobFailed, JobsCompleted, ListenerUp, Relayed, Signal, Troubled
 from outrider.streams.redis import RedisStreams
@@ -175,3 +176,18 @@ def test_publishing_does_not_care(database: str) -> None:
             except Exception as error:
                 refused[setting] = error
     assert refused == {}
+
+
+@pytest.mark.parametrize(("of", "shown"), [("role", "off"), ("session", "on")])
+async def test_a_server_that_is_read_only_stays_so(database: str, of: str, shown: str) -> None:
+    """Its operator fences it, or its disk is full. A role or database that is read-only was not meant for us."""
+    dsn = database
+    if of == "role":
+        spoil(database, {"default_transaction_read_only": "on", "TimeZone": "Asia/Kathmandu"}, of)
+    else:
+        dsn = make_conninfo(database, options="-c default_transaction_read_only=on")
+    async with await session.connect(dsn) as conn:
+        assert await (await conn.execute("show default_transaction_read_only")).fetchone() == (shown,)
+        zone = await (await conn.execute("show TimeZone")).fetchone()
+    with psycopg.connect(dsn) as own:
+        assert own.execute("show TimeZone").fetchone() == zone, "that of the role"
