@@ -78,9 +78,11 @@ HOSTILE = {
     "standard_conforming_strings": "off",
     "array_nulls": "off",
     "default_transaction_isolation": "serializable",
-    "statement_timeout": "300ms",
-    "idle_in_transaction_session_timeout": "300ms",
+    "statement_timeout": "9s",
+    "idle_in_transaction_session_timeout": "9s",
 }
+SHOWN = """select now(), interval '36 hours', current_setting('transaction_isolation'), current_setting('statement_timeout'),
+           current_setting('idle_in_transaction_session_timeout')"""
 LEFT = """select name from pg_settings where source = 'session' and name not like 'transaction%'
           and name not in ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings')"""
 
@@ -95,15 +97,13 @@ async def test_settings_of_the_role_reach_no_transaction_of_ours_and_ours_nobody
 
         @app.handler(Placed, name="bounced.count")
         async def count(event: Placed, ctx: HandlerContext) -> None:
-            await asyncio.sleep(0.4)
-            await ctx.tx.execute("select pg_sleep(0.4)")
-            seen.append(await (await ctx.tx.execute("select now(), interval '36 hours'")).fetchone())
+            seen.append(await (await ctx.tx.execute(SHOWN)).fetchone())
             await app.enqueue(ctx.tx, Send(n=event.n))
 
         @app.job(Send)
         async def send(job: Send, ctx: JobContext) -> None:
             async with ctx.connect() as own:
-                seen.append(await (await own.execute("select now(), interval '36 hours'")).fetchone())
+                seen.append(await (await own.execute(SHOWN)).fetchone())
 
         async with app:
             await app.migrate()
@@ -111,7 +111,8 @@ async def test_settings_of_the_role_reach_no_transaction_of_ours_and_ours_nobody
                 await app.publish(own, Placed(n=1))
             async with await session.connect(bouncer.dsn, autocommit=True) as own:
                 assert (await status(own, "outrider")).subscriptions
-        assert [row[1] for row in seen] == [timedelta(hours=36)] * 2
+        hours, committed = timedelta(hours=36), "read committed"
+        assert [row[1:] for row in seen] == [(hours, committed, "0", "35s"), (hours, committed, "0", "9s")]
         with psycopg.connect(bouncer.dsn, autocommit=True) as other:
             assert other.execute(LEFT).fetchall() == []
             assert other.execute("show DateStyle").fetchone() == ("SQL, DMY",)

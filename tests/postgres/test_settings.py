@@ -14,7 +14,7 @@ from tests.brokers import RedisServer
 from tests.relay.depot import ids_in
 from tests.streams.conftest import name, redis_server
 
-from outrider import Event, HandlerContext, Job, JobContext, Outrider
+from outrider import Event, HandlerContext, Job, JobContext, Outrider, SyncHandlerContext
 from outrider.ops.doctor import examine_all
 from outrider.ops.finding import Severity
 from outrider.postgres import session
@@ -28,7 +28,7 @@ __all__ = ["name", "redis_server"]
 HOSTILE = {
     "DateStyle": "SQL, DMY",
     "IntervalStyle": "sql_standard",
-    "TimeZone": "<odd>+13:37",
+    "TimeZone": "<ODD>+13:37",
     "client_encoding": "SQL_ASCII",
     "standard_conforming_strings": "off",
     "extra_float_digits": "-15",
@@ -43,14 +43,13 @@ HOSTILE = {
     "default_transaction_isolation": "serializable",
     "default_transaction_read_only": "on",
     "default_transaction_deferrable": "on",
-    "statement_timeout": "300ms",
-    "lock_timeout": "1ms",
-    "idle_in_transaction_session_timeout": "300ms",
-    "idle_session_timeout": "300ms",
-    "transaction_timeout": "300ms",
+    "statement_timeout": "9s",
+    "lock_timeout": "9s",
+    "idle_in_transaction_session_timeout": "9s",
+    "idle_session_timeout": "9s",
+    "transaction_timeout": "9s",
 }
-PAUSE = 0.2
-"""Two of them are longer than the timeouts."""
+SHOWN = "select now(), interval '36 hours', (select json_object_agg(name, setting) from pg_settings)"
 
 
 class Placed(Event, type="pinned.placed", key="n"):
@@ -78,23 +77,20 @@ def spoil(database: str, settings: dict[str, str], of: str) -> None:
             conn.execute(SQL("alter {} set {} = {}").format(whose, Identifier(each), value))
 
 
-def declare(app: Outrider, stream: RedisStreams, seen: list[Any], pause: float) -> None:
+def declare(app: Outrider, stream: RedisStreams, seen: list[Any]) -> None:
     @app.handler(Placed, name="pinned.count")
     async def count(event: Placed, ctx: HandlerContext) -> None:
-        if pause:
-            await asyncio.sleep(pause)
-            await ctx.tx.execute("select pg_sleep(%s)", [pause])
-        seen.append(("event", event, (await (await ctx.tx.execute("select now(), interval '36 hours'")).fetchone())))
+        seen.append(("event", event, await (await ctx.tx.execute(SHOWN)).fetchone()))
         await app.enqueue(ctx.tx, Send(n=event.n))
 
     @app.handler(Placed, name="pinned.blocking")
-    def blocking(event: Placed, ctx: Any) -> None:
-        seen.append(("blocking", event, ctx.tx.execute("select now(), interval '36 hours'").fetchone()))
+    def blocking(event: Placed, ctx: SyncHandlerContext) -> None:
+        seen.append(("blocking", event, ctx.tx.execute(SHOWN).fetchone()))
 
     @app.job(Send)
     async def send(job: Send, ctx: JobContext) -> int:
         async with ctx.connect() as conn:
-            seen.append(("job", job, await (await conn.execute("select now(), interval '36 hours'")).fetchone()))
+            seen.append(("job", job, await (await conn.execute(SHOWN)).fetchone()))
         return job.n
 
     app.relay("pinned.out", stream)
@@ -107,7 +103,7 @@ async def test_our_sessions_do_not_care(database: str, redis_server: RedisServer
     stream, seen, wrong = RedisStreams(redis_server.url, stream=name), list[Any](), list[Signal]()
     done, sent = asyncio.Event(), asyncio.Event()
     app = Outrider(context="pinned", dsn=database)
-    declare(app, stream, seen, PAUSE)
+    declare(app, stream, seen)
 
     def hear(signal: Signal) -> None:
         if isinstance(signal, Failed | JobFailed | Troubled):
@@ -137,6 +133,10 @@ async def test_our_sessions_do_not_care(database: str, redis_server: RedisServer
     assert {kind for kind, _, _ in seen} == {"event", "blocking", "job"}
     assert {row[1] for _, _, row in seen} == {timedelta(hours=36)}
     assert {each for _, each, _ in seen} == {Placed(n=1), Send(n=1)}
+    for _, _, (_, _, settings) in seen:
+        found = {name: settings[name] for name in session.PINS if name in settings}
+        assert found == {name: session.PINS[name] for name in found} | {"DateStyle": "ISO, DMY"}
+        assert (settings["TimeZone"], settings["search_path"]) == (HOSTILE["TimeZone"], HOSTILE["search_path"])
 
 
 async def test_migrating_and_draining_do_not_care(empty_database: str) -> None:
