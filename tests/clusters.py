@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from pathlib import Path
 
 import psycopg
 
 from outrider.postgres import migrate, session
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.embedded.account import Account
 
 WHOLE = "outrider_whole"
 """The name of a database as `outrider migrate` leaves it."""
@@ -41,6 +43,21 @@ async def make_templates(server: Embedded) -> None:
         conn.execute(f"create database {TEMPLATE} template {WHOLE}".encode())
     with psycopg.connect(server.dsn(TEMPLATE), autocommit=True) as conn:
         conn.execute(TWO_SEGMENTS)
+
+
+def let_in(dsn: str, account: Account) -> None:
+    """Processes of the user as whom the server runs: it keeps them out where that is not the user who started it."""
+    if not account.switched:
+        return
+    loaded = "select pg_conf_load_time()::text"
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        file, before = conn.execute("show ident_file").fetchone(), conn.execute(loaded).fetchone()
+        assert file is not None
+        with Path(file[0]).open("a") as names:
+            names.write(f'outrider "{account.name}" {"all" if conn.info.server_version >= 160000 else "postgres"}\n')
+        conn.execute("select pg_reload_conf()")
+        while conn.execute(loaded).fetchone() == before:
+            time.sleep(0.01)
 
 
 def dump(server: Embedded, database: str, file: Path) -> None:

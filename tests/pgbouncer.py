@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import Literal
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.brokers import HOST, Broker
+from tests.clusters import let_in
 
 from outrider.postgres.embedded.account import server_account
 
@@ -25,6 +25,8 @@ class PgBouncer(Broker):
         return make_conninfo(self._database, host=HOST, port=self.port)
 
     def _arguments(self) -> list[str]:
+        account = server_account()
+        let_in(self._database, account)
         behind = conninfo_to_dict(self._database)
         file = self.folder / "pgbouncer.ini"
         file.write_text(
@@ -33,7 +35,7 @@ class PgBouncer(Broker):
             f"pool_mode = {self._mode}\nignore_startup_parameters = extra_float_digits\n"
         )
         self.folder.chmod(0o755)
-        return [*(["-u", server_account().name] if os.getuid() == 0 else []), str(file)]
+        return [*(["-u", account.name] if account.switched else []), str(file)]
 
     def _answers(self) -> bool:
         with suppress(psycopg.OperationalError), psycopg.connect(self.dsn) as conn:

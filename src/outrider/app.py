@@ -16,7 +16,7 @@ from outrider.declare import Declarations
 from outrider.dispatch.clock import Clock, Scheduled
 from outrider.dispatch.crew import SLOTS, Crew
 from outrider.dispatch.drain import Drained, drain
-from outrider.dispatch.handler import Handler
+from outrider.dispatch.handler import Handler, idles
 from outrider.dispatch.listening import Listening
 from outrider.dispatch.worker import GRACE, Worker
 from outrider.enqueue import EnqueueOptions, Enqueuer
@@ -311,7 +311,7 @@ class Outrider(Declarations, Operations):
             return Crew(served, dsn=dsn, pool=pool, settings=self.settings, signals=self.signals, identity=identity)
 
         scheduled = [Scheduled.by(self._enqueuer, each) for each in self.schedules]
-        lanes = Lanes(dsn, 1, max((each.timeout for each in chosen), default=0) + 30, self.settings.notify)
+        lanes = Lanes(dsn, 1, notify=self.settings.notify, idles=idles(chosen))
         try:
             drained = await drain(
                 chosen,

@@ -359,7 +359,8 @@ def test_a_killed_process_is_replaced_and_the_others_end_with_the_parent(desk: D
             """select w.pid from outrider.worker as w where w.pid = any (%s) order by w.pid limit 1""", [list(first)]
         ).fetchall()
         os.kill(victim, signal.SIGKILL)
-        until(lambda: ask(f"{url}/healthz")[0] == 503, parent)
+        until(lambda: ask(f"{url}/readyz")[0] == 503, parent)
+        assert ask(f"{url}/healthz")[0] == 200
         until(lambda: len(desk.workers() - first) == 1, parent)
         until(lambda: ask(f"{url}/readyz")[0] == 200, parent)
     until(lambda: desk.effects() == [1, 100], parent)

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tests.clusters import SETTINGS, migrated
+from tests.clusters import SETTINGS, let_in, migrated
 from tests.faults import subject
 from tests.faults.subject import Fact, Producer
 from tests.oracle import Oracle, check
@@ -45,6 +45,7 @@ class Standby:
         self._account.own(folder)
         self._bin = runnable(self._install, self._account, folder).bin  # it outlives the primary and its folder
         data = folder / "data"
+        let_in(self._primary, self._account)
         self._run("pg_basebackup", "-D", data, "-R", "-X", "stream", "-c", "fast", "-d", self._primary)
         settings = SETTINGS | {"unix_socket_directories": str(folder), "listen_addresses": "''", "port": str(PORT)}
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())

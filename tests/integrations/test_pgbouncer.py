@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 from tests.pgbouncer import PgBouncer
 
-from outrider import Event, HandlerContext, Job, Outrider
+from outrider import Event, HandlerContext, Job, JobContext, Outrider
 from outrider.postgres import session
+from outrider.postgres.status import status
 from outrider.signals import Buried, Failed, JobFailed, JobsCompleted, ListenerUp, Signal
 from outrider.testing import expect
 
@@ -66,6 +70,52 @@ async def test_events_and_jobs_exactly_once(database: str) -> None:
         assert conn.execute(effects).fetchall() == [("event", EVENTS, EVENTS), ("job", EVENTS, EVENTS)]
         receipts = "select handler_name, count(*) from outrider.event_handled group by 1 order by 1"
         assert conn.execute(receipts).fetchall() == [("bounced.count", EVENTS), ("bounced.send", EVENTS)]
+
+
+HOSTILE = {
+    "DateStyle": "SQL, DMY",
+    "IntervalStyle": "sql_standard",
+    "standard_conforming_strings": "off",
+    "array_nulls": "off",
+    "default_transaction_isolation": "serializable",
+    "statement_timeout": "9s",
+    "idle_in_transaction_session_timeout": "9s",
+}
+SHOWN = """select now(), interval '36 hours', current_setting('transaction_isolation'), current_setting('statement_timeout'),
+           current_setting('idle_in_transaction_session_timeout')"""
+LEFT = """select name from pg_settings where source = 'session' and name not like 'transaction%'
+          and name not in ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings')"""
+
+
+async def test_settings_of_the_role_reach_no_transaction_of_ours_and_ours_nobody_else(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        for name, value in HOSTILE.items():
+            whose = SQL("{} in database {}").format(Identifier(conn.info.user), Identifier(conn.info.dbname))
+            conn.execute(SQL("alter role {} set {} = {}").format(whose, Identifier(name), value))
+    with PgBouncer(database, "transaction") as bouncer:
+        app, seen = Outrider(context="bounced", dsn=bouncer.dsn, listen_dsn=database), list[Any]()
+
+        @app.handler(Placed, name="bounced.count")
+        async def count(event: Placed, ctx: HandlerContext) -> None:
+            seen.append(await (await ctx.tx.execute(SHOWN)).fetchone())
+            await app.enqueue(ctx.tx, Send(n=event.n))
+
+        @app.job(Send)
+        async def send(job: Send, ctx: JobContext) -> None:
+            async with ctx.connect() as own:
+                seen.append(await (await own.execute(SHOWN)).fetchone())
+
+        async with app:
+            await app.migrate()
+            async with app.worker(), expect(app, JobsCompleted), app.connect() as own, own.transaction():
+                await app.publish(own, Placed(n=1))
+            async with await session.connect(bouncer.dsn, autocommit=True) as own:
+                assert (await status(own, "outrider")).subscriptions
+        hours, committed = timedelta(hours=36), "read committed"
+        assert [row[1:] for row in seen] == [(hours, committed, "0", "35s"), (hours, committed, "0", "9s")]
+        with psycopg.connect(bouncer.dsn, autocommit=True) as other:
+            assert other.execute(LEFT).fetchall() == []
+            assert other.execute("show DateStyle").fetchone() == ("SQL, DMY",)
 
 
 async def test_no_session_of_ours_prepares(database: str) -> None:

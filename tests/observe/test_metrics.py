@@ -7,11 +7,13 @@ import logging
 import re
 import socket
 import subprocess
+import threading
+import urllib.parse
 import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -325,6 +327,30 @@ async def test_what_an_alert_counts_begins_with_zero(database: str) -> None:
     zeros = [("ingest_refused", "inbox", "shop.in"), ("rollup_errors", "rollup", archive.NAME)]
     for name, label, of in [*zeros, ("lease_renewals", "result", "lost")]:
         assert registry.get_sample_value(f"outrider_{name}_total", {label: of}) == 0
+
+
+async def test_a_scrape_is_answered_among_clients_that_say_nothing(database: str) -> None:
+    app = Outrider(context="shop", dsn=database)
+    before = threading.active_count()
+    async with app, exposed.exposed(app, "outrider", "127.0.0.1", 0) as url:
+        where = urllib.parse.urlsplit(url)
+        with ExitStack() as rude:
+            for _ in range(200):
+                wire = rude.enter_context(socket.create_connection((where.hostname or "", where.port or 0)))
+                wire.sendall(b"GET /metrics HTT")
+            with await asyncio.to_thread(urllib.request.urlopen, url, timeout=2) as answer:
+                assert b"outrider_" in answer.read()
+            assert threading.active_count() <= before + exposed.CONNECTIONS + 5
+
+
+async def test_who_says_nothing_for_long_is_sent_away(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposed._Request, "timeout", 0.05)
+    app = Outrider(context="shop", dsn=database)
+    async with app, exposed.exposed(app, "outrider", "127.0.0.1", 0) as url:
+        where = urllib.parse.urlsplit(url)
+        with socket.create_connection((where.hostname or "", where.port or 0), timeout=10) as wire:
+            wire.sendall(b"GET /metrics HTT")
+            assert await asyncio.to_thread(wire.recv, 100) == b""
 
 
 def test_whoever_publishes_cannot_make_series_without_end() -> None:

@@ -122,12 +122,11 @@ class Processes:
 
     # The health of all of them: see dispatch.health.Subject
 
-    def trouble(self) -> str | None:
-        down = [str(place.number) for place in self._places if place.process is None]
-        return f"not running: process {', '.join(down)}" if down else None
-
     def unready(self) -> str | None:
-        return "stopping" if self._stopping.is_set() else self.trouble()
+        down = [str(place.number) for place in self._places if place.process is None]
+        if self._stopping.is_set():
+            return "stopping"
+        return f"not running: process {', '.join(down)}" if down else None
 
     def facts(self) -> dict[str, object]:
         return {

@@ -18,6 +18,9 @@ from outrider.retry import DEFAULT_RETRY_POLICY, Breaker, Duration, Policy, opti
 from outrider.subscription import Subscription
 
 TIMEOUT = 30.0
+MARGIN = 5.0
+"""The server ends a batch whose session is idle for this many seconds longer than the handler's timeout: its worker is
+stopped or cut off. Between two events, one that lives says something after `dispatch.run.SILENT` seconds."""
 LIMIT = 1000
 BUDGET = 0.25
 
@@ -182,6 +185,11 @@ def _made(factory: Callable[..., Any], opened: Callable[[Any], AbstractAsyncCont
 def _made_takes(factory: Callable[..., Any]) -> Any:
     """What a handler that the factory makes is called with: known where the factory is a class."""
     return annotation(factory.__call__, 1) if inspect.isclass(factory) else Any
+
+
+def idles(handlers: Iterable[Handler]) -> dict[str, float]:
+    """The seconds for which the session of each may be idle in a batch."""
+    return {each.name: each.timeout + MARGIN for each in handlers}
 
 
 def roles_of(handlers: Iterable[Handler]) -> dict[str, str]:

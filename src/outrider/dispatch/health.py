@@ -1,6 +1,8 @@
 """Two questions over HTTP, for whoever supervises processes: /healthz (is it alive?) and /readyz (does it work?).
 
-No more of HTTP than that: one request a connection, nothing read beyond its head, everything bounded in size and time.
+/healthz is about the process: its event loop answers. A database that is away is no reason to restart a worker, which would
+restart all of them in a failover; that is what /readyz says. No more of HTTP than that: one request a connection, nothing
+read beyond its head, everything bounded in size and time.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import Protocol, Self
 from outrider.dispatch.worker import Worker
 from outrider.errors import ConfigError
 
-SILENCE = 60.0
-"""So many seconds the database may give no answer."""
+SILENCE = 30.0
+"""Seconds without an answer of the database after which a worker is not ready."""
 HEAD = 8192
 PATIENCE = 5.0
 CONNECTIONS = 64
@@ -24,9 +26,6 @@ CONNECTIONS = 64
 class Subject(Protocol):
     """What is asked about."""
 
-    def trouble(self) -> str | None:
-        """Why it is not healthy; None when it is."""
-
     def unready(self) -> str | None:
         """Why it does not work now; None when it does."""
 
@@ -34,17 +33,11 @@ class Subject(Protocol):
 
 
 class WorkerHealth:
-    """Made when the worker is: until it has had the time to reach the database, it counts as healthy."""
-
     def __init__(self, worker: Worker, silence: float = SILENCE) -> None:
         self._worker = worker
         self._silence = silence
         self._clock = asyncio.get_running_loop().time
         self._since = self._clock()
-
-    def trouble(self) -> str | None:
-        silent = self._clock() - max(self._worker.last_contact, self._since)
-        return f"the database has not answered for {silent:.0f} s" if silent > self._silence else None
 
     def unready(self) -> str | None:
         if self._worker.stopping:
@@ -54,7 +47,7 @@ class WorkerHealth:
         if (failing := self._worker.troubles.standstill(self._silence / 2)) is not None:
             return failing
         silent = self._clock() - self._worker.last_contact
-        return f"the database has not answered for {silent:.0f} s" if silent > self._silence / 2 else None
+        return f"the database has not answered for {silent:.0f} s" if silent > self._silence else None
 
     def facts(self) -> dict[str, object]:
         return {
@@ -62,6 +55,7 @@ class WorkerHealth:
             "listening": self._worker.listening,
             "handlers": self._worker.identity.subscriptions,
             "uptime": round(self._clock() - self._since, 3),
+            "database_silent": round(self._clock() - max(self._worker.last_contact, self._since), 3),
         }
 
 
@@ -73,7 +67,8 @@ class HealthServer:
         self._host, self.port = host, port
         self._patience = patience
         self._server: asyncio.Server | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering: dict[asyncio.Task[None], None] = {}
+        """The oldest first."""
 
     @property
     def url(self) -> str:
@@ -102,12 +97,13 @@ class HealthServer:
         await self._server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._answering) >= CONNECTIONS:
-            writer.transport.abort()
-            return
+        """A probe says all that it has to say at once: when there are too many, the one that is silent for longest goes."""
+        waiting = [each for each in self._answering if not each.cancelling()]
+        if len(waiting) >= CONNECTIONS:
+            waiting[0].cancel()
         task = asyncio.create_task(self._serve(reader, writer))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._answering[task] = None
+        task.add_done_callback(lambda done: self._answering.pop(done, None))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -141,7 +137,7 @@ class HealthServer:
             return _response(HTTPStatus.NOT_FOUND, {"reason": "there are /healthz and /readyz"})
         if method not in (b"GET", b"HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, {"reason": "only GET and HEAD"}, b"Allow: GET, HEAD\r\n")
-        wrong = self._subject.trouble() if path == b"/healthz" else self._subject.unready()
+        wrong = None if path == b"/healthz" else self._subject.unready()
         status = HTTPStatus.OK if wrong is None else HTTPStatus.SERVICE_UNAVAILABLE
         body = {"status": "ok"} if wrong is None else {"status": "unavailable", "reason": wrong}
         return _response(status, body | self._subject.facts(), bodyless=method == b"HEAD")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from outrider.postgres import renewer
+from outrider.postgres import renewer, session
 from outrider.postgres.statement import statement
 
 _PLACE = struct.Struct("q")
@@ -84,7 +84,6 @@ class Leases:
     ) -> None:
         self._told = {
             "dsn": dsn,
-            "notify": notify,
             "worker": str(worker),
             "names": list(names),
             "every": every,
@@ -92,6 +91,9 @@ class Leases:
             "begun": begun.fileno(),
             "renew": statement("renew", schema).decode(),
             "reap": statement("reap", schema).decode(),
+            "look": session.LOOK,
+            "pins": session.PINS | {"statement_timeout": renewer.PATIENCE} | session.quiet(notify),
+            "newer": session.NEWER,
         }
         self._begun = begun
         self._silence = max(15.0, 3 * every)

@@ -25,6 +25,10 @@ from outrider.postgres.handling import Connection, Row
 from outrider.postgres.lanes import abandon
 from outrider.postgres.log import ATTEMPT, ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
 
+ALIVE = "select 1"
+SILENT = 1.0
+"""Seconds after which the server hears of a batch between two events, so that it does not take the worker for stopped."""
+
 
 class TransactionEnded(TerminalError):
     """The handler ended the transaction of its batch."""
@@ -75,6 +79,7 @@ class Runner:
         took: list[float] = []
         call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
         context = SyncHandlerContext if blocking else HandlerContext
+        spoke = clock()
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
             for row in rows:
                 deadline.began = begun = clock()
@@ -83,6 +88,9 @@ class Runner:
                 inherited_cause.set(row[ID])
                 hit("handle.before")
                 try:
+                    if begun > spoke + SILENT:
+                        await conn.execute(ALIVE)
+                        deadline.began = begun = spoke = clock()
                     if row[TRACE] is not None:
                         token = trace.inherited.set(envelope_of(row).trace_context)
                     if row[WORKSPACE] is not None:
@@ -128,8 +136,11 @@ class Runner:
         places: dict[str | None, list[int]] = {}
         for place, row in enumerate(rows):
             places.setdefault(row[WORKSPACE], []).append(place)
-        took = [0.0] * len(rows)
+        took, spoke = [0.0] * len(rows), begun
         for own in places.values():
+            if clock() > spoke + SILENT:
+                await conn.execute(ALIVE)
+                spoke = clock()
             group = [rows[each] for each in own]
             span = None if spans is None else _begin(spans, group, together=True)
             try:

@@ -21,7 +21,7 @@ from outrider.dispatch.clock import CLOCK, Clock, Scheduled
 from outrider.dispatch.crew import SLOTS
 from outrider.dispatch.deadline import at_work
 from outrider.dispatch.generations import FOLD_AFTER, NO_CURSOR, Generations
-from outrider.dispatch.handler import Handler, roles_of
+from outrider.dispatch.handler import Handler, idles, roles_of
 from outrider.dispatch.job import JobHandler
 from outrider.dispatch.labour import Labour, Place
 from outrider.dispatch.pace import ended, pause
@@ -138,9 +138,7 @@ class Worker:
         self._unseen = 0
         """Heartbeats in a row that the database refused."""
         self._telling: threading.Thread | None = None
-        self._lanes = Lanes(
-            dsn, settings.pool_size, max((each.timeout for each in handlers), default=0) + 30, settings.notify
-        )
+        self._lanes = Lanes(dsn, settings.pool_size, notify=settings.notify, idles=idles(handlers))
         self._generations = Generations(
             settings.generation, handlers, settings.schema, fold_after=fold_after, clock=time.monotonic
         )

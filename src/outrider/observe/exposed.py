@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib import import_module
+from socketserver import ThreadingMixIn
 from typing import Any, Protocol
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from outrider.errors import ConfigError
 from outrider.observe.measure import Instruments, begin, forget_state, tell_state
@@ -18,6 +22,9 @@ from outrider.postgres.session import AsyncSession
 from outrider.signals import Signals
 
 EVERY = 10.0
+PATIENCE = 5.0
+"""Seconds that a client may be silent while it sends its request or reads the answer."""
+CONNECTIONS = 16
 
 _logger = logging.getLogger("outrider")
 
@@ -87,6 +94,47 @@ async def measured(app: Looked, schema: str, metrics: Measured) -> AsyncIterator
         await asyncio.gather(sampling, return_exceptions=True)
 
 
+class _Request(WSGIRequestHandler):
+    timeout = PATIENCE
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """As that of prometheus_client, a thread for each request; but there are few of them, and none waits for ever. When
+    there are too many, the oldest connection is closed."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int, app: Any) -> None:
+        self._open: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, address = found[0][0], found[0][4]
+        super().__init__((str(address[0]), port), _Request)
+        self.set_app(app)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, *_: object) -> None:
+        """Who is closed, or closes, has nothing to say about it."""
+
+
 @asynccontextmanager
 async def exposed(app: Looked, schema: str, host: str, port: int) -> AsyncIterator[str]:
     """The URL at which Prometheus finds the metrics of this process."""
@@ -94,9 +142,11 @@ async def exposed(app: Looked, schema: str, host: str, port: int) -> AsyncIterat
     prometheus: Any = import_module("prometheus_client")
     registry = prometheus.CollectorRegistry()
     try:
-        server, thread = prometheus.start_http_server(port, host, registry)
+        server = _Server(host, port, prometheus.make_wsgi_app(registry))
     except OSError as error:
         raise ConfigError(f"--metrics-port: {host}:{port} cannot be used: {error.strerror or error}") from None
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         async with measured(app, schema, Metrics(app.signals, registry)):
             yield f"http://{host}:{server.server_port}/metrics"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from outrider.envelope import Envelope
-from outrider.postgres.insert import Insert, Rows
+from outrider.postgres.insert import Insert, Rows, columns_of
 from outrider.postgres.log import Params
 from outrider.postgres.statement import statement
 
@@ -31,8 +31,7 @@ class Append(Insert):
         quiet = b"" if notify == "commit" else f", set_config('outrider.notify', '{notify}', true)".encode()
         if len(rows) == 1:
             return cls(subject, schema, statement("publish_one", schema) + quiet, rows[0], envelopes)
-        many = {name: [row[name] for row in rows] for name in rows[0]}
-        return cls(subject, schema, statement("publish_many", schema) + quiet, many, envelopes)
+        return cls(subject, schema, statement("publish_many", schema) + quiet, columns_of(rows), envelopes)
 
     def written(self, rows: Rows) -> list[Envelope]:
         """The envelopes with what the database added."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from outrider.envelope import Envelope
-from outrider.postgres.insert import Insert, Rows
+from outrider.postgres.insert import Insert, Rows, columns_of
 from outrider.postgres.log import Params
 from outrider.postgres.statement import statement
 
@@ -71,10 +71,9 @@ class Enqueue(Insert):
     def of(cls, requests: Sequence[Request], schema: str, *, poke: bool) -> Enqueue:
         """All of them with a unique key, or none."""
         rows = [_row(request) for request in requests]
-        many: Params = {name: [row[name] for row in rows] for name in rows[0]}
         unique = requests[0].unique_key is not None
         query = statement("enqueue_unique" if unique else "enqueue_jobs", schema)
-        return cls(requests[0].job_type, schema, query, many | {"poke": poke}, requests)
+        return cls(requests[0].job_type, schema, query, columns_of(rows) | {"poke": poke}, requests)
 
     def written(self, rows: Rows) -> list[Enqueued]:
         if self.requests[0].unique_key is None:

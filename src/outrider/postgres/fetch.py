@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
+from outrider.postgres.lanes import lacks_transaction
 from outrider.postgres.log import Params, clear_error, missing_schema
 from outrider.postgres.statement import statement
 
@@ -18,7 +19,9 @@ Rows = list[tuple[Any, ...]]
 
 async def fetch(conn: AsyncConnection[Any], name: str, schema: str, params: Params | None = None) -> Rows:
     with in_our_words(schema):
-        async with conn.cursor(row_factory=tuple_row) as cursor:
+        # Not in one round trip: how psycopg reads an interval depends on what the server has reported by then.
+        own = conn.transaction() if lacks_transaction(conn) else nullcontext()
+        async with own, conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(statement(name, schema), params)
             return await cursor.fetchall()
 

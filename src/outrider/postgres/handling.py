@@ -14,7 +14,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
-from outrider.postgres.lanes import abandon, together, usable
+from outrider.postgres.lanes import abandon, begin, together, usable
 from outrider.postgres.log import HEADER, Asked, Params, clear_error
 from outrider.postgres.statement import statement
 from outrider.postgres.tenant import home_of
@@ -51,7 +51,7 @@ async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
         cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     try:
         async with together(conn):
-            await conn.execute("begin isolation level read committed")
+            await begin(conn)
             await cursor.execute(statement("take", schema), asked.params(), binary=True)
         rows = await cursor.fetchall()
     except psycopg.Error as error:

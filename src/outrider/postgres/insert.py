@@ -84,7 +84,7 @@ async def _run(conn: AsyncConnection[Any], insert: Insert) -> Rows:
     with insert.explaining(conn.info.encoding):
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute(insert.query, insert.params)
-            return await cursor.fetchall()
+            return _as_text(await cursor.fetchall())
 
 
 def _run_sync(conn: Connection[Any], insert: Insert) -> Rows:
@@ -92,7 +92,20 @@ def _run_sync(conn: Connection[Any], insert: Insert) -> Rows:
         raise NoTransaction("wrap both in `with conn.transaction():`")
     with insert.explaining(conn.info.encoding), Cursor(conn, row_factory=tuple_row) as cursor:
         cursor.execute(insert.query, insert.params)
-        return cursor.fetchall()
+        return _as_text(cursor.fetchall())
+
+
+def columns_of(rows: Sequence[Params]) -> Params:
+    """Each as an array. One of nulls only is null: psycopg would send it as text, in which array_nulls may be off."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: None if all(each is None for each in column) else column for name, column in columns.items()}
+
+
+def _as_text(rows: Rows) -> Rows:
+    """Where the client's encoding is SQL_ASCII psycopg leaves text as bytes; ours is ASCII."""
+    if not rows or not isinstance(rows[0][0], bytes):
+        return rows
+    return [tuple(each.decode() if isinstance(each, bytes) else each for each in row) for row in rows]
 
 
 PSYCOPG = Driver(_run, _run_sync)

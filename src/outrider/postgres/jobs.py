@@ -16,6 +16,7 @@ from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.envelope import Envelope
 from outrider.postgres.fetch import fetch, in_our_words
+from outrider.postgres.lanes import alone
 from outrider.postgres.log import Params, time_of, trace_of
 from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
@@ -178,7 +179,8 @@ async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> 
     for kind in ("uuid", "timestamptz"):  # loaded when asked for
         cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     with in_our_words(schema):
-        await cursor.execute(statement(name, schema), params, binary=True)
+        async with alone(conn):
+            await cursor.execute(statement(name, schema), params, binary=True)
         return await cursor.fetchall()
 
 
@@ -196,7 +198,8 @@ async def settle(
     """What landed, by delivery; what is missing was not this worker's any more."""
     with in_our_words(schema):
         cursor = AsyncCursor(conn, row_factory=tuple_row)
-        await cursor.execute(statement("settle_jobs", schema), _settling(done, others, names, worker), binary=True)
+        async with alone(conn):
+            await cursor.execute(statement("settle_jobs", schema), _settling(done, others, names, worker), binary=True)
         rows = await cursor.fetchall()
     landed = {delivery: outcome for delivery, outcome in rows if delivery is not None}
     if len(landed) < len(rows):  # all that were done

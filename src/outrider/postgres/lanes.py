@@ -9,36 +9,44 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import AsyncConnection, pq
+from psycopg._pipeline_base import BasePipeline
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
 from outrider.postgres import session, tenant
 
-# A worker that is stopped or unreachable in the midst of a batch keeps its partition until the server notices.
-_GUARDS = """
-select set_config('idle_in_transaction_session_timeout', %(idle)s, false), set_config('tcp_user_timeout', '30s', false)
-"""
 # What a handler may have left in the session: settings, roles, listeners, temporary tables, locks.
 _RESET = """reset session authorization; reset all; unlisten *; discard temp; close all; discard sequences;
             select pg_advisory_unlock_all()"""
-_WATCH = "select set_config('client_connection_check_interval', '5s', false)"
+_WATCH = {"client_connection_check_interval": "5s"}
+_WIRE = {"tcp_user_timeout": "30s"}
+IDLE = 30.0
 
 
 class Lanes:
-    def __init__(self, dsn: str, size: int, idle: float, notify: str = "commit") -> None:
-        self._dsn = dsn
-        self._notify = notify
-        self._idle_ms = str(int(idle * 1000))
-        self._free: list[AsyncConnection[Any]] = []
+    def __init__(
+        self,
+        dsn: str,
+        size: int,
+        idle: float = IDLE,
+        notify: str = "commit",
+        idles: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """`idle`: seconds that a session may be idle in a transaction; `idles`: the same for some owners."""
+        self._dsn, self._notify = dsn, notify
+        self._idle, self._idles = idle, idles
+        self._watch: dict[str, str] = {}
+        self._free: list[session.Wire] = []
         self._places = asyncio.Semaphore(size)
-        self._owners: WeakKeyDictionary[AsyncConnection[Any], str] = WeakKeyDictionary()
+        self._owners: WeakKeyDictionary[session.Wire, str] = WeakKeyDictionary()
         self._prepares = True
         self.waiting = 0
         """How many would like a session and have none."""
@@ -48,7 +56,7 @@ class Lanes:
         self._prepares = False
 
     @asynccontextmanager
-    async def lane(self, owner: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async def lane(self, owner: str) -> AsyncIterator[session.Wire]:
         """A session in autocommit mode, outside a transaction. Given back in another state, it is closed.
 
         `owner` is the handler: what another one has set in the session is reset first.
@@ -58,7 +66,7 @@ class Lanes:
             await self._places.acquire()
         finally:
             self.waiting -= 1
-        conn: AsyncConnection[Any] | None = None
+        conn: session.Wire | None = None
         try:
             conn = await self._open(owner)
             yield conn
@@ -70,27 +78,31 @@ class Lanes:
                     conn.pgconn.finish()
             self._places.release()
 
-    async def _open(self, owner: str) -> AsyncConnection[Any]:
+    async def _open(self, owner: str) -> session.Wire:
         self._free.sort(key=lambda each: self._owners.get(each) == owner)
         while self._free:
             conn = self._free.pop()
             if conn.closed or (conn.prepare_threshold is not None and not self._prepares):
                 await conn.close()
-            elif self._owners.get(conn) == owner or await self._reset(conn):
+            elif self._owners.get(conn) == owner or await self._reset(conn, owner):
                 self._owners[conn] = owner
                 return conn
-        conn = await self._connect()
+        conn = await self._connect(owner)
         self._owners[conn] = owner
         return conn
 
-    async def _reset(self, conn: AsyncConnection[Any]) -> bool:
-        if getattr(conn, "pooled", False):
+    def _guards(self, owner: str) -> dict[str, str]:
+        """A worker that is stopped or cut off in the midst of a batch keeps its partition until the server notices."""
+        idle = self._idles.get(owner, self._idle)
+        return {"idle_in_transaction_session_timeout": str(int(idle * 1000)), **session.quiet(self._notify)}
+
+    async def _reset(self, conn: session.Wire, owner: str) -> bool:
+        if conn.pooled:
+            conn.more = self._guards(owner)
             return True
         try:
             await conn.execute(_RESET)
-            await conn.execute(_GUARDS, {"idle": self._idle_ms})
-            if self._notify == "off":
-                await conn.execute(session.QUIET)
+            await conn.settle_in(**self._guards(owner), **_WIRE, **self._watch)
         except psycopg.Error:
             await conn.close()
             return False
@@ -99,16 +111,18 @@ class Lanes:
             raise
         return True
 
-    async def _connect(self) -> AsyncConnection[Any]:
+    async def _connect(self, owner: str) -> session.Wire:
         conn = await session.connect(self._dsn, autocommit=True, name="outrider worker", notify=self._notify)
         try:
             if not self._prepares:
                 conn.prepare_threshold = None
             await tenant.capture(conn)
+            conn.more = self._guards(owner)
             if not conn.pooled:  # else they would be somebody else's settings
-                await conn.execute(_GUARDS, {"idle": self._idle_ms})
+                await conn.settle_in(**conn.more, **_WIRE)
                 with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
-                    await conn.execute(_WATCH)
+                    await conn.settle_in(**conn.more, **_WATCH)
+                    self._watch = _WATCH
         except BaseException:  # whoever waited for it has gone
             conn.pgconn.finish()
             raise
@@ -119,24 +133,57 @@ class Lanes:
             await self._free.pop().close()
 
 
-@asynccontextmanager
-async def together(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
-    """Several statements in one round trip.
-
-    psycopg ends a pipeline by Sync and Flush. At a Flush, a server that waits in a transaction forgets that it was to end
+def end_by_sync(pipeline: BasePipeline) -> None:
+    """psycopg ends a pipeline by Sync and Flush. At a Flush, a server that waits in a transaction forgets that it was to end
     a session that stays idle there: a worker that is stopped would keep its partition. Sync alone does.
     """
+
+    def end() -> PQGen[None]:
+        try:
+            pipeline._enqueue_sync()
+            yield from pipeline._communicate_gen()
+        finally:
+            yield from pipeline._fetch_gen(flush=False)
+
+    pipeline._exit_gen = end  # type: ignore[method-assign]
+
+
+@asynccontextmanager
+async def together(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
+    """Several statements in one round trip."""
     async with conn.pipeline() as pipeline:
-
-        def end() -> PQGen[None]:
-            try:
-                pipeline._enqueue_sync()
-                yield from pipeline._communicate_gen()
-            finally:
-                yield from pipeline._fetch_gen(flush=False)
-
-        pipeline._exit_gen = end  # type: ignore[method-assign]
+        end_by_sync(pipeline)
         yield
+
+
+async def begin(conn: AsyncConnection[Any]) -> None:
+    """Within `together`."""
+    await conn.execute(session.BEGIN)
+    if isinstance(conn, session.Wire) and (pinning := conn.pinning()) is not None:
+        await conn.execute(pinning)
+
+
+def lacks_transaction(conn: AsyncConnection[Any]) -> bool:
+    """A pooler is in between, and no transaction is open: what is sent now is sent with settings that are not ours."""
+    idle = conn.pgconn.transaction_status == TransactionStatus.IDLE and not conn._pipeline
+    return isinstance(conn, session.Wire) and conn.pooled and conn.autocommit and idle
+
+
+@asynccontextmanager
+async def alone(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
+    """For one statement: where it lacks a transaction it gets one, in the same round trip."""
+    if not lacks_transaction(conn):
+        yield
+        return
+    try:
+        async with together(conn):
+            await begin(conn)
+            yield
+            await conn.execute("commit")
+    except psycopg.Error:
+        if conn.pgconn.transaction_status == TransactionStatus.INERROR:
+            await conn.execute("rollback")
+        raise
 
 
 def _cancel(cancel: pq.abc.PGcancel) -> None:

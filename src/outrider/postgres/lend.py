@@ -7,13 +7,21 @@ first statement is sent, it goes through `wait`, and the event's tenant is enter
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from psycopg import AsyncConnection, Connection, Error, InterfaceError, ProgrammingError
 from psycopg.abc import RV, PQGen
 from psycopg.rows import tuple_row
 
+from outrider.postgres.lanes import end_by_sync
 from outrider.postgres.tenant import Entry, LentCursor, LentSyncCursor
+
+if TYPE_CHECKING:
+    from psycopg._connection_base import BaseConnection
+
+    _Connection = BaseConnection[Any]
+else:
+    _Connection = object
 
 REFUSED = "this transaction belongs to the worker, which {verb} it after the handler: return, or raise to roll it back"
 GIVEN_BACK = "ctx.tx was used after its handler had returned: finish what uses it before you return"
@@ -26,7 +34,20 @@ class _GivenBack:
         raise InterfaceError(GIVEN_BACK)
 
 
-class LentSession(AsyncConnection[Any]):
+class _Lent(_Connection):
+    @property
+    def _pipeline(self) -> Any:
+        """psycopg's own; executemany() opens one too."""
+        return self.__dict__["_pipeline"]
+
+    @_pipeline.setter
+    def _pipeline(self, pipeline: Any) -> None:
+        if pipeline is not None:
+            end_by_sync(pipeline)
+        self.__dict__["_pipeline"] = pipeline
+
+
+class LentSession(_Lent, AsyncConnection[Any]):
     """`ctx.tx` of an async handler."""
 
     failed_with: BaseException | None = None
@@ -63,7 +84,7 @@ class LentSession(AsyncConnection[Any]):
         raise _refused("commits")
 
 
-class LentSyncSession(Connection[Any]):
+class LentSyncSession(_Lent, Connection[Any]):
     """`ctx.tx` of a blocking handler, in its thread."""
 
     failed_with: BaseException | None = None

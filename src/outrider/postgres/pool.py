@@ -18,6 +18,7 @@ class Pool:
         self._notify = notify
         self._pool = AsyncConnectionPool[session.AsyncSession](
             dsn,
+            kwargs={"client_encoding": "utf8"},
             connection_class=session.Wire,
             configure=self._configure,
             min_size=0,
@@ -29,9 +30,7 @@ class Pool:
     async def _configure(self, conn: session.AsyncSession) -> None:
         assert isinstance(conn, session.Wire)
         await conn.set_autocommit(True)
-        await conn.look_behind()
-        if self._notify == "off":
-            await conn.hush()
+        await conn.settle_in(**session.quiet(self._notify))
         await conn.set_autocommit(False)
 
     async def __aenter__(self) -> Self:

@@ -18,7 +18,7 @@ from outrider.envelope import Envelope
 from outrider.postgres.audit import Signed
 from outrider.postgres.fetch import fetch, in_our_words
 from outrider.postgres.handling import Lost
-from outrider.postgres.lanes import together
+from outrider.postgres.lanes import begin, together
 from outrider.postgres.log import ATTEMPT, Params, envelope_of
 from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
@@ -112,7 +112,7 @@ class Take:
             "scan": max(self.scan, self.limit),
             "knows": self.knows,
         }
-        await conn.execute("begin isolation level read committed")
+        await begin(conn)
         if self.workspace is not None:
             await conn.execute("select set_config('app.workspace_id', %s, true)", [self.workspace])
         await events.execute(statement("relay_take", schema), asked, binary=True)

@@ -20,6 +20,8 @@ import psycopg
 
 LONGEST_PAUSE = 5.0
 SECOND_LOOK = 2.0
+PATIENCE = "10s"
+"""What a statement may take."""
 BYE = b"bye\n"
 
 
@@ -28,6 +30,7 @@ class Renewer:
         self.told = told
         self.params = {"worker": told["worker"], "names": told["names"]}
         self.conn: psycopg.Connection[Any] | None = None
+        self.pooled = False
         self.pause = told["every"]
 
     def run(self) -> None:
@@ -54,7 +57,7 @@ class Renewer:
             return float(min(1.0, self.told["every"]))
         begun = time.monotonic()
         try:
-            rows = self.session().execute(self.told["renew"], self.params).fetchall()
+            rows = self.ask(self.told["renew"], self.params)
         except psycopg.Error as error:
             self.close()
             self.say({"at": begun, "error": str(error).strip()})
@@ -81,17 +84,27 @@ class Renewer:
         """The worker has ended: what it held is everybody's, and a crash is counted for what it was at."""
         for _ in range(5):
             try:
-                self.session().execute(self.told["reap"], {**self.params, "begun": begun})
+                self.ask(self.told["reap"], {**self.params, "begun": begun})
                 return
             except psycopg.Error:
                 self.close()
                 time.sleep(0.2)
+
+    def ask(self, statement: str, params: "dict[str, Any]") -> "list[Any]":
+        conn = self.session()
+        if not self.pooled:
+            return conn.execute(statement, params).fetchall()
+        with conn.transaction():
+            conn.execute("select set_config('statement_timeout', %s, true)", [PATIENCE])
+            return conn.execute(statement, params).fetchall()
 
     def session(self) -> "psycopg.Connection[Any]":
         if self.conn is None or self.conn.closed:
             self.conn = psycopg.connect(
                 self.told["dsn"],
                 autocommit=True,
+                prepare_threshold=None,
+                client_encoding="utf8",
                 connect_timeout=10,
                 fallback_application_name="outrider leases",
                 tcp_user_timeout=10_000,
@@ -99,10 +112,16 @@ class Renewer:
                 keepalives_interval=2,
                 keepalives_count=3,
             )
-            self.conn.execute("select set_config('statement_timeout', '10s', false)")
-            if self.told["notify"] == "off":
-                self.conn.execute("select set_config('outrider.notify', 'off', false)")
+            self.settle_in(self.conn)
         return self.conn
+
+    def settle_in(self, conn: "psycopg.Connection[Any]") -> None:
+        """As postgres.session does: settings of the role do not reach us, and ours nobody else behind a pooler."""
+        pid, version, newer = conn.info.backend_pid, conn.info.server_version, self.told["newer"]
+        pins = {name: value for name, value in self.told["pins"].items() if version >= newer.get(name, 0)}
+        names = {"names": list(pins), "values": list(pins.values())}
+        row = conn.execute(self.told["look"], {"pid": pid, **names}).fetchone()
+        self.pooled = row is None or row[0] != pid
 
     def close(self) -> None:
         if self.conn is not None:

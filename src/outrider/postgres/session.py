@@ -4,33 +4,79 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.abc import RV, PQGen
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import error_from_result
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus
 
 from outrider.errors import DatabaseUnavailable
 from outrider.outcome import conceal, mask
 
 OLDEST = 15
 CONNECT_TIMEOUT = 10
+TIMEOUT = {"connect_timeout": CONNECT_TIMEOUT}
+BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 
-# What was prepared in one session of the server is unknown, or something else, in that to which a pooler takes the next
-# transaction: at worst another statement with as many parameters would be run in its place.
-_WHO = "select pg_backend_pid()"
-QUIET = "select set_config('outrider.notify', 'off', false)"
+# What our statements and psycopg's types depend on, and what would end them: settings of the role or of the database do not
+# reach our sessions. TimeZone, search_path, the order of days and months and synchronous_commit stay the user's.
+PINS = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "standard_conforming_strings": "on",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "quote_all_identifiers": "off",
+    "row_security": "on",
+    "exit_on_error": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+    "default_transaction_read_only": "off",
+}
+NEWER = {"transaction_timeout": 170000}
+"""Settings that older servers do not know."""
+# Behind a pooler: the server reports these, and the pooler keeps them for each of its clients.
+_REPORTED = ("DateStyle", "standard_conforming_strings")
+# A whole server that is read-only is meant to be: its operator fences it, or its disk is full.
+LOOK = """
+select pg_backend_pid(), case when pg_backend_pid() = %(pid)s then (
+    select count(set_config(pin.name, pin.value, false))
+    from unnest(%(names)s::text[], %(values)s::text[]) as pin (name, value)
+    where pin.name <> 'default_transaction_read_only' or current_setting(pin.name) = 'on' and exists (
+        select from pg_settings as s where s.name = pin.name and s.source in ('database', 'user', 'database user'))) end
+"""
+_SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
 _MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 
-_SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
+if TYPE_CHECKING:
+    from psycopg._connection_base import BaseConnection
+
+    _Connection = BaseConnection[Any]
+else:
+    _Connection = object
 
 AsyncSession = AsyncConnection[Any]
 Session = Connection[Any]
 DatabaseError = psycopg.Error
+
+
+def quiet(notify: str) -> dict[str, str]:
+    """The setting of a session that sends no notifications."""
+    return {"outrider.notify": "off"} if notify == "off" else {}
 
 
 @contextmanager
@@ -49,41 +95,93 @@ def cancellable() -> Iterator[None]:
         raise
 
 
-class Wire(AsyncConnection[Any]):
-    """A session that breaks while it is cancelled (psycopg then waits for the server's last word) says `cancelled`."""
+class _Pinned(_Connection):
+    """A session of ours, which settings of the role and of the database do not reach.
+
+    Behind a pooler nothing may outlive a transaction, so each one sets what it needs when it begins, in the same round trip.
+    What was prepared in one session of the server is unknown, or something else, in that to which a pooler takes the next
+    transaction: at worst another statement with as many parameters would be run in its place.
+    """
 
     pooled = False
     """A pooler is in between: the next transaction may be in another session of the server."""
+    more: Mapping[str, str] = MappingProxyType({})
+    """Further settings."""
 
-    async def look_behind(self) -> None:
-        """A pooler greets in its own name. In autocommit mode."""
-        cursor = await self.execute(_WHO, prepare=False)
-        self.pooled = await cursor.fetchone() != (self.info.backend_pid,)
-        if self.pooled:
-            self.prepare_threshold = None
+    def _looking(self) -> dict[str, Any]:
+        pins = {**self._pins(), **self.more}
+        return {"pid": self.info.backend_pid, "names": list(pins), "values": list(pins.values())}
 
-    async def hush(self) -> None:
-        """Send no notifications from here. In autocommit mode. Behind a pooler it would be somebody else's setting."""
+    def _pins(self) -> dict[str, str]:
+        version = self.info.server_version
+        return {name: value for name, value in PINS.items() if version >= NEWER.get(name, 0)}
+
+    def _look_at(self, row: tuple[Any, ...] | None) -> list[str]:
+        """What a look found. Back: settings that a pooler keeps for us, and that are not as they should be."""
+        self.pooled = row is None or row[0] != self.info.backend_pid  # a pooler greets in its own name
         if not self.pooled:
-            await self.execute(QUIET, prepare=False)
+            return []
+        self.prepare_threshold = None
+        return [name for name in _REPORTED if not (self.info.parameter_status(name) or "").startswith(PINS[name])]
+
+    def _local(self) -> dict[str, str]:
+        """The settings of a transaction behind a pooler."""
+        pins = {name: value for name, value in self._pins().items() if not name.startswith(("default_", *_REPORTED))}
+        return {**pins, **self.more}
+
+    def pinning(self) -> bytes | None:
+        """A statement for a transaction that was begun otherwise; None where the session is pinned."""
+        each = [f"set_config('{name}', '{value}', true)" for name, value in self._local().items()]
+        return f"select {', '.join(each)}".encode() if self.pooled else None
+
+    def _get_tx_start_command(self) -> bytes:
+        begin = super()._get_tx_start_command()
+        return BEGIN if self.pooled and begin == b"BEGIN" else begin
+
+    def _exec_command(self, command: Any, *args: Any, **kwargs: Any) -> PQGen[Any]:
+        if not self.pooled or self._pipeline or not isinstance(command, bytes) or not command.startswith(b"BEGIN"):
+            return (yield from super()._exec_command(command, *args, **kwargs))
+        # Not by set_config: nothing may be read before a SET TRANSACTION of whoever asked for the transaction.
+        pins = [f"set local {name} = '{value}'".encode() for name, value in self._local().items()]
+        self.pgconn.send_query(b";".join([command, *pins]))
+        results = yield from execute(self.pgconn)
+        for each in results:
+            if each.status == ExecStatus.FATAL_ERROR:
+                raise error_from_result(each)
+        return results[0]
+
+
+class Wire(_Pinned, AsyncConnection[Any]):
+    """A session that breaks while it is cancelled (psycopg then waits for the server's last word) says `cancelled`."""
+
+    async def settle_in(self, **more: str) -> None:
+        """Pin what we depend on, and `more`; see whether a pooler is in between: one round trip. In autocommit mode."""
+        self.more = more
+        cursor = await self.execute(LOOK, self._looking(), prepare=False)
+        for name in self._look_at(await cursor.fetchone()):
+            await self.execute("select set_config(%s, %s, false)", [name, PINS[name]])
 
     async def wait(self, gen: PQGen[RV], *timing: Any, **timings: Any) -> RV:
         with cancellable():
             return await super().wait(gen, *timing, **timings)
 
 
+class SyncWire(_Pinned, Connection[Any]):
+    def settle_in(self) -> None:
+        for name in self._look_at(self.execute(LOOK, self._looking(), prepare=False).fetchone()):
+            self.execute("select set_config(%s, %s, false)", [name, PINS[name]])
+
+
 async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider", notify: str = "commit") -> Wire:
     """A new session on a usable server; `name` is its application_name, unless the DSN has one. `notify`: as in the
     settings; `off` is obeyed by what the session calls."""
     try:
-        conn = await Wire.connect(_with_timeout(dsn), autocommit=True, fallback_application_name=name)
+        conn = await Wire.connect(complete(dsn), autocommit=True, fallback_application_name=name)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
     try:
         check_server(conn)
-        await conn.look_behind()
-        if notify == "off":
-            await conn.hush()
+        await conn.settle_in(**quiet(notify))
         await conn.set_autocommit(autocommit)
     except psycopg.Error as error:
         await conn.close()
@@ -96,13 +194,12 @@ async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider",
 
 def connect_sync(dsn: str, *, autocommit: bool = False) -> Session:
     try:
-        conn = Connection.connect(_with_timeout(dsn), autocommit=True)
+        conn = SyncWire.connect(complete(dsn), autocommit=True)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
     try:
         check_server(conn)
-        if conn.execute(_WHO, prepare=False).fetchone() != (conn.info.backend_pid,):
-            conn.prepare_threshold = None
+        conn.settle_in()
         conn.autocommit = autocommit
     except psycopg.Error as error:
         conn.close()
@@ -249,11 +346,12 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _with_timeout(dsn: str) -> str:
+def complete(dsn: str) -> str:
+    """With what every session of ours asks for at once. The encoding cannot wait: settings of a role come before it."""
     given = _parts(dsn)
     if given.get("password") not in (given.get("user"), given.get("dbname"), given.get("host")):
         conceal(given.get("password"))
-    return dsn if "connect_timeout" in given else psycopg.conninfo.make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT)
+    return make_conninfo(dsn, client_encoding="utf8", **({} if "connect_timeout" in given else TIMEOUT))
 
 
 def _where(dsn: str) -> str:

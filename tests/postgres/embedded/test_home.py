@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import Embedded
@@ -152,3 +155,43 @@ def test_a_planted_lock_file_is_not_given_away(place: Path, account: Account) ->
         with pytest.raises(EmbeddedError, match=r"start\.lock is not a lock file of Outrider's"):
             Embedded(folder).start()
     assert precious.stat().st_uid == os.geteuid()
+
+
+INTRUDE = """
+import os, sys, psycopg
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[3]))
+try:
+    psycopg.connect(sys.argv[1]).close()
+    print("in")
+except psycopg.Error as error:
+    print(error)
+"""
+
+
+def intrude(account: Account, dsn: str) -> str:
+    """What another process of the server's user gets for an answer."""
+    command = [sys.executable, "-c", INTRUDE, dsn, str(account.gid), str(account.uid)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(not ROOT, reason="only root's server runs as another user")
+def test_other_processes_of_the_servers_user_stay_outside(place: Path, account: Account) -> None:
+    """The owner gets in as any role; a folder in which everybody was trusted is closed at the next start."""
+    refused = "Peer authentication failed"
+    with Embedded(place / "pg") as server:
+        with psycopg.connect(server.dsn(), autocommit=True) as conn:
+            conn.execute("create role clerk login")
+            before_16 = conn.info.server_version < 160000
+        assert refused in intrude(account, server.dsn())
+        clerk = make_conninfo(server.dsn(), user="clerk")
+        psycopg.connect(clerk).close()
+        assert (intrude(account, clerk) == "in\n") == before_16
+        rules = server.home / "data" / "pg_hba.conf"
+        theirs = "local all visitor scram-sha-256\n"
+        rules.write_text(theirs + rules.read_text().replace("peer map=outrider", "trust"))
+        server.restart("fast")
+        assert refused in intrude(account, server.dsn())
+        assert rules.read_text().startswith(theirs)
+        psycopg.connect(server.dsn()).close()

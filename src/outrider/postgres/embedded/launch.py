@@ -4,13 +4,14 @@ signals anything."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import supervise
-from outrider.postgres.embedded.account import Account, environment
+from outrider.postgres.embedded.account import Account, environment, owner_name
 from outrider.postgres.embedded.binaries import Install
 from outrider.postgres.embedded.home import Home
 
@@ -41,6 +42,7 @@ def launch(home: Home, command: list[str], account: Account, *, temporary: bool,
         "temporary": temporary,
         "uid": account.uid if account.switched else None,
         "gid": account.gid,
+        "owner": owner_name(os.geteuid()),
     }
     try:
         done = subprocess.run(

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -18,13 +19,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 READY, FAILED, BUSY, KILLED = range(4)
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 LOG_BYTES = 10_000_000
 PAUSE = 0.01
+MAP = "map=outrider"
 
 
 def open_lock(path: Path, *, create: bool = True) -> int:
@@ -131,6 +133,29 @@ def discard_stale_locks(home: Path) -> None:
             stale.unlink(missing_ok=True)
 
 
+def admit(data: Path, owner: str, *, switched: bool) -> None:
+    """Where the server runs as another user, let only processes of `owner` in, as any role: initdb trusts whoever reaches
+    the socket, so also other processes of that user. Rules that somebody has written are left alone. Before Postgres 16 a
+    map names each role: there only `postgres` is kept from others."""
+    rules, names = data / "pg_hba.conf", data / "pg_ident.conf"
+    given = rules.read_text()
+    if MAP not in given and not switched:
+        return
+    all_roles = int((data / "PG_VERSION").read_text()) >= 16
+    entry = f'outrider "{owner}" {"all" if all_roles else "postgres"}\n'
+    if entry not in (known := names.read_text()):
+        replace(names, f"{known.rstrip()}\n{entry}")
+    if MAP not in given:
+        closed = r"\1\2\3peer map=outrider" if all_roles else r"\1postgres\3peer map=outrider\n\g<0>"
+        replace(rules, re.sub(r"(?m)^(local\s+\S+\s+)(\S+)(\s+)trust[ \t]*$", closed, given))
+
+
+def replace(file: Path, text: str) -> None:
+    new = file.with_name(file.name + ".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 def watch(home: Path, server: Server, temporary: bool) -> None:
     """Return when the server is down: stopped by us once nobody uses it, or dead for a reason of its own."""
     unused = threading.Event()
@@ -151,7 +176,7 @@ def watch(home: Path, server: Server, temporary: bool) -> None:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def daemon(home: Path, command: list[str], temporary: bool, report: int) -> NoReturn:
+def daemon(home: Path, job: dict[str, Any], report: int) -> NoReturn:
     os.setsid()
     log = home / "server.log"
     if log.exists() and log.stat().st_size > LOG_BYTES:
@@ -165,10 +190,11 @@ def daemon(home: Path, command: list[str], temporary: bool, report: int) -> NoRe
         os._exit(BUSY)
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
-    server = obtain(home, command)
+    admit(home / "data", job["owner"], switched=job["uid"] is not None)
+    server = obtain(home, job["command"])
     os.write(report, bytes([READY]))
     os.close(report)
-    watch(home, server, temporary)
+    watch(home, server, job["temporary"])
     os._exit(0)
 
 
@@ -184,7 +210,7 @@ def main() -> None:
     if os.fork() == 0:
         os.close(listen)
         try:
-            daemon(Path(job["home"]), job["command"], job["temporary"], report)
+            daemon(Path(job["home"]), job, report)
         except (RuntimeError, OSError) as error:
             os.write(report, bytes([FAILED]) + str(error).encode())
             os._exit(FAILED)

@@ -2,9 +2,9 @@
 -- needs the right to insert, and no other.
 with asked as materialized (
     select a.* from unnest(
-        %(id)s::text[], %(job_type)s::text[], %(version)s::int[], %(payload)s::text[], %(run_at)s::text[],
-        %(delay)s::double precision[], %(priority)s::int[], %(queue)s::text[], %(key)s::text[], %(source)s::text[],
-        %(workspace_id)s::text[], %(trace_context)s::text[], %(generation)s::bigint[], %(caused_by)s::text[])
+        %(id)b::text[], %(job_type)b::text[], %(version)b::int[], %(payload)b::text[], %(run_at)b::text[],
+        %(delay)b::double precision[], %(priority)b::int[], %(queue)b::text[], %(key)b::text[], %(source)b::text[],
+        %(workspace_id)b::text[], %(trace_context)b::text[], %(generation)b::bigint[], %(caused_by)b::text[])
         with ordinality as a (id, job_type, version, payload, run_at, delay, priority, queue, key, source, workspace_id,
                               trace_context, generation, caused_by, place)
 ),

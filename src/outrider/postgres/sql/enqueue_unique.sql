@@ -1,10 +1,10 @@
 -- enqueue_unique: jobs with unique keys. See functions/enqueue_one.sql.
 select made.job_id::text, made.outcome
 from unnest(
-    %(id)s::text[], %(job_type)s::text[], %(version)s::int[], %(payload)s::text[], %(run_at)s::text[],
-    %(delay)s::double precision[], %(priority)s::int[], %(queue)s::text[], %(key)s::text[], %(source)s::text[],
-    %(workspace_id)s::text[], %(trace_context)s::text[], %(generation)s::bigint[], %(unique_key)s::text[],
-    %(on_conflict)s::text[], %(caused_by)s::text[])
+    %(id)b::text[], %(job_type)b::text[], %(version)b::int[], %(payload)b::text[], %(run_at)b::text[],
+    %(delay)b::double precision[], %(priority)b::int[], %(queue)b::text[], %(key)b::text[], %(source)b::text[],
+    %(workspace_id)b::text[], %(trace_context)b::text[], %(generation)b::bigint[], %(unique_key)b::text[],
+    %(on_conflict)b::text[], %(caused_by)b::text[])
     with ordinality as a (id, job_type, version, payload, run_at, delay, priority, queue, key, source, workspace_id,
                           trace_context, generation, unique_key, on_conflict, caused_by, place)
 cross join lateral /*schema*/enqueue_one(
