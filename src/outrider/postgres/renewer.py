@@ -103,7 +103,6 @@ class Renewer:
             self.conn = psycopg.connect(
                 self.told["dsn"],
                 autocommit=True,
-                prepare_threshold=None,
                 client_encoding="utf8",
                 connect_timeout=10,
                 fallback_application_name="outrider leases",
@@ -122,6 +121,8 @@ class Renewer:
         names = {"names": list(pins), "values": list(pins.values())}
         row = conn.execute(self.told["look"], {"pid": pid, **names}).fetchone()
         self.pooled = row is None or row[0] != pid
+        if self.pooled:
+            conn.prepare_threshold = None
 
     def close(self) -> None:
         if self.conn is not None:
