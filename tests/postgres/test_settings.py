@@ -136,6 +136,7 @@ async def test_our_sessions_do_not_care(database: str, redis_server: RedisServer
     for _, _, (_, _, settings) in seen:
         found = {name: settings[name] for name in session.PINS if name in settings}
         assert found == {name: session.PINS[name] for name in found} | {"DateStyle": "ISO, DMY"}
+        assert settings["default_transaction_read_only"] == "off"
         assert (settings["TimeZone"], settings["search_path"]) == (HOSTILE["TimeZone"], HOSTILE["search_path"])
 
 

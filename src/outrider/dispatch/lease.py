@@ -82,6 +82,7 @@ class Leases:
         begun: Begun,
         heard: Callable[[Report], None],
     ) -> None:
+        patient = {"statement_timeout": renewer.PATIENCE, **session.quiet(notify)}
         self._told = {
             "dsn": dsn,
             "worker": str(worker),
@@ -91,9 +92,8 @@ class Leases:
             "begun": begun.fileno(),
             "renew": statement("renew", schema).decode(),
             "reap": statement("reap", schema).decode(),
-            "look": session.LOOK,
-            "pins": session.PINS | {"statement_timeout": renewer.PATIENCE} | session.quiet(notify),
-            "newer": session.NEWER,
+            "looks": [[version, session.look(session.pins_of(version) | patient)] for version in (170000, 0)],
+            "writable": session.WRITABLE,
         }
         self._begun = begun
         self._silence = max(15.0, 3 * every)

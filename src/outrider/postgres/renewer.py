@@ -103,7 +103,6 @@ class Renewer:
             self.conn = psycopg.connect(
                 self.told["dsn"],
                 autocommit=True,
-                prepare_threshold=None,
                 client_encoding="utf8",
                 connect_timeout=10,
                 fallback_application_name="outrider leases",
@@ -117,11 +116,14 @@ class Renewer:
 
     def settle_in(self, conn: "psycopg.Connection[Any]") -> None:
         """As postgres.session does: settings of the role do not reach us, and ours nobody else behind a pooler."""
-        pid, version, newer = conn.info.backend_pid, conn.info.server_version, self.told["newer"]
-        pins = {name: value for name, value in self.told["pins"].items() if version >= newer.get(name, 0)}
-        names = {"names": list(pins), "values": list(pins.values())}
-        row = conn.execute(self.told["look"], {"pid": pid, **names}).fetchone()
+        pid = conn.info.backend_pid
+        look = next(text for version, text in self.told["looks"] if conn.info.server_version >= version)
+        row = conn.execute(look.replace("{pid}", str(pid)).encode()).fetchone()
         self.pooled = row is None or row[0] != pid
+        if self.pooled:
+            conn.prepare_threshold = None
+        elif conn.info.parameter_status("default_transaction_read_only") == "on":
+            conn.execute(self.told["writable"])
 
     def close(self) -> None:
         if self.conn is not None:

@@ -45,19 +45,15 @@ PINS = {
     "transaction_timeout": "0",
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
-    "default_transaction_read_only": "off",
 }
 NEWER = {"transaction_timeout": 170000}
 """Settings that older servers do not know."""
 # Behind a pooler: the server reports these, and the pooler keeps them for each of its clients.
 _REPORTED = ("DateStyle", "standard_conforming_strings")
 # A whole server that is read-only is meant to be: its operator fences it, or its disk is full.
-LOOK = """
-select pg_backend_pid(), case when pg_backend_pid() = %(pid)s then (
-    select count(set_config(pin.name, pin.value, false))
-    from unnest(%(names)s::text[], %(values)s::text[]) as pin (name, value)
-    where pin.name <> 'default_transaction_read_only' or current_setting(pin.name) = 'on' and exists (
-        select from pg_settings as s where s.name = pin.name and s.source in ('database', 'user', 'database user'))) end
+WRITABLE = """
+select set_config(s.name, 'off', false) from pg_settings as s
+where s.name = 'default_transaction_read_only' and s.source in ('database', 'user', 'database user')
 """
 _SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
 _MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
@@ -95,6 +91,16 @@ def cancellable() -> Iterator[None]:
         raise
 
 
+def pins_of(version: int) -> dict[str, str]:
+    return {name: value for name, value in PINS.items() if version >= NEWER.get(name, 0)}
+
+
+def look(pins: Mapping[str, str]) -> str:
+    """Who is there? If it is the session that greeted, as {pid}, it is ours to set."""
+    each = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in pins.items())
+    return f"select pg_backend_pid(), case when pg_backend_pid() = {{pid}} then array[{each}] end"
+
+
 class _Pinned(_Connection):
     """A session of ours, which settings of the role and of the database do not reach.
 
@@ -108,26 +114,25 @@ class _Pinned(_Connection):
     more: Mapping[str, str] = MappingProxyType({})
     """Further settings."""
 
-    def _looking(self) -> dict[str, Any]:
-        pins = {**self._pins(), **self.more}
-        return {"pid": self.info.backend_pid, "names": list(pins), "values": list(pins.values())}
-
-    def _pins(self) -> dict[str, str]:
-        version = self.info.server_version
-        return {name: value for name, value in PINS.items() if version >= NEWER.get(name, 0)}
+    def _look(self) -> bytes:
+        pins = {**pins_of(self.info.server_version), **self.more}
+        return look(pins).replace("{pid}", str(self.info.backend_pid)).encode()
 
     def _look_at(self, row: tuple[Any, ...] | None) -> list[str]:
-        """What a look found. Back: settings that a pooler keeps for us, and that are not as they should be."""
+        """What a look found. Back: what is left to say, which is hardly ever anything."""
         self.pooled = row is None or row[0] != self.info.backend_pid  # a pooler greets in its own name
+        told = self.info.parameter_status
         if not self.pooled:
-            return []
+            return [WRITABLE] if told("default_transaction_read_only") == "on" else []
         self.prepare_threshold = None
-        return [name for name in _REPORTED if not (self.info.parameter_status(name) or "").startswith(PINS[name])]
+        wrong = [name for name in _REPORTED if not (told(name) or "").startswith(PINS[name])]
+        return [f"select set_config('{name}', '{PINS[name]}', false)" for name in wrong]
 
     def _local(self) -> dict[str, str]:
         """The settings of a transaction behind a pooler."""
-        pins = {name: value for name, value in self._pins().items() if not name.startswith(("default_", *_REPORTED))}
-        return {**pins, **self.more}
+        pins = pins_of(self.info.server_version)
+        own = {name: value for name, value in pins.items() if not name.startswith(("default_", *_REPORTED))}
+        return {**own, **self.more}
 
     def pinning(self) -> bytes | None:
         """A statement for a transaction that was begun otherwise; None where the session is pinned."""
@@ -157,9 +162,9 @@ class Wire(_Pinned, AsyncConnection[Any]):
     async def settle_in(self, **more: str) -> None:
         """Pin what we depend on, and `more`; see whether a pooler is in between: one round trip. In autocommit mode."""
         self.more = more
-        cursor = await self.execute(LOOK, self._looking(), prepare=False)
-        for name in self._look_at(await cursor.fetchone()):
-            await self.execute("select set_config(%s, %s, false)", [name, PINS[name]])
+        cursor = await self.execute(self._look(), prepare=False)
+        for each in self._look_at(await cursor.fetchone()):
+            await self.execute(each.encode())
 
     async def wait(self, gen: PQGen[RV], *timing: Any, **timings: Any) -> RV:
         with cancellable():
@@ -168,8 +173,8 @@ class Wire(_Pinned, AsyncConnection[Any]):
 
 class SyncWire(_Pinned, Connection[Any]):
     def settle_in(self) -> None:
-        for name in self._look_at(self.execute(LOOK, self._looking(), prepare=False).fetchone()):
-            self.execute("select set_config(%s, %s, false)", [name, PINS[name]])
+        for each in self._look_at(self.execute(self._look(), prepare=False).fetchone()):
+            self.execute(each.encode())
 
 
 async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider", notify: str = "commit") -> Wire:
