@@ -168,8 +168,8 @@ def next_release(monkeypatch: pytest.MonkeyPatch) -> None:
         Migration(NEWEST + 1, "add", False, "-", "create table /*schema*/added ();"),
         Migration(NEWEST + 2, "break", True, "-", "create table /*schema*/broken ();"),
     )
-    for module in ("cli.alembic", "cli.migrate", "postgres.migrate"):
-        monkeypatch.setattr(f"outrider.{module}.known", lambda: steps)
+    for module in ("outrider.cli.alembic", "outrider.cli.migrate", "outrider.postgres.migrate"):
+        monkeypatch.setattr(f"{module}.known", lambda: steps)
 
 
 OLD_WORKER = f"""

@@ -216,6 +216,9 @@ class Ear:
     def all(self, kind: type[Signal]) -> list[Any]:
         return [signal for _, signal in self.heard if isinstance(signal, kind)]
 
+    def last(self, *kinds: type[Signal]) -> Signal | None:
+        return next((signal for _, signal in reversed(self.heard) if isinstance(signal, kinds)), None)
+
     def at(self, kind: type[Signal]) -> list[float]:
         return [at for at, signal in self.heard if isinstance(signal, kind)]
 

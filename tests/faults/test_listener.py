@@ -113,7 +113,7 @@ async def test_the_listener_is_terminated_again_and_again(database: str, tmp_pat
         ear = Ear(app)
         async with subject.worker_of(app), await AsyncConnection.connect(database, autocommit=True) as conn:
             for _ in range(60 if long else 4):
-                await ear.until(lambda: len(ear.all(ListenerUp)) > len(ear.all(ListenerDown)))
+                await ear.until(lambda: isinstance(ear.last(ListenerUp, ListenerDown), ListenerUp))
                 async with subject.beside(Producer(database, oracle, name=f"{chance.random()}k").burst(30)):
                     await asyncio.sleep(chance.uniform(0.1, 0.5))
                     await conn.execute(TERMINATE)

@@ -21,8 +21,10 @@ from outrider.postgres.listen import Listener, _backoff
 
 PATIENCE = 10.0
 CHANNEL = 'outbox_gen_7; "--'
+# The newest: one that was terminated may still be there for a moment.
 LISTENING = """
 select pid from pg_stat_activity where application_name = 'outrider listener' and datname = current_database()
+order by backend_start desc limit 1
 """
 
 
