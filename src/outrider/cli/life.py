@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from outrider.cli.words import at, one_line, roughly, safe, say
+from outrider.cli.words import UNREADABLE, at, one_line, roughly, safe, say
+from outrider.envelope import LONGEST
 from outrider.postgres.events import Act, Fate, Moment, Story
 
 PAYLOAD_LINES = 100
@@ -98,10 +99,13 @@ def _facts(story: Story) -> Iterator[tuple[str, object]]:
         yield f"trace {name}", value
     if story.erased_at is not None:
         yield "erased", f"at {at(story.erased_at)}: its payload is gone"
-    yield "payload", f"{story.payload_bytes} bytes, {envelope.content_class}"
+    size = f"{story.payload_bytes} bytes" if envelope.payload_json else f"more than {LONGEST:,} bytes as text"
+    yield "payload", f"{size}, {envelope.content_class}"
 
 
 def _payload(story: Story) -> str:
+    if not story.payload_pretty:
+        return UNREADABLE
     lines = safe(story.payload_pretty).split("\n")
     shown = [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… (cut)" for line in lines[:PAYLOAD_LINES]]
     if len(lines) > PAYLOAD_LINES:
