@@ -34,6 +34,9 @@ alter table outrider.outbox add tx xid8 default pg_current_xact_id();
 create index on outrider.outbox (tx, seq);
 """
 
+SMALL_BATCHES = "create or replace function outrider.batch_bytes() returns bigint language sql immutable return 40"
+"""Two events of a test, not four million bytes, fill a batch."""
+
 MUTANTS = {
     "without inflight": changed(
         "late_transactions", ("begin\n    return query", "begin\n    return;\n    return query")
@@ -50,10 +53,19 @@ MUTANTS = {
     "late cut by a plain LIMIT": changed(
         "take",
         (
-            "select case when count(*) = p_limit then max(late.seq) else (select seq from late_stop) end as seq,",
+            """select case when count(*) = p_limit or count(*) < (select count(*) from late_read) then max(late.seq)
+                    else (select seq from late_stop) end as seq,""",
             "select null::bigint as seq,",
         ),
         ("then cur.seq\n", "or late_end.events = p_limit then cur.seq\n"),
+    ),
+    "late cut by its bytes alone": changed("take", ("or count(*) < (select count(*) from late_read) then", "then")),
+    "fresh cut by its bytes alone": changed(
+        "take",
+        (
+            "            when (select seq from fresh_cut) is not null then (select seq from fresh_cut)\n",
+            "",
+        ),
     ),
     "without the rebase": changed(
         "take",

@@ -623,7 +623,7 @@ async def test_a_client_encoding_that_cannot_carry_the_text(app: Outrider, datab
         assert len(await rows(conn)) == 1
 
 
-@pytest.mark.parametrize("trace", ["[1]", '"x"', "1", '{"a": {"b": 1}}', '{"a":' * 2500 + "1" + "}" * 2500])
+@pytest.mark.parametrize("trace", ["[1]", '"x"', "1", '{"a": {"b": 1}}', '{"a":' * 2000 + "1" + "}" * 2000])
 async def test_a_trace_context_that_is_none_does_not_stop_a_reader(database: str, trace: str) -> None:
     async with open_harness("async", database) as harness:
         async with connected(database) as conn:

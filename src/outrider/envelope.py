@@ -19,6 +19,8 @@ from outrider.outcome import describe
 from outrider.registry import EventSpec, Upcaster
 
 E = TypeVar("E", bound=Declared)
+LONGEST = 128 * 1024 * 1024
+"""The most bytes that a payload may have as text, numbers in full. A constraint of the log holds the same number."""
 
 inherited_workspace: ContextVar[str | None] = ContextVar("outrider_workspace", default=None)
 """The workspace of the event whose handler is running: what it publishes is of the same one."""
@@ -34,7 +36,7 @@ class Envelope:
     event_type: str
     event_version: int
     payload_json: str
-    """The payload as JSON text; `payload` decodes it, `decode` turns it into an event."""
+    """The payload as JSON text; `payload` decodes it, `decode` turns it into an event. Empty: it is too long to be read."""
     source: str
     target: str | None = None
     """The one context that shall see the event; None = everyone."""
@@ -64,7 +66,13 @@ class Envelope:
 
     @property
     def payload(self) -> Any:
+        self.refuse_unreadable()
         return json.loads(self.payload_json)
+
+    def refuse_unreadable(self) -> None:
+        """It was stored before the log bounded what it takes (see the SQL function as_text)."""
+        if not self.payload_json:
+            raise Undecodable(f"{self} is too long to be read: its payload has more than {LONGEST:,} bytes as text")
 
     def decode(self, model: type[E]) -> E:
         """The event as `model` sees it: fields that it does not know are ignored. Undecodable if it cannot be one.
@@ -74,6 +82,7 @@ class Envelope:
         spec = spec_of(model)
         if spec.type != self.event_type:
             raise Undecodable(f"{self} is not a {model.__name__}, which is {spec.type}")
+        self.refuse_unreadable()
         text: str | bytes = self.payload_json
         if spec.upcasters and self.event_version < spec.version:
             text = self._upcast(spec, model.__name__)

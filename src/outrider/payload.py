@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -26,6 +27,10 @@ from outrider.event import Declared
 DEPTH = 64
 INTEGER_BITS = 13_000
 DEFAULT_LIMIT = 256 * 1024
+LONGEST_FLOAT = 64
+"""A float has at most so many times as many digits in full: 1e308 is written with 5 characters and has 309 digits."""
+
+_EXPONENT = re.compile(r"[0-9][eE]")
 
 
 class _Refusal(Exception):
@@ -45,15 +50,34 @@ def encode(event: Declared, event_type: str, limit: int = DEFAULT_LIMIT) -> str:
         raise PublishRefused(event_type, "payload", f"cannot be written as JSON: {_first_line(error)}") from error
     if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
         raise PublishRefused(event_type, "payload", "contains \\u0000, which Postgres cannot store")
-    size = len(text.encode())
-    if size > limit:
+    size, more = len(text.encode()), 0
+    if limit < size * LONGEST_FLOAT:
+        more = in_full(text)
+    if size + more > limit:
         raise PublishRefused(
             event_type,
             "payload",
-            f"has {size:,} bytes, the limit is {limit:,}; keep large content elsewhere and publish a reference, "
+            f"has {size + more:,} bytes{' with its numbers in full' * (more > 0)}, the limit is {limit:,}; "
+            "keep large content elsewhere and publish a reference, "
             "or raise payload_limit= (OUTRIDER_PAYLOAD_LIMIT)",
         )
     return text
+
+
+def in_full(text: str) -> int:
+    """How many bytes longer this JSON is when Postgres prints it: without exponents, 1e308 with 309 digits."""
+    if _EXPONENT.search(text) is None:
+        return 0
+    more = 0
+
+    def measured(number: str) -> None:
+        nonlocal more
+        mantissa, _, exponent = number.lower().partition("e")
+        if exponent:
+            more += max(0, abs(int(exponent)) - len(mantissa))
+
+    json.loads(text, parse_float=measured)
+    return more
 
 
 def _check(value: Any, depth: int) -> None:

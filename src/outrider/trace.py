@@ -7,6 +7,7 @@ never the work.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -43,6 +44,8 @@ _told = set[str]()
 _PARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?")
 _MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
 STATE_CHARACTERS = 512
+LONGEST_JSON = 16_000
+"""Characters; a constraint of the log takes 16 KiB."""
 
 
 class Message(NamedTuple):
@@ -60,6 +63,12 @@ def current_trace() -> Carrier:
         with _going_on():
             carrier = _carrier_of()
     return carrier or inherited.get()
+
+
+def as_json(carrier: Carrier) -> str | None:
+    """As it is stored. One that is too long for that is left out: an event must not fail for its trace."""
+    text = None if carrier is None else json.dumps(carrier)
+    return None if text is None or len(text) > LONGEST_JSON else text
 
 
 def trace_id(carrier: Carrier) -> str | None:

@@ -19,7 +19,7 @@ from outrider.errors import DeclarationError, SubscriptionRefused
 from outrider.inbox.again import try_again
 from outrider.inbox.run import landing_of
 from outrider.postgres.inboxes import Place, Refused, Stamp, ingest
-from outrider.signals import EntryRefused, Rewound, Trimmed
+from outrider.signals import EntryRefused, Ingested, Rewound, Trimmed
 from outrider.streams import Sink
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.nats import JetStream
@@ -440,6 +440,43 @@ async def test_a_payload_beyond_the_limit_is_refused(
         assert (await b.app.drain()).ingested == 1
         [row] = await b.rows("select message from outrider.stream_refused")
         assert "at most 2,048 are allowed (payload_limit)" in row["message"]
+
+
+def entry(n: int, payload: str, trace: str = "null") -> bytes:
+    head = f'"v":1,"id":"{UUID(int=n)}","event_type":"depot.sent","event_version":1,"source":"depot"'
+    return f'{{{head},"content_class":"internal","trace_context":{trace},"payload":{payload}}}'.encode()
+
+
+async def test_numbers_count_in_full(database: str, redis_server: RedisServer, name: str) -> None:
+    """24 kB of 1e-3000 have 9 MB when Postgres prints them. Such an entry is refused, and its neighbours come in."""
+    numbers = '{"parcel":"a","n":2,"more":[' + "1e-3000," * 3000 + "0]}"
+    trace = '{"traceparent":"' + "0" * 20_000 + '"}'
+    async with Redis.from_url(redis_server.url) as redis, depot(database, context="shop") as b:
+        for n, payload in enumerate(('{"parcel":"a","n":1}', numbers, '{"parcel":"a","n":1e-9000}')):
+            await redis.xadd(name, {"event": entry(n, payload)})
+        await redis.xadd(name, {"event": entry(3, '{"parcel":"a","n":3}', trace)})
+        b.app.inbox("shop.in", RedisStreams(redis_server.url, stream=name))
+        await b.app.migrate()
+        assert (await b.app.drain()).ingested == 2
+        rows = await b.rows("select payload->>'n' as n, trace_context from outrider.outbox order by seq")
+        assert [tuple(row.values()) for row in rows] == [("1", None), ("3", None)]
+        refused = [row["message"] for row in await b.rows("select message from outrider.stream_refused order by id")]
+        assert "bytes with its numbers in full, at most 262,144 are allowed (payload_limit)" in refused[0]
+        assert "1e-9000 is a number that Postgres cannot store" in refused[1]
+
+
+async def test_a_batch_of_large_entries_is_small(database: str, redis_server: RedisServer, name: str) -> None:
+    """A broker counts entries, not bytes: the first batch is small, and the next ones as large as they may be."""
+    text = "x" * 200_000
+    sizes: list[int] = []
+    async with Redis.from_url(redis_server.url) as redis, depot(database, context="shop") as b:
+        for n in range(60):
+            await redis.xadd(name, {"event": entry(n, f'{{"parcel":"{text}","n":{n}}}')})
+        b.app.signals.listen(lambda each: sizes.append(each.events) if isinstance(each, Ingested) else None)
+        b.app.inbox("shop.in", RedisStreams(redis_server.url, stream=name))
+        await b.app.migrate()
+        assert (await b.app.drain()).ingested == 60
+    assert sizes == [16, 16, 16, 12]
 
 
 async def test_a_paused_inbox_reads_nothing(database: str, other_database: str, stream: Any, name: str) -> None:

@@ -139,6 +139,38 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.as_long_text(p_value jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    said text;
+begin
+    said := p_value::text;
+    return case when octet_length(said) > 134217728 then '' else said end;
+exception when program_limit_exceeded then
+    return '';
+end
+$$;
+
+CREATE FUNCTION outrider.as_pretty_text(p_value jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    said text;
+begin
+    said := jsonb_pretty(p_value);
+    return case when octet_length(said) > 134217728 then '' else said end;
+exception when program_limit_exceeded then
+    return '';
+end
+$$;
+
+CREATE FUNCTION outrider.as_text(p_value jsonb) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN CASE WHEN ((pg_column_size(p_value) > 4000) OR (pg_column_compression(p_value) IS NOT NULL)) THEN outrider.as_long_text(p_value) ELSE (p_value)::text END;
+
 CREATE FUNCTION outrider.attach_part(p_name text, p_first bigint, p_last bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -190,6 +222,53 @@ begin
     return next ('attached', this.name, this.last_seq, format('%s to %s', this.first_seq, this.last_seq))::"outrider".upkept;
 end
 $$;
+
+CREATE FUNCTION outrider.batch_bytes() RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    RETURN 4194304;
+
+CREATE FUNCTION outrider.bounded(p_payload jsonb) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    stored constant bigint := pg_column_size(p_payload #> '{}');  -- a copy that is not compressed
+    said   text;
+    bytes  bytea;
+begin
+    begin
+        said := p_payload::text;
+    exception when program_limit_exceeded then
+        said := null;
+    end;
+    if said is null or octet_length(said) > 134217728 then
+        raise 'the payload has % bytes as text, the limit is 134217728', coalesce(octet_length(said)::text, 'more than 1073741823')
+            using errcode = 'check_violation', hint = 'Keep large content elsewhere and publish a reference.';
+    end if;
+    if octet_length(said) <= 8192 then
+        return true;
+    end if;
+    -- A number of more than 8,192 digits fills at least one of these windows; so does a long text of digits.
+    bytes := convert_to(said, getdatabaseencoding());
+    for place in 1 .. octet_length(bytes) by 7600 loop
+        if rtrim(substr(bytes, place, 512), '0123456789.'::bytea) = '' then
+            if exists (select from jsonb_path_query(p_payload, 'strict $.** ? (@.type() == "number")') as number
+                       where octet_length(translate(number::text, '-.', '')) > 8192) then
+                raise 'a number of the payload has more than 8192 digits'
+                    using errcode = 'check_violation', hint = 'Write it as a string.';
+            end if;
+            exit;
+        end if;
+    end loop;
+    if octet_length(said) > 32 * stored then
+        raise 'the payload is stored in % bytes and has % as text: numbers with an exponent are written in full', stored,
+            octet_length(said) using errcode = 'check_violation', hint = 'Write such numbers as strings.';
+    end if;
+    return true;
+end
+$_$;
+
+COMMENT ON FUNCTION outrider.bounded(p_payload jsonb) IS 'of the constraints on payloads: true, or an error that says what is too long';
 
 CREATE FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) RETURNS void
     LANGUAGE plpgsql
@@ -296,6 +375,7 @@ declare
     wanted  integer := p_limit;
     limits  record;
     taken   integer := 0;
+    filled  boolean := false;
     counted bigint;
     suspect boolean := false;
     reaped  integer;
@@ -386,13 +466,14 @@ begin
             lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, wanted, moment);
         if places <> '{}' then
             return query select l.* from "outrider".lease(places, p_worker, moment) as l;
-            taken := cardinality(places);
+            get diagnostics taken = row_count;
+            filled := taken < cardinality(places);
         end if;
     end if;
     -- A second time where others are about to take some of what was counted: whatever else is due, then.
     for pass in 1..2 loop
         wanted := p_limit - taken - cardinality(chosen);
-        exit when wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
+        exit when filled or wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
         with lane as materialized (
             select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
                 as l (subscription, generation, queue, priority, tenanted)
@@ -435,11 +516,12 @@ begin
         return query select l.* from "outrider".lease(places, p_worker, moment) as l;
         get diagnostics counted = row_count;
         taken := taken + counted;
+        filled := coalesce(counted < cardinality(places), false);
         chosen := '{}';
-        exit when lanes.number <= 1 or taken = p_limit;
+        exit when lanes.number <= 1 or taken = p_limit or filled;
     end loop;
 
-    if taken = p_limit then
+    if taken = p_limit or filled then
         due_in := 0;
     elsif due_in is null then
         due_in := extract(epoch from least(
@@ -837,7 +919,7 @@ CREATE FUNCTION outrider.enqueue(job_type text, payload jsonb DEFAULT '{}'::json
     AS $_$
 #variable_conflict use_variable
 declare
-    bytes   bigint := octet_length(payload::text);
+    bytes   bigint := octet_length(nullif("outrider".as_text(payload), ''));
     allowed bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
 begin
     if job_type is null or job_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)*$' or octet_length(job_type) > 63 then
@@ -847,8 +929,9 @@ begin
     if payload is null or jsonb_typeof(payload) <> 'object' then
         raise '% was not enqueued: the payload must be a JSON object', job_type using errcode = 'OR004';
     end if;
-    if bytes > allowed then
-        raise '% was not enqueued: its payload has % bytes, the limit is %', job_type, bytes, allowed
+    if (bytes <= allowed) is not true then
+        raise '% was not enqueued: its payload has % bytes, the limit is %', job_type,
+            coalesce(bytes::text, 'more than 134217728'), allowed
             using errcode = 'OR004', hint = 'The setting payload_max_bytes holds the limit.';
     end if;
     if on_conflict is null or on_conflict not in ('keep', 'replace', 'debounce') then
@@ -1420,8 +1503,19 @@ CREATE FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp
 #variable_conflict use_column
 declare
     token bigint := nextval('"outrider".lease_token');
+    fits  integer;
 begin
     perform "outrider".sees_all();
+    if cardinality(p_places) > 1 then
+        select count(*) into fits from (
+            select sum(case when d.payload is not null then "outrider".stored_bytes(d.payload) else (
+                           select "outrider".stored_bytes(o.payload) from "outrider".outbox as o where o.seq = d.seq limit 1) end)
+                       over (order by q.n rows between unbounded preceding and 1 preceding) as before
+            from unnest(p_places) with ordinality as q (place, n) join "outrider".delivery as d on d.ctid = q.place
+        ) as read
+        where read.before is null or read.before < "outrider".batch_bytes();
+        p_places := p_places[1 : fits];
+    end if;
     return query
     with leased as (
         update "outrider".delivery as d
@@ -1434,8 +1528,8 @@ begin
     select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.priority, t.run_at,
            t.event_id, t.event_type, coalesce(o.event_version, t.event_version), coalesce(o.occurred_at, t.created_at),
            coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
-           coalesce(o.aggregate_id, t.job_key), coalesce(t.payload, o.payload)::text,
-           coalesce(o.trace_context, t.trace_context)::text,
+           coalesce(o.aggregate_id, t.job_key), "outrider".as_text(coalesce(t.payload, o.payload)),
+           nullif("outrider".as_text(coalesce(o.trace_context, t.trace_context)), ''),
            case when o.seq is not null then jsonb_build_object(
                'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
                'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,
@@ -2279,7 +2373,7 @@ CREATE FUNCTION outrider.publish(event_type text, payload jsonb, key text DEFAUL
 #variable_conflict use_variable
 declare
     generation bigint := coalesce(nullif(current_setting('outrider.generation', true), '')::bigint, 0);
-    bytes      bigint := octet_length(payload::text);
+    bytes      bigint := octet_length(nullif("outrider".as_text(payload), ''));
     allowed    bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
     event_id   uuid := "outrider".uuid7();
 begin
@@ -2290,8 +2384,9 @@ begin
     if payload is null or jsonb_typeof(payload) <> 'object' then
         raise '% was not published: the payload must be a JSON object', event_type using errcode = 'OR004';
     end if;
-    if bytes > allowed then
-        raise '% was not published: its payload has % bytes, the limit is %', event_type, bytes, allowed
+    if (bytes <= allowed) is not true then
+        raise '% was not published: its payload has % bytes, the limit is %', event_type,
+            coalesce(bytes::text, 'more than 134217728'), allowed
             using errcode = 'OR004', hint = 'The setting payload_max_bytes holds the limit.';
     end if;
     if target !~ '^[a-z][a-z0-9_]*$' or channel_class !~ '^[a-z][a-z0-9_]*$' then
@@ -2409,6 +2504,26 @@ begin
         raise '% served % within the last 30 s: stop it first, or use --force; then it ends with an error at its next take',
             case workers when 1 then 'a worker' else workers || ' workers' end, p_name using errcode = 'OR010';
     end if;
+end
+$$;
+
+CREATE FUNCTION outrider.refuse_unbounded() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if (tg_op = 'INSERT' or (new.source, new.workspace_id) is distinct from (old.source, old.workspace_id))
+       and octet_length(concat(new.subscription, new.event_type, new.source, new.workspace_id)) > 581 then
+        raise 'its subscription, type, source and workspace have more than 581 bytes' using errcode = 'check_violation';
+    end if;
+    if new.trace_context is distinct from old.trace_context
+       and octet_length(new.trace_context::text) > 16384 then
+        raise 'the trace context has more than 16384 bytes as text' using errcode = 'check_violation';
+    end if;
+    if new.payload is distinct from old.payload then
+        perform "outrider".bounded(new.payload);
+    end if;
+    return new;
 end
 $$;
 
@@ -2994,7 +3109,7 @@ begin
         raise 'only an operator may replay with force or with another payload'
             using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
     end if;
-    if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
+    if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or (octet_length(nullif("outrider".as_text(p_payload), '')) <= allowed) is not true) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
     -- Looked up again after the wait: partitions may have been doubled, a generation opened or folded.
@@ -4471,8 +4586,9 @@ begin
         due as materialized (
             select p.id, p.leader, case
                        when jsonb_typeof(p.carried) <> 'object' then 'what it carries is no JSON object'
-                       when octet_length(p.carried::text) > allowed then
-                           format('it carries %s bytes, the limit is %s', octet_length(p.carried::text), allowed)
+                       when said.bytes > allowed or said.bytes = 0 then
+                           format('it carries %s bytes, the limit is %s',
+                                  coalesce(nullif(said.bytes, 0)::text, 'more than 134217728'), allowed)
                        when octet_length(p.group_key) not between 1 and 512 then
                            format('its key has %s bytes, 1 to 512 are allowed', octet_length(p.group_key))
                        when octet_length(p.workspace_id) not between 1 and 255 then
@@ -4481,6 +4597,7 @@ begin
                            format('it was staged at %s, which no event can say', p.staged_at)
                    end as reason
             from waiting as p
+            cross join lateral (select octet_length("outrider".as_text(p.carried)) as bytes offset 0) as said
             where p_flush or p.newest <= began - settings.debounce or p.oldest <= began - settings.max_wait
                or p.newest > began + interval '5 minutes'        -- by a clock that was set back since
         ),
@@ -4936,6 +5053,10 @@ CREATE FUNCTION outrider.signed(p_by text) RETURNS text
     select left(coalesce(nullif(p_by, ''), session_user::text), 200)
 $$;
 
+CREATE FUNCTION outrider.stored_bytes(p_value jsonb) RETURNS integer
+    LANGUAGE sql STABLE
+    RETURN CASE WHEN (pg_column_compression(p_value) IS NULL) THEN pg_column_size(p_value) ELSE pg_column_size((p_value #> '{}'::text[])) END;
+
 CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT NULL::integer, p_limit integer DEFAULT 500, p_scan integer DEFAULT 10000, p_generation bigint DEFAULT 0, p_knows text[] DEFAULT NULL::text[], p_armed bigint DEFAULT NULL::bigint, p_excused integer DEFAULT 0, p_worker text DEFAULT NULL::text, p_careful boolean DEFAULT false, p_alone boolean DEFAULT false) RETURNS SETOF outrider.taken
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5185,13 +5306,21 @@ begin
         left join (select of_tx, count(*) as events, max(seq) as last_seq from late_found group by of_tx) as found
             on found.of_tx = late_tx.tx
     ),
-    late as materialized (
+    late_read as materialized (
         select late_found.* from late_found, late_stop
         where late_stop.seq is null or late_found.seq <= late_stop.seq
         order by late_found.seq limit p_limit
     ),
+    late as materialized (
+        select read.* from (
+            select late_read.*, sum("outrider".stored_bytes(late_read.payload))
+                                    over (order by late_read.seq rows between unbounded preceding and 1 preceding) as before
+            from late_read) as read
+        where read.before is null or read.before < "outrider".batch_bytes()
+    ),
     late_end as materialized (
-        select case when count(*) = p_limit then max(late.seq) else (select seq from late_stop) end as seq,
+        select case when count(*) = p_limit or count(*) < (select count(*) from late_read) then max(late.seq)
+                    else (select seq from late_stop) end as seq,
                count(*) as events
         from late
     ),
@@ -5212,9 +5341,18 @@ begin
         limit (select case when cur.owing is null and late_end.seq is null then p_limit - late_end.events else 0 end
                from late_end)
     ),
+    -- The fresh event with which the bytes of the batch are full; null when all fit.
+    fresh_cut as materialized (
+        select case when sum("outrider".stored_bytes(fresh.payload)) >= "outrider".batch_bytes() then (
+            select min(read.seq)
+            from (select fresh.seq, sum("outrider".stored_bytes(fresh.payload)) over (order by fresh.seq) as bytes from fresh) as read
+            where read.bytes >= "outrider".batch_bytes()) end as seq
+        from fresh
+    ),
     fresh_end as materialized (
         select case
             when cur.owing is not null or late_end.seq is not null then cur.seq
+            when (select seq from fresh_cut) is not null then (select seq from fresh_cut)
             when count(fresh.seq) = p_limit - late_end.events then max(fresh.seq)
             else coalesce((select o.seq from "outrider".outbox as o
                            where o.seq > cur.seq and o.seq <= q
@@ -5235,6 +5373,7 @@ begin
                fresh.aggregate_kind, fresh.aggregate_id, fresh.entity_version, fresh.payload, fresh.idempotency_key,
                fresh.trace_context, fresh.origin
         from fresh
+        where fresh.seq <= coalesce((select seq from fresh_cut), fresh.seq)
     ),
     held as materialized (
         select batch.part, batch.seq, batch.id, batch.event_type, batch.workspace_id, lined.line, seen.known
@@ -5304,7 +5443,8 @@ begin
             -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
             floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
                                   (select max(fresh.seq) from fresh
-                                   where not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
+                                   where fresh.seq <= coalesce((select seq from fresh_cut), fresh.seq)
+                                     and not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
             mark_seq   = case when moved.mark then q else cur.mark_seq end,
             mark_xid   = case when moved.mark then r else cur.mark_xid end,
             cluster    = cur.cluster,
@@ -5341,7 +5481,8 @@ begin
         select b.part, null, null, null, null, null,
                1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
                b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
-               b.entity_version, b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+               b.entity_version, "outrider".as_text(b.payload), coalesce(b.idempotency_key, b.id::text),
+               nullif("outrider".as_text(b.trace_context), ''), b.origin
         from batch as b
         -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
         where not settles or b.seq in (select receipts.seq from receipts)
@@ -5443,6 +5584,15 @@ begin
                  where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
+        -- The first that fit into the bytes of a batch.
+        chosen := chosen[1 : (
+            select count(*) from (
+                select sum(coalesce("outrider".stored_bytes(coalesce(d.payload, o.payload)), 0))
+                           over (order by c.place rows between unbounded preceding and 1 preceding) as before
+                from unnest(chosen) with ordinality as c (id, place)
+                join "outrider".delivery as d on d.id = c.id
+                left join lateral (select o.payload from "outrider".outbox as o where o.seq = d.seq limit 1) as o on true) as read
+            where read.before is null or read.before < "outrider".batch_bytes())];
     end if;
 
     lines := array(select distinct d.ordering_key from "outrider".delivery as d
@@ -5492,7 +5642,8 @@ begin
     (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
             b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
-            coalesce(b.edited, b.payload)::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+            "outrider".as_text(coalesce(b.edited, b.payload)), coalesce(b.idempotency_key, b.id::text),
+            nullif("outrider".as_text(b.trace_context), ''), b.origin
      from batch as b
      where b.seq in (select receipts.seq from receipts)
      order by b.place);
@@ -5623,14 +5774,18 @@ begin
     perform "outrider".sees_all(true);
     perform "outrider".refuse_nobody(p_workspace_id, p_kind, p_subject);
     if p_from = 'jobs' then
-        select max(step.id) into ends
-        from (select d.id from "outrider".delivery as d where d.id > p_after order by d.id limit p_scan) as step
-        having count(*) = p_scan;
+        select case when max(step.bytes) >= "outrider".batch_bytes() then min(step.id) filter (where step.bytes >= "outrider".batch_bytes())
+                    when count(*) = p_scan then max(step.id) end
+        into ends
+        from (select d.id, sum("outrider".stored_bytes(d.payload)) filter (
+                         where d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)) over (order by d.id) as bytes
+              from (select d.* from "outrider".delivery as d where d.id > p_after order by d.id limit p_scan) as d) as step;
         place := ends;
         return next;
         return query
-        select step.id, step.event_id, step.erased,
-               (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text
+        select step.id, step.event_id, step.erased, case when "outrider".as_text(step.payload) = ''
+               then (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased' || '{"payload": null, "unreadable": true}')::text
+               else (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text end
         from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
                      d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
                      d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = '(erased)', false) as erased
@@ -5647,16 +5802,27 @@ begin
         raise 'there is no detached segment %', quote_nullable(p_from) using errcode = 'OR006';
     end if;
     return query execute format($query$
-        with step as materialized (
+        with read as materialized (
             select o.* from "outrider".%I as o where o.seq > $1 order by o.seq limit $2
+        ),
+        step as materialized (
+            select read.*, sum("outrider".stored_bytes(read.payload)) over (order by read.seq) as bytes
+            from read
+            where ($3 is null or read.workspace_id = $3)
+              and ($4 is null or read.aggregate_kind = $4 and read.aggregate_id = $5)
+        ),
+        ends as materialized (
+            select coalesce((select min(step.seq) from step where step.bytes >= "outrider".batch_bytes()),
+                            case when count(*) = $2 then max(read.seq) end) as seq from read
         )
-        select case when count(*) = $2 then max(step.seq) end, null::uuid, null::boolean, null::text from step
+        select ends.seq, null::uuid, null::boolean, null::text from ends
         union all
-        (select step.seq, step.id, (to_jsonb(step) ->> 'erased_at') is not null,
-                (jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel')::text
-         from step
-         where ($3 is null or step.workspace_id = $3)
-           and ($4 is null or step.aggregate_kind = $4 and step.aggregate_id = $5)
+        (select step.seq, step.id, (line.said ->> 'erased_at') is not null,
+                case when "outrider".as_text(step.payload) = '' or "outrider".as_text(step.trace_context) = ''
+                     then line.said || '{"payload": null, "trace_context": null, "unreadable": true}' else line.said end::text
+         from step cross join lateral (
+             select jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel' - 'bytes' as said) as line
+         where step.seq <= coalesce((select ends.seq from ends), step.seq)
          order by step.seq)$query$, source)
     using p_after, p_scan, p_workspace_id, p_kind, p_subject;
 end
@@ -6459,8 +6625,10 @@ CREATE TABLE outrider.outbox (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 PARTITION BY RANGE (seq);
@@ -6689,8 +6857,10 @@ CREATE TABLE outrider.outbox_s0 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -6726,8 +6896,10 @@ CREATE TABLE outrider.outbox_s1 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -6763,8 +6935,10 @@ CREATE TABLE outrider.outbox_s10 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -6800,8 +6974,10 @@ CREATE TABLE outrider.outbox_s11 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -6837,8 +7013,10 @@ CREATE TABLE outrider.outbox_s12 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -6874,8 +7052,10 @@ CREATE TABLE outrider.outbox_s13 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -6911,8 +7091,10 @@ CREATE TABLE outrider.outbox_s14 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -6948,8 +7130,10 @@ CREATE TABLE outrider.outbox_s15 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -6985,8 +7169,10 @@ CREATE TABLE outrider.outbox_s2 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -7022,8 +7208,10 @@ CREATE TABLE outrider.outbox_s3 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -7059,8 +7247,10 @@ CREATE TABLE outrider.outbox_s4 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -7096,8 +7286,10 @@ CREATE TABLE outrider.outbox_s5 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -7133,8 +7325,10 @@ CREATE TABLE outrider.outbox_s6 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -7170,8 +7364,10 @@ CREATE TABLE outrider.outbox_s7 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -7207,8 +7403,10 @@ CREATE TABLE outrider.outbox_s8 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -7244,8 +7442,10 @@ CREATE TABLE outrider.outbox_s9 (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -7290,8 +7490,10 @@ CREATE TABLE outrider.outbox_tail (
     CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
     CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
     CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
     CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
     CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
@@ -8006,6 +8208,10 @@ CREATE TRIGGER poke AFTER INSERT ON outrider.outbox REFERENCING NEW TABLE AS ins
 
 CREATE CONSTRAINT TRIGGER refuse_retention AFTER INSERT OR DELETE OR UPDATE ON outrider.setting DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION outrider.refuse_retention();
 
+CREATE TRIGGER refuse_unbounded BEFORE INSERT ON outrider.delivery FOR EACH ROW WHEN (((octet_length(concat(new.subscription, new.event_type, new.source, new.workspace_id)) > 581) OR (octet_length((new.trace_context)::text) > 16384) OR (pg_column_size(new.payload) > 4000) OR (octet_length((new.payload)::text) > 8192))) EXECUTE FUNCTION outrider.refuse_unbounded();
+
+CREATE TRIGGER refuse_unbounded_change BEFORE UPDATE OF payload ON outrider.delivery FOR EACH ROW EXECUTE FUNCTION outrider.refuse_unbounded();
+
 CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cursor DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((old.takes IS DISTINCT FROM new.takes)) EXECUTE FUNCTION outrider.refuse_unsettled();
 
 ALTER TABLE ONLY outrider.cursor
@@ -8034,9 +8240,19 @@ ALTER TABLE ONLY outrider.stream
 
 REVOKE ALL ON FUNCTION outrider.admit(p_names text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.as_long_text(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.as_pretty_text(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.as_text(p_value jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.attach_part(p_name text, p_first bigint, p_last bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.attach_segment(p_name text, p_days integer, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.batch_bytes() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.bounded(p_payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
@@ -8142,6 +8358,8 @@ REVOKE ALL ON FUNCTION outrider.refuse_retention() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.refuse_served(p_name text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.refuse_unbounded() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_ordering text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
@@ -8245,6 +8463,8 @@ REVOKE ALL ON FUNCTION outrider.settle_done(p_done bigint[], p_tokens bigint[], 
 REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.signed(p_by text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.stored_bytes(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p_limit integer, p_scan integer, p_generation bigint, p_knows text[], p_armed bigint, p_excused integer, p_worker text, p_careful boolean, p_alone boolean) FROM PUBLIC;
 

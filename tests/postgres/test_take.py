@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import AsyncConnection
-from tests.mutants import MUTANTS, Q, changed
+from tests.mutants import MUTANTS, SMALL_BATCHES, Q, changed
 
 from outrider.errors import CursorError
 from outrider.postgres import log
@@ -177,11 +177,41 @@ async def until_blocked(conn: Conn, sessions: int = 1) -> None:
 
 desk_mutants: set[str] = set()
 
+
+async def late_of_many_bytes(desk: Desk) -> list[str]:
+    """Late events that fill a batch by their bytes: the others are not forgotten."""
+    slow, conn = await desk.session(), await desk.session(autocommit=True)
+    await conn.execute(SMALL_BATCHES)
+    names = [f"late{n}" for n in range(7)]
+    await publish(slow, *names)
+    await publish(conn, "quick")
+    await desk.take_all()
+    await slow.commit()
+    await publish(conn, "fresh")
+    await desk.take()
+    assert desk.seen[:3] == ["quick", "late0", "late1"]
+    await desk.take_all()
+    return ["quick", *names, "fresh"]
+
+
+async def fresh_of_many_bytes(desk: Desk) -> list[str]:
+    conn = await desk.session(autocommit=True)
+    await conn.execute(SMALL_BATCHES)
+    names = [f"fresh{n}" for n in range(7)]
+    await publish(conn, *names)
+    await desk.take()
+    assert desk.seen == ["fresh0", "fresh1"]
+    await desk.take_all()
+    return names
+
+
 SCENARIOS: dict[str, Callable[[Desk], Awaitable[list[str]]]] = {
     "without inflight": overtaken,
     "without the range [xmax, R)": above_the_snapshot,
     "Q read after the lock": drawn_between_the_steps,
     "late cut by a plain LIMIT": late_in_pages,
+    "late cut by its bytes alone": late_of_many_bytes,
+    "fresh cut by its bytes alone": fresh_of_many_bytes,
     "a sequence with CACHE 20": two_sessions_in_turn,
     "seq drawn before tx": number_before_transaction,
 }

@@ -382,6 +382,17 @@ def test_one_row_at_fault_whatever_its_error_is_called(bare: Archive, state: str
 # What is wrong
 
 
+@pytest.mark.verify
+def test_a_row_that_nobody_can_print_is_set_aside(archive: Archive) -> None:
+    """Takes 2 s: the server finds out by trying to print more than 1 GiB."""
+    archive.add("a", "a", "b")
+    archive.age()
+    numbers = """('{"id": [' || repeat('1e131071,', 8300) || '1]}')::jsonb"""
+    archive.ask(f"update outrider.rollup_pending set carried = {numbers} where group_key = 'b'")
+    assert figures(archive.tick()) == ("processed", 1, 0, 0, 2, 1)
+    assert archive.aside() == ["it carries more than 134217728 bytes, the limit is 262144"]
+
+
 def test_corrupt_rows_are_set_aside(archive: Archive) -> None:
     """Whatever kind of harm was done to a row, it harms nobody else."""
     harm = {

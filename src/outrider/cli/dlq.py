@@ -337,5 +337,5 @@ async def _discard(place: Place, event: UUID, subscription: str | None, by: str,
 
 
 def _fields(each: WholeLetter) -> dict[str, Any]:
-    edited_payload = None if each.edited is None else json.loads(each.edited)
-    return asdict(each) | {"payload": json.loads(each.payload), "edited": edited_payload}
+    payload, edited = (json.loads(text) if text else None for text in (each.payload, each.edited))
+    return asdict(each) | {"payload": payload, "edited": edited}

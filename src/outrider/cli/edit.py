@@ -33,6 +33,10 @@ def by_hand(found: Sequence[WholeLetter], declared: Sequence[Subscription]) -> s
         at = ", ".join(each.subscription for each in found) or "none"
         raise ReplayRefused(f"nothing was replayed: name one --subscription whose payload to edit; there are: {at}")
     [draft] = before
+    if not draft:
+        raise ReplayRefused(
+            "nothing was replayed: its payload is too long to be read; give another one: --payload FILE"
+        )
     original = draft
     while True:
         draft = _edited(draft)

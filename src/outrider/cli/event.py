@@ -198,7 +198,7 @@ def _as_json(schema: str, story: Story) -> str:
     del told["payload_pretty"]
     answer: dict[str, Any] = {"schema": schema, "event": envelope | {"payload": mark}, **told}
     text = json.dumps(answer, default=str, indent=2)
-    return text.replace(f'"{mark}"', re.sub(r"[^ -~]", _escaped, payload))
+    return text.replace(f'"{mark}"', re.sub(r"[^ -~]", _escaped, payload or "null"))
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -235,4 +235,4 @@ def _fields(each: JobRow, *, whole: bool) -> dict[str, Any]:
     told = asdict(each)
     if not whole:
         return {name: value for name, value in told.items() if name not in ("payload", "history")}
-    return told | {"payload": None if each.payload is None else json.loads(each.payload)}
+    return told | {"payload": json.loads(each.payload) if each.payload else None}

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outrider.cli.letters import told
-from outrider.cli.words import lines, moment, one_line, roughly, safe, say, short
+from outrider.cli.words import UNREADABLE, lines, moment, one_line, roughly, safe, say, short
 from outrider.postgres.joblist import JobRow, Listing
 from outrider.postgres.subscriptions import MOST
 
@@ -47,7 +47,7 @@ def show_whole(each: JobRow, found: Listing) -> None:
         say(one_line(told(entry)), indent=2)
     if each.payload is not None:
         say("\npayload")
-        say(safe(each.payload), indent=2)
+        say(safe(each.payload) or UNREADABLE, indent=2)
     if each.result is not None:
         say("\nresult")
         say(safe(json.dumps(each.result, indent=4, ensure_ascii=False)), indent=2)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from outrider.cli.words import lines, moment, one_line, safe, say, short
+from outrider.cli.words import UNREADABLE, lines, moment, one_line, safe, say, short
 from outrider.postgres.deadletters import Group, Letter, WholeLetter
 from outrider.postgres.recovery import Done
 
@@ -82,12 +82,12 @@ def show_whole(each: WholeLetter) -> None:
         say(one_line(told(entry)), indent=2)
     if each.edited is None:
         say("\npayload")
-        say(safe(each.payload), indent=2)
+        say(safe(each.payload) or UNREADABLE, indent=2)
     else:
         table = Table()
         for title in ("payload in the log", "edited: what its handler gets"):
             table.add_column(title, overflow="fold")
-        table.add_row(lines(each.payload), lines(each.edited))
+        table.add_row(lines(each.payload or UNREADABLE), lines(each.edited or UNREADABLE))
         say("")
         Console().print(table)
     say("\nnext")

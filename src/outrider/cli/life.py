@@ -8,7 +8,8 @@ from datetime import datetime
 from rich.console import Console
 from rich.table import Table
 
-from outrider.cli.words import at, lines, one_line, roughly, safe, say, short
+from outrider.cli.words import UNREADABLE, at, lines, one_line, roughly, safe, say, short
+from outrider.envelope import LONGEST
 from outrider.postgres.events import Act, Fate, Listing, Moment, Story
 
 PAYLOAD_LINES = 100
@@ -135,10 +136,13 @@ def _facts(story: Story) -> Iterator[tuple[str, object]]:
         yield f"trace {name}", value
     if story.erased_at is not None:
         yield "erased", f"at {at(story.erased_at)}: its payload is gone"
-    yield "payload", f"{story.payload_bytes} bytes, {envelope.content_class}"
+    size = f"{story.payload_bytes} bytes" if envelope.payload_json else f"more than {LONGEST:,} bytes as text"
+    yield "payload", f"{size}, {envelope.content_class}"
 
 
 def _payload(story: Story) -> str:
+    if not story.payload_pretty:
+        return UNREADABLE
     lines = safe(story.payload_pretty).split("\n")
     shown = [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… (cut)" for line in lines[:PAYLOAD_LINES]]
     if len(lines) > PAYLOAD_LINES:

@@ -11,6 +11,7 @@ from rich.text import Text
 from outrider.outcome import sanitise
 
 SHORT = 300
+UNREADABLE = "(too long to be read: it was stored before the log bounded its payloads)"
 
 
 def say(text: str, style: str = "", *, indent: int = 0) -> None:

@@ -15,7 +15,7 @@ from outrider.dispatch.context import HandlerContext, SyncHandlerContext
 from outrider.dispatch.deadline import Deadline
 from outrider.dispatch.handler import Handler
 from outrider.dispatch.thread import HandlerThread
-from outrider.envelope import inherited_cause, inherited_workspace
+from outrider.envelope import Envelope, inherited_cause, inherited_workspace
 from outrider.errors import Undecodable
 from outrider.event import Event, spec_of
 from outrider.failpoint import hit
@@ -63,7 +63,7 @@ class Runner:
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
         self.decode: Callable[[Row], Any] = self._decode_any_version if self._upcast else self._decode
         if not handler.models:
-            self.decode = envelope_of
+            self.decode = _readable
 
     async def run(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None = None) -> list[float]:
         """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
@@ -245,6 +245,12 @@ class Runner:
             raise
         except Exception as error:
             raise Undecodable(f"{envelope} is not a {model.__name__}: {describe(error)}") from error
+
+
+def _readable(row: Row) -> Envelope:
+    envelope = envelope_of(row)
+    envelope.refuse_unreadable()
+    return envelope
 
 
 def _begin(spans: trace.Handling, rows: Sequence[Row], *, together: bool = False) -> trace.Handled:

@@ -13,6 +13,7 @@ from outrider.errors import SubscriptionRefused, Undecodable
 from outrider.failpoint import hit
 from outrider.inbox.inbox import Inbox
 from outrider.outcome import describe
+from outrider.payload import in_full
 from outrider.postgres import inboxes, replicas
 from outrider.postgres.inboxes import Place, Refused, Stamp
 from outrider.postgres.lanes import Lanes
@@ -20,6 +21,10 @@ from outrider.postgres.session import AsyncSession
 from outrider.signals import EntryRefused, Ingested, Rewound, Signals, Trimmed
 from outrider.streams.replica import Change, read_change
 from outrider.streams.stream import Entry, Page
+
+FIRST = 16
+BYTES = 4 * 1024 * 1024
+"""Of one batch. A broker counts entries, so the next batch has fewer of them when this one was larger."""
 
 
 class Landing(Protocol):
@@ -43,8 +48,13 @@ class IntoLog:
 
     def decode(self, data: bytes) -> Envelope:
         envelope = self._decode(data)
-        if (size := len(envelope.payload_json.encode())) > self._limit:
-            raise Undecodable(f"the payload has {size:,} bytes, at most {self._limit:,} are allowed (payload_limit)")
+        size = len(envelope.payload_json.encode())
+        more = in_full(envelope.payload_json) if size <= self._limit else 0
+        if size + more > self._limit:
+            full = " with its numbers in full" * (more > 0)
+            raise Undecodable(
+                f"the payload has {size + more:,} bytes{full}, at most {self._limit:,} are allowed (payload_limit)"
+            )
         return envelope
 
     async def land(
@@ -85,6 +95,8 @@ class Receiver:
         self._schema = schema
         self.events = 0
         """That were new, so far."""
+        self._limit = min(FIRST, inbox.batch)
+        """How many entries to read at once."""
         self._after: str | None = None
         """Where it stands, as far as this process knows."""
 
@@ -98,6 +110,7 @@ class Receiver:
                 )
         after = self._after
         page = await self._read(after, wait)
+        self._learn(page)
         hit("inbox.read")
         if not page.entries and page.position == after:
             return "idle"
@@ -111,9 +124,16 @@ class Receiver:
         try:
             source.place(after)
         except ValueError:
-            page = await source.read(source.start, self.inbox.batch, wait)
+            page = await source.read(source.start, self._limit, wait)
             return Page(page.entries, page.position, rewound=True)
-        return await source.read(after, self.inbox.batch, wait)
+        return await source.read(after, self._limit, wait)
+
+    def _learn(self, page: Page) -> None:
+        size = sum(len(each.data) for each in page.entries)
+        if size > BYTES:
+            self._limit = max(1, len(page.entries) * BYTES // size)
+        elif len(page.entries) >= self._limit and 2 * size <= BYTES:
+            self._limit = min(self.inbox.batch, self._limit * 2)
 
     async def _land(self, conn: AsyncSession, page: Page, after: str) -> str:
         values, refused = self._decoded(page.entries)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from outrider import trace
 from outrider.envelope import Envelope
 from outrider.postgres.insert import Insert, Rows, columns_of
 from outrider.postgres.log import Params
@@ -56,5 +56,5 @@ def row_of(e: Envelope) -> Params:
         "entity_version": e.entity_version,
         "payload": e.payload_json,
         "idempotency_key": None if e.idempotency_key == str(e.id) else e.idempotency_key,
-        "trace_context": None if e.trace_context is None else json.dumps(e.trace_context),
+        "trace_context": trace.as_json(e.trace_context),
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from outrider import trace
 from outrider.envelope import Envelope
 from outrider.postgres.insert import Insert, Rows, columns_of
 from outrider.postgres.log import Params
@@ -95,7 +95,7 @@ def _row(r: Request) -> Params:
         "key": r.key,
         "source": r.source,
         "workspace_id": r.workspace_id,
-        "trace_context": None if r.trace_context is None else json.dumps(r.trace_context),
+        "trace_context": trace.as_json(r.trace_context),
         "generation": r.generation,
         "caused_by": None if r.caused_by is None else str(r.caused_by),
     }

@@ -173,6 +173,7 @@ class Sender:
                 continue
             elif parcel.unsendable is None:
                 try:
+                    item.envelope.refuse_unreadable()
                     stream = _checked(self.relay.sink.stream_of(item.envelope))
                 except Exception as error:
                     parcel.unsendable = (item, code_of(error), describe(error))

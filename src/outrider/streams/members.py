@@ -30,7 +30,7 @@ _INSTANT = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,6})\d*)?(?:[Zz]|([+-]\d\d:[0-5]\d))\Z", re.ASCII
 )
 # A jsonb column writes 1e5000 as 5,001 digits, more than Python reads back, and has no room for more of a fraction.
-_MOST_DIGITS, _MOST_DECIMALS = 3_900, 16_383
+_MOST_DIGITS, _MOST_DECIMALS = 3_900, 4_000
 
 
 def undecodable(why: str) -> Undecodable:

@@ -5,7 +5,8 @@ select d.event_id, d.subscription, d.status, o.seq, d.event_type,
        coalesce(o.workspace_id, d.workspace_id), coalesce(o.idempotency_key, d.event_id::text),
        coalesce(o.occurred_at, d.created_at), d.generation, d.attempts, d.cycle,
        d.last_error_code, d.last_error, d.fingerprint, d.first_failed_at, d.buried_at, h.handled_at,
-       jsonb_pretty(coalesce(o.payload, d.payload)), case when d.seq is not null then jsonb_pretty(d.payload) end,
+       /*schema*/as_pretty_text(coalesce(o.payload, d.payload)),
+       case when d.seq is not null then /*schema*/as_pretty_text(d.payload) end,
        d.failure_history, d.last_traceback
 from /*schema*/delivery as d
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true

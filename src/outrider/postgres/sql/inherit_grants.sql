@@ -50,6 +50,16 @@ begin
                      ('dead_letters', 'select on /*schema*/segment, /*schema*/upkeep'),
                      ('withdraw', 'select on /*schema*/segment, /*schema*/upkeep'),
                      ('take', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant'),
+                     ('take', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
+                              '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                     ('relay_take', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
+                                    '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                     ('dead_letters', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
+                                      '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                     ('withdraw', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
+                                  '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                     ('publish', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
+                     ('enqueue', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
                      ('dead_letters', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant')) as needs (function, objects)
         join pg_proc as p on p.proname = needs.function
         cross join aclexplode(p.proacl) as a
@@ -64,6 +74,18 @@ begin
         where c.oid = '/*schema*/delivery'::regclass and a.privilege_type = 'INSERT' and a.grantee not in (0, c.relowner)
     loop
         execute format('grant %s to %s', granted.objects, granted.role);
+    end loop;
+    -- Whoever inserts evaluates the constraints, also with rights that `outrider roles` has not given.
+    for granted in
+        select distinct case a.grantee when 0 then 'public' else a.grantee::regrole::text end as role
+        from (select c.oid, c.relowner, c.relacl as acl from pg_class as c
+              union all
+              select c.oid, c.relowner, m.attacl from pg_attribute as m join pg_class as c on c.oid = m.attrelid) as table_or_column
+        cross join aclexplode(table_or_column.acl) as a
+        where table_or_column.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass)
+          and a.privilege_type in ('INSERT', 'UPDATE') and a.grantee <> table_or_column.relowner
+    loop
+        execute format('grant execute on function /*schema*/bounded to %s', granted.role);
     end loop;
 end
 $inherit$;

@@ -9,7 +9,7 @@ select d.event_id, d.subscription, d.event_type, coalesce(o.event_version, d.eve
        exists (select from /*schema*/worker as serving
                where d.subscription = any (serving.subscriptions) and not serving.stopping
                  and serving.seen_at > clock_timestamp() - interval '30 seconds'),
-       jsonb_pretty(coalesce(d.payload, o.payload)), null::jsonb, d.failure_history
+       /*schema*/as_pretty_text(coalesce(d.payload, o.payload)), null::jsonb, d.failure_history
 from /*schema*/delivery as d
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
 left join /*schema*/subscription as s on s.name = d.subscription
@@ -18,7 +18,7 @@ where d.event_id = %(id)s::uuid and d.queue is not null
 union all
 select h.event_id, h.handler_name, coalesce(o.event_type, h.handler_name), o.event_version, 'done', false, null, null,
        o.aggregate_id, null, null, null, null, null, null, null, null, null, null, null, null, null, null, o.source, null,
-       h.handled_at, o.workspace_id, h.generation, null, null, jsonb_pretty(o.payload), h.result, h.failure_history
+       h.handled_at, o.workspace_id, h.generation, null, null, /*schema*/as_pretty_text(o.payload), h.result, h.failure_history
 from /*schema*/subscription as s
 left join lateral (select o.* from /*schema*/outbox as o where o.id = %(id)s::uuid limit 1) as o on true
 join /*schema*/event_handled as h

@@ -40,7 +40,8 @@ grant insert (subscription, generation, partition, event_id, event_type, event_v
       on /*schema*/delivery to /*prefix*/producer;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
-    /*schema*/notify, /*schema*/error_fingerprint  -- of a generated column
+    /*schema*/notify, /*schema*/as_text, /*schema*/as_long_text,
+    /*schema*/error_fingerprint, /*schema*/bounded  -- of a generated column, of constraints
     to /*prefix*/producer;
 
 -- Runs handlers, jobs, schedules, rollups, relays and inboxes, which publish and enqueue themselves.
@@ -67,7 +68,7 @@ grant execute on function
     /*schema*/renew, /*schema*/route, /*schema*/fire,
     /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
     /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/ingest, /*schema*/rollup_settings,
-    /*schema*/unread
+    /*schema*/unread, /*schema*/bounded
     to /*prefix*/worker;
 
 -- Runs relays only: reads the log, and moves the cursors of relays through functions.
@@ -128,6 +129,11 @@ grant execute on function
     /*schema*/run_now, /*schema*/move_generation, /*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/rollup_retry,
     /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/note_export, /*schema*/erase
     to /*prefix*/operator;
+
+-- Whoever reads payloads.
+grant execute on function
+    /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, /*schema*/stored_bytes, /*schema*/batch_bytes
+    to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
 -- Ticks rollups, for a scheduler.
 grant execute on function /*schema*/rollup_tick, /*schema*/rollup_work to /*prefix*/cron;

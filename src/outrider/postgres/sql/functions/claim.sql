@@ -1,4 +1,5 @@
--- claim: the next jobs of these types for a worker, at most p_limit; they are its own for the time of their lease.
+-- claim: the next jobs of these types for a worker, at most p_limit, and fewer where their payloads are large (lease); they are
+-- its own for the time of their lease.
 --
 -- Order:  run_at, but a step of priority weighs as much as a minute of waiting; then the older one. p_queues: only of these
 --         queues. Jobs of another generation than p_generation are left to its own workers while there are any.
@@ -43,6 +44,7 @@ declare
     wanted  integer := p_limit;
     limits  record;
     taken   integer := 0;
+    filled  boolean := false;
     counted bigint;
     suspect boolean := false;
     reaped  integer;
@@ -133,13 +135,14 @@ begin
             lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, wanted, moment);
         if places <> '{}' then
             return query select l.* from /*schema*/lease(places, p_worker, moment) as l;
-            taken := cardinality(places);
+            get diagnostics taken = row_count;
+            filled := taken < cardinality(places);
         end if;
     end if;
     -- A second time where others are about to take some of what was counted: whatever else is due, then.
     for pass in 1..2 loop
         wanted := p_limit - taken - cardinality(chosen);
-        exit when wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
+        exit when filled or wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
         with lane as materialized (
             select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
                 as l (subscription, generation, queue, priority, tenanted)
@@ -182,11 +185,12 @@ begin
         return query select l.* from /*schema*/lease(places, p_worker, moment) as l;
         get diagnostics counted = row_count;
         taken := taken + counted;
+        filled := coalesce(counted < cardinality(places), false);
         chosen := '{}';
-        exit when lanes.number <= 1 or taken = p_limit;
+        exit when lanes.number <= 1 or taken = p_limit or filled;
     end loop;
 
-    if taken = p_limit then
+    if taken = p_limit or filled then
         due_in := 0;
     elsif due_in is null then
         due_in := extract(epoch from least(

@@ -12,7 +12,7 @@ create or replace function /*schema*/enqueue(
 as $$
 #variable_conflict use_variable
 declare
-    bytes   bigint := octet_length(payload::text);
+    bytes   bigint := octet_length(nullif(/*schema*/as_text(payload), ''));
     allowed bigint := (select s.value from /*schema*/setting as s where s.name = 'payload_max_bytes');
 begin
     if job_type is null or job_type !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)*$' or octet_length(job_type) > 63 then
@@ -22,8 +22,9 @@ begin
     if payload is null or jsonb_typeof(payload) <> 'object' then
         raise '% was not enqueued: the payload must be a JSON object', job_type using errcode = 'OR004';
     end if;
-    if bytes > allowed then
-        raise '% was not enqueued: its payload has % bytes, the limit is %', job_type, bytes, allowed
+    if (bytes <= allowed) is not true then
+        raise '% was not enqueued: its payload has % bytes, the limit is %', job_type,
+            coalesce(bytes::text, 'more than 134217728'), allowed
             using errcode = 'OR004', hint = 'The setting payload_max_bytes holds the limit.';
     end if;
     if on_conflict is null or on_conflict not in ('keep', 'replace', 'debounce') then

@@ -1,5 +1,5 @@
 -- lease: these jobs, which the caller has locked, are the worker's own for the time of their lease. Back: what it needs to run
--- them, in the order of claim.
+-- them, in the order of claim. Fewer, when their payloads pass batch_bytes: the last ones are left pending.
 -- Reads:  delivery by place; subscription and, for jobs of events, the log by number.
 create or replace function /*schema*/lease(p_places tid[], p_worker uuid, p_moment timestamptz)
     returns setof /*schema*/claimed
@@ -14,8 +14,19 @@ as $$
 #variable_conflict use_column
 declare
     token bigint := nextval('/*schema*/lease_token');
+    fits  integer;
 begin
     perform /*schema*/sees_all();
+    if cardinality(p_places) > 1 then
+        select count(*) into fits from (
+            select sum(case when d.payload is not null then /*schema*/stored_bytes(d.payload) else (
+                           select /*schema*/stored_bytes(o.payload) from /*schema*/outbox as o where o.seq = d.seq limit 1) end)
+                       over (order by q.n rows between unbounded preceding and 1 preceding) as before
+            from unnest(p_places) with ordinality as q (place, n) join /*schema*/delivery as d on d.ctid = q.place
+        ) as read
+        where read.before is null or read.before < /*schema*/batch_bytes();
+        p_places := p_places[1 : fits];
+    end if;
     return query
     with leased as (
         update /*schema*/delivery as d
@@ -28,8 +39,8 @@ begin
     select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.priority, t.run_at,
            t.event_id, t.event_type, coalesce(o.event_version, t.event_version), coalesce(o.occurred_at, t.created_at),
            coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
-           coalesce(o.aggregate_id, t.job_key), coalesce(t.payload, o.payload)::text,
-           coalesce(o.trace_context, t.trace_context)::text,
+           coalesce(o.aggregate_id, t.job_key), /*schema*/as_text(coalesce(t.payload, o.payload)),
+           nullif(/*schema*/as_text(coalesce(o.trace_context, t.trace_context)), ''),
            case when o.seq is not null then jsonb_build_object(
                'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
                'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,

@@ -15,7 +15,7 @@ as $$
 #variable_conflict use_variable
 declare
     generation bigint := coalesce(nullif(current_setting('outrider.generation', true), '')::bigint, 0);
-    bytes      bigint := octet_length(payload::text);
+    bytes      bigint := octet_length(nullif(/*schema*/as_text(payload), ''));
     allowed    bigint := (select s.value from /*schema*/setting as s where s.name = 'payload_max_bytes');
     event_id   uuid := /*schema*/uuid7();
 begin
@@ -26,8 +26,9 @@ begin
     if payload is null or jsonb_typeof(payload) <> 'object' then
         raise '% was not published: the payload must be a JSON object', event_type using errcode = 'OR004';
     end if;
-    if bytes > allowed then
-        raise '% was not published: its payload has % bytes, the limit is %', event_type, bytes, allowed
+    if (bytes <= allowed) is not true then
+        raise '% was not published: its payload has % bytes, the limit is %', event_type,
+            coalesce(bytes::text, 'more than 134217728'), allowed
             using errcode = 'OR004', hint = 'The setting payload_max_bytes holds the limit.';
     end if;
     if target !~ '^[a-z][a-z0-9_]*$' or channel_class !~ '^[a-z][a-z0-9_]*$' then

@@ -38,7 +38,7 @@ begin
         raise 'only an operator may replay with force or with another payload'
             using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
     end if;
-    if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or octet_length(p_payload::text) > allowed) then
+    if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or (octet_length(nullif(/*schema*/as_text(p_payload), '')) <= allowed) is not true) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
     -- Looked up again after the wait: partitions may have been doubled, a generation opened or folded.

@@ -56,8 +56,9 @@ begin
         due as materialized (
             select p.id, p.leader, case
                        when jsonb_typeof(p.carried) <> 'object' then 'what it carries is no JSON object'
-                       when octet_length(p.carried::text) > allowed then
-                           format('it carries %s bytes, the limit is %s', octet_length(p.carried::text), allowed)
+                       when said.bytes > allowed or said.bytes = 0 then
+                           format('it carries %s bytes, the limit is %s',
+                                  coalesce(nullif(said.bytes, 0)::text, 'more than 134217728'), allowed)
                        when octet_length(p.group_key) not between 1 and 512 then
                            format('its key has %s bytes, 1 to 512 are allowed', octet_length(p.group_key))
                        when octet_length(p.workspace_id) not between 1 and 255 then
@@ -66,6 +67,7 @@ begin
                            format('it was staged at %s, which no event can say', p.staged_at)
                    end as reason
             from waiting as p
+            cross join lateral (select octet_length(/*schema*/as_text(p.carried)) as bytes offset 0) as said
             where p_flush or p.newest <= began - settings.debounce or p.oldest <= began - settings.max_wait
                or p.newest > began + interval '5 minutes'        -- by a clock that was set back since
         ),

@@ -5,6 +5,8 @@
 -- Locks:  the cursor row, FOR UPDATE SKIP LOCKED: the lease of the partition, held until the transaction ends.
 -- Reads:  outbox by seq (fresh) and by (tx, seq) (late): at most p_scan rows a step and transaction, however long the
 --         log or the backlog. Writes: the cursor row, and only when there was something to read.
+-- Bound:  p_limit events, and batch_bytes of payloads, which the last event may pass. A payload that cannot be read is empty
+--         text (as_text).
 --
 -- For a handler it also writes the receipts, in the order of their keys so that two batches cannot deadlock, and returns
 -- only the events whose receipt is new: the claim settles, the commit makes it true (settle, refuse_unsettled).
@@ -290,13 +292,21 @@ begin
         left join (select of_tx, count(*) as events, max(seq) as last_seq from late_found group by of_tx) as found
             on found.of_tx = late_tx.tx
     ),
-    late as materialized (
+    late_read as materialized (
         select late_found.* from late_found, late_stop
         where late_stop.seq is null or late_found.seq <= late_stop.seq
         order by late_found.seq limit p_limit
     ),
+    late as materialized (
+        select read.* from (
+            select late_read.*, sum(/*schema*/stored_bytes(late_read.payload))
+                                    over (order by late_read.seq rows between unbounded preceding and 1 preceding) as before
+            from late_read) as read
+        where read.before is null or read.before < /*schema*/batch_bytes()
+    ),
     late_end as materialized (
-        select case when count(*) = p_limit then max(late.seq) else (select seq from late_stop) end as seq,
+        select case when count(*) = p_limit or count(*) < (select count(*) from late_read) then max(late.seq)
+                    else (select seq from late_stop) end as seq,
                count(*) as events
         from late
     ),
@@ -317,9 +327,18 @@ begin
         limit (select case when cur.owing is null and late_end.seq is null then p_limit - late_end.events else 0 end
                from late_end)
     ),
+    -- The fresh event with which the bytes of the batch are full; null when all fit.
+    fresh_cut as materialized (
+        select case when sum(/*schema*/stored_bytes(fresh.payload)) >= /*schema*/batch_bytes() then (
+            select min(read.seq)
+            from (select fresh.seq, sum(/*schema*/stored_bytes(fresh.payload)) over (order by fresh.seq) as bytes from fresh) as read
+            where read.bytes >= /*schema*/batch_bytes()) end as seq
+        from fresh
+    ),
     fresh_end as materialized (
         select case
             when cur.owing is not null or late_end.seq is not null then cur.seq
+            when (select seq from fresh_cut) is not null then (select seq from fresh_cut)
             when count(fresh.seq) = p_limit - late_end.events then max(fresh.seq)
             else coalesce((select o.seq from /*schema*/outbox as o
                            where o.seq > cur.seq and o.seq <= q
@@ -340,6 +359,7 @@ begin
                fresh.aggregate_kind, fresh.aggregate_id, fresh.entity_version, fresh.payload, fresh.idempotency_key,
                fresh.trace_context, fresh.origin
         from fresh
+        where fresh.seq <= coalesce((select seq from fresh_cut), fresh.seq)
     ),
     held as materialized (
         select batch.part, batch.seq, batch.id, batch.event_type, batch.workspace_id, lined.line, seen.known
@@ -409,7 +429,8 @@ begin
             -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
             floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
                                   (select max(fresh.seq) from fresh
-                                   where not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
+                                   where fresh.seq <= coalesce((select seq from fresh_cut), fresh.seq)
+                                     and not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
             mark_seq   = case when moved.mark then q else cur.mark_seq end,
             mark_xid   = case when moved.mark then r else cur.mark_xid end,
             cluster    = cur.cluster,
@@ -446,7 +467,8 @@ begin
         select b.part, null, null, null, null, null,
                1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
                b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
-               b.entity_version, b.payload::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+               b.entity_version, /*schema*/as_text(b.payload), coalesce(b.idempotency_key, b.id::text),
+               nullif(/*schema*/as_text(b.trace_context), ''), b.origin
         from batch as b
         -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
         where not settles or b.seq in (select receipts.seq from receipts)

@@ -93,6 +93,15 @@ begin
                  where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
+        -- The first that fit into the bytes of a batch.
+        chosen := chosen[1 : (
+            select count(*) from (
+                select sum(coalesce(/*schema*/stored_bytes(coalesce(d.payload, o.payload)), 0))
+                           over (order by c.place rows between unbounded preceding and 1 preceding) as before
+                from unnest(chosen) with ordinality as c (id, place)
+                join /*schema*/delivery as d on d.id = c.id
+                left join lateral (select o.payload from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true) as read
+            where read.before is null or read.before < /*schema*/batch_bytes())];
     end if;
 
     lines := array(select distinct d.ordering_key from /*schema*/delivery as d
@@ -142,7 +151,8 @@ begin
     (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
             b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version,
-            coalesce(b.edited, b.payload)::text, coalesce(b.idempotency_key, b.id::text), b.trace_context::text, b.origin
+            /*schema*/as_text(coalesce(b.edited, b.payload)), coalesce(b.idempotency_key, b.id::text),
+            nullif(/*schema*/as_text(b.trace_context), ''), b.origin
      from batch as b
      where b.seq in (select receipts.seq from receipts)
      order by b.place);

@@ -1,7 +1,8 @@
 -- tenant_page: the next rows of a workspace, or of a subject (an aggregate's kind and id) in it or in all: each as one JSON
 -- text. p_from: events (by seq), jobs (those that were enqueued, by id), or a detached segment of the log (by seq). The first row
 -- back says how far it has come, and has no text; null = to the end. A subject's jobs: those with its id for a key, if p_jobs.
--- Reads:  at most p_scan rows after p_after: nothing is indexed by workspace. Locks nothing.
+-- Reads:  at most p_scan rows after p_after: nothing is indexed by workspace. Locks nothing. A page ends where its payloads pass
+--         batch_bytes. One that cannot be read is null, and the row says so (unreadable).
 create or replace function /*schema*/tenant_page(
     p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer
 ) returns table (place bigint, found uuid, erased boolean, line text)
@@ -19,14 +20,18 @@ begin
     perform /*schema*/sees_all(true);
     perform /*schema*/refuse_nobody(p_workspace_id, p_kind, p_subject);
     if p_from = 'jobs' then
-        select max(step.id) into ends
-        from (select d.id from /*schema*/delivery as d where d.id > p_after order by d.id limit p_scan) as step
-        having count(*) = p_scan;
+        select case when max(step.bytes) >= /*schema*/batch_bytes() then min(step.id) filter (where step.bytes >= /*schema*/batch_bytes())
+                    when count(*) = p_scan then max(step.id) end
+        into ends
+        from (select d.id, sum(/*schema*/stored_bytes(d.payload)) filter (
+                         where d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)) over (order by d.id) as bytes
+              from (select d.* from /*schema*/delivery as d where d.id > p_after order by d.id limit p_scan) as d) as step;
         place := ends;
         return next;
         return query
-        select step.id, step.event_id, step.erased,
-               (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text
+        select step.id, step.event_id, step.erased, case when /*schema*/as_text(step.payload) = ''
+               then (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased' || '{"payload": null, "unreadable": true}')::text
+               else (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text end
         from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
                      d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
                      d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = '(erased)', false) as erased
@@ -43,16 +48,27 @@ begin
         raise 'there is no detached segment %', quote_nullable(p_from) using errcode = 'OR006';
     end if;
     return query execute format($query$
-        with step as materialized (
+        with read as materialized (
             select o.* from /*schema*/%I as o where o.seq > $1 order by o.seq limit $2
+        ),
+        step as materialized (
+            select read.*, sum(/*schema*/stored_bytes(read.payload)) over (order by read.seq) as bytes
+            from read
+            where ($3 is null or read.workspace_id = $3)
+              and ($4 is null or read.aggregate_kind = $4 and read.aggregate_id = $5)
+        ),
+        ends as materialized (
+            select coalesce((select min(step.seq) from step where step.bytes >= /*schema*/batch_bytes()),
+                            case when count(*) = $2 then max(read.seq) end) as seq from read
         )
-        select case when count(*) = $2 then max(step.seq) end, null::uuid, null::boolean, null::text from step
+        select ends.seq, null::uuid, null::boolean, null::text from ends
         union all
-        (select step.seq, step.id, (to_jsonb(step) ->> 'erased_at') is not null,
-                (jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel')::text
-         from step
-         where ($3 is null or step.workspace_id = $3)
-           and ($4 is null or step.aggregate_kind = $4 and step.aggregate_id = $5)
+        (select step.seq, step.id, (line.said ->> 'erased_at') is not null,
+                case when /*schema*/as_text(step.payload) = '' or /*schema*/as_text(step.trace_context) = ''
+                     then line.said || '{"payload": null, "trace_context": null, "unreadable": true}' else line.said end::text
+         from step cross join lateral (
+             select jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel' - 'bytes' as said) as line
+         where step.seq <= coalesce((select ends.seq from ends), step.seq)
          order by step.seq)$query$, source)
     using p_after, p_scan, p_workspace_id, p_kind, p_subject;
 end

@@ -1,0 +1,215 @@
+"""What no writer can store, however it writes; and what one batch holds at most."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from tests.mutants import SMALL_BATCHES
+from tests.postgres.jobs import sqljobs
+
+from outrider import Event, Outrider
+from outrider.errors import PublishRefused
+from outrider.postgres import log
+
+pytestmark = pytest.mark.also_on(15)
+
+Conn = psycopg.Connection[Any]
+
+ZEROS = "0" * 9000
+LONG = {
+    "a number of 131,072 digits": ('{"n": 1e131071}', "more than 8192 digits"),
+    "a negative one": ('{"deep": [[{"n": -1e131071}]]}', "more than 8192 digits"),
+    "one of 9,000 decimals": ('{"n": 1e-9000}', "more than 8192 digits"),
+    "one of 9,000 decimals that are all zero": ('{"n": 1.' + ZEROS + "}", "more than 8192 digits"),
+    "one behind much text": ('{"text": "' + "x" * 50_000 + '", "n": 1e9000}', "more than 8192 digits"),
+    "one that is stored in full": ('{"n": 1' + "23456789" * 1100 + "}", "more than 8192 digits"),
+    "a scalar": ("1e131071", "more than 8192 digits"),
+    "many numbers of 1,000 digits": ('{"n": [' + "1e1000," * 50 + "0]}", "numbers with an exponent"),
+    "10 kB that are 144 MB": (
+        '{"n": [' + "1e131071," * 1100 + "0]}",
+        "has 144181410 bytes as text, the limit is 134217728",
+    ),
+}
+SHORT = {
+    "the longest integer that Python publishes": '{"n": ' + "9" * 3900 + "}",
+    "a number of 5,000 digits": '{"n": ' + "9" * 5000 + "}",
+    "lists of the longest floats": '{"n": [' + "1.7976931348623157e308, 5e-324," * 2000 + "0]}",
+    "a text of 20,000 digits": json.dumps({"n": ["1" * 20_000, "0" * 20_000]}),
+    "control characters": json.dumps({"n": "\x01" * 100_000}),
+    "nested 2,000 deep": '{"n": ' + "[" * 2000 + "]" * 2000 + "}",
+    "a list of 100,000 zeros": '{"n": [' + "0," * 100_000 + "0]}",
+    "an empty object": "{}",
+    "a scalar": '"x"',
+}
+INSERT = "insert into outrider.outbox (event_type, source, payload) values ('a.b', 'a', %s::text::jsonb)"
+JOB = """insert into outrider.delivery (
+             subscription, partition, event_id, event_type, status, head, reached, run_at, queue, payload)
+         values ('a.b', 0, gen_random_uuid(), 'a.b', 'pending', false, false, now(), 'default', %s::text::jsonb)"""
+
+
+@pytest.fixture
+def conn(database: str) -> Any:
+    with psycopg.connect(database, autocommit=True) as conn:
+        yield conn
+
+
+def error_of(conn: Conn, query: str, *params: object) -> str:
+    with pytest.raises(psycopg.errors.CheckViolation) as error:
+        conn.execute(query.encode(), params)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("insert", [INSERT, JOB], ids=["event", "job"])
+@pytest.mark.parametrize("name", LONG)
+def test_no_writer_stores_what_readers_cannot_read(conn: Conn, name: str, insert: str) -> None:
+    payload, why = LONG[name]
+    assert why in error_of(conn, insert, payload)
+
+
+@pytest.mark.parametrize("insert", [INSERT, JOB], ids=["event", "job"])
+@pytest.mark.parametrize("name", SHORT)
+def test_what_is_long_and_harmless_is_stored(conn: Conn, name: str, insert: str) -> None:
+    conn.execute(insert.encode(), [SHORT[name]])
+
+
+def test_one_that_comes_compressed_from_a_table(conn: Conn) -> None:
+    """It is measured by what it is, not by how it is kept."""
+    conn.execute("create temp table kept (p jsonb)")
+    conn.execute("insert into kept values (%s::text::jsonb)", [json.dumps({"text": "abc " * 50_000})])
+    row = conn.execute("select pg_column_size(p) from kept").fetchone()
+    assert row is not None
+    assert row[0] < 5_000
+    conn.execute("insert into outrider.outbox (event_type, source, payload) select 'a.b', 'a', p from kept")
+    conn.execute("update kept set p = %s::text::jsonb", [LONG["many numbers of 1,000 digits"][0]])
+    copy = "insert into outrider.outbox (event_type, source, payload) select 'a.b', 'a', p from kept"
+    assert "numbers with an exponent" in error_of(conn, copy)
+
+
+def test_the_functions_say_so_too(conn: Conn) -> None:
+    for call in ("publish", "enqueue"):
+        with pytest.raises(psycopg.Error, match="its payload has 262155 bytes, the limit is 262144"):
+            conn.execute(f"select outrider.{call}('a.b', '{{\"n\": [1e131071, 1e131071]}}')".encode())
+        with pytest.raises(psycopg.Error, match="its payload has more than 134217728 bytes, the limit is 262144"):
+            conn.execute(
+                f"select outrider.{call}('a.b', %s::text::jsonb)".encode(), ['{"n": [' + "1e131071," * 1100 + "0]}"]
+            )
+        assert "trace" in error_of(
+            conn, f"select outrider.{call}('a.b', '{{}}', trace_context => jsonb_build_object('x', repeat('x', 20000)))"
+        )
+        assert "trace" in error_of(
+            conn, f"select outrider.{call}('a.b', '{{}}', trace_context => '{{\"n\": 1e131071}}')"
+        )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "subscription = repeat('x', 600)", "event_type = repeat('x', 600)", "source = repeat('x', 600)",
+        "workspace_id = repeat('x', 600)",
+        "trace_context = jsonb_build_object('x', repeat('x', 20000))",
+    ],
+)  # fmt: skip
+def test_columns_of_a_job_are_bounded(conn: Conn, wrong: str) -> None:
+    column, value = wrong.split(" = ")
+    names = {
+        "subscription": "'a.b'", "partition": "0", "event_id": "gen_random_uuid()", "event_type": "'a.b'",
+        "status": "'pending'", "head": "false", "reached": "false", "run_at": "now()", "queue": "'default'",
+        "payload": "'{}'",
+    } | {column: value}  # fmt: skip
+    error_of(conn, f"insert into outrider.delivery ({', '.join(names)}) values ({', '.join(names.values())})")
+
+
+def test_an_enqueue_that_replaces_a_job_is_bounded(conn: Conn) -> None:
+    replace = "select outrider.enqueue_one('a.b', %s::text::jsonb, p_unique_key => 'k', p_on_conflict => 'replace', {})"
+    conn.execute(replace.format("p_source => 'a'").encode(), ["{}"])
+    assert "8192 digits" in error_of(conn, replace.format("p_source => 'a'"), '{"n": 1e9000}')
+    assert "source and workspace" in error_of(conn, replace.format("p_source => repeat('x', 600)"), "{}")
+
+
+class Measured(Event, type="bounds.measured"):
+    values: list[float]
+
+
+def test_the_payload_limit_counts_numbers_in_full(database: str, conn: Conn) -> None:
+    app = Outrider(context="bounds", dsn=database)
+    with conn.transaction():
+        app.publish_sync(conn, Measured(values=[1e308] * 800))
+        with pytest.raises(PublishRefused, match="bytes with its numbers in full, the limit is 262,144"):
+            app.publish_sync(conn, Measured(values=[1e308] * 900))
+        app.publish_sync(conn, Measured(values=[1.5] * 900))
+
+
+def published(conn: Conn, many: int, size: int, event_type: str = "a.b") -> None:
+    conn.execute(
+        """insert into outrider.outbox (event_type, source, payload)
+           select %s, 'a', jsonb_build_object('n', n, 'text', repeat('x', %s)) from generate_series(1, %s) as n""",
+        [event_type, size, many],
+    )
+
+
+def test_a_batch_is_bounded_by_its_bytes(database: str, conn: Conn) -> None:
+    """By what is stored, uncompressed: at most 4 MiB, and the event that passes it. Nothing is skipped."""
+    conn.execute("select outrider.register('a.reader', 'reader', 'a', null, 1, 'now')")
+    published(conn, 12, 1_000_000)
+    batches = []
+    with psycopg.connect(database) as reading:
+        while (batch := log.take_sync(reading, "a.reader", 0, 500, 10_000, "outrider")).events:
+            batches.append([each.payload["n"] for each in batch.events])
+            reading.commit()
+    assert batches == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12]]
+
+
+def test_a_claim_is_bounded_by_its_bytes(conn: Conn) -> None:
+    conn.execute(SMALL_BATCHES)
+    sqljobs.register(conn, "mail.send")
+    for n in range(7):
+        sqljobs.enqueue(conn, n=n, ago=60 - n)
+    claims = [sqljobs.claim(conn, limit=5) for _ in range(4)]
+    names = [claim.names for claim in claims]
+    assert [n for batch in names for n in batch] == list(range(7))
+    assert max(map(len, names)) < 5
+    assert all(claim.due_in == 0 for claim, n in zip(claims, names, strict=True) if n and n[-1] != 6)
+    sqljobs.sound(conn)
+
+
+def test_parked_events_are_bounded_by_their_bytes(conn: Conn) -> None:
+    """They come back in their order, a few at a time."""
+    conn.execute("select outrider.register('a.handler', 'handler', 'a', null, 1, 'now')")
+    published(conn, 5, 10)
+    conn.execute(SMALL_BATCHES)
+    with conn.transaction():
+        rows = conn.execute("select seq from outrider.outbox order by seq").fetchall()
+    conn.execute(
+        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+           select 'a.handler', 0, o.seq, o.id, o.event_type, 'pending', true, true, now() from outrider.outbox as o""",
+    )
+    conn.execute("update outrider.cursor set seq = (select max(seq) from outrider.outbox)")
+    taken = []
+    for _ in range(5):
+        with conn.transaction():
+            batch = conn.execute("select seq, batch from outrider.take('a.handler', 0, 500)").fetchall()
+            conn.execute("select outrider.settle(%s)", [batch[0][1]])
+            taken.append([seq for seq, _ in batch if seq is not None])
+    assert [seq for each in taken for seq in each] == [seq for (seq,) in rows]
+    assert max(map(len, taken)) < 5
+
+
+def test_a_page_of_an_export_is_bounded_by_its_bytes(conn: Conn) -> None:
+    for n in range(5):
+        conn.execute(
+            "insert into outrider.outbox (event_type, source, workspace_id, payload) values ('a.b', 'a', 'acme', %s)",
+            [json.dumps({"n": n})],
+        )
+    conn.execute(SMALL_BATCHES)
+    after, found = 0, []
+    while after is not None:
+        head, *page = conn.execute(
+            "select place, line from outrider.tenant_page('acme', null, null, false, 'events', %s, 1000)", [after]
+        ).fetchall()
+        assert len(page) <= 3
+        found += [json.loads(line)["payload"]["n"] for _, line in page]
+        after = head[0]
+    assert found == list(range(5))
