@@ -9,7 +9,7 @@ WORKERS ?= 4
 # The tests start hundreds of Python processes: without compiled modules, each of them compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 # What is run as a whole at full length; of all others only what is marked as long.
-AT_LENGTH := tests/faults tests/postgres/jobs tests/dispatch/jobs
+AT_LENGTH := tests/faults tests/postgres/jobs tests/worker/jobs
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test verify verify-18 test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers

@@ -14,8 +14,9 @@ from benchmarks.event import Measured
 from benchmarks.measure import Cases, Conn, compare, show
 from outrider import Outrider
 from outrider.envelope import Envelope
-from outrider.postgres import log, migrate, session
+from outrider.postgres import connection, log
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.schema import migrate
 
 EVENT = Measured(customer="customer-7", note="x" * 90)
 FIELDS = (
@@ -100,7 +101,7 @@ def drain_cases(dsn: str, admin: Conn, events: int) -> Cases:
 
 
 async def _migrate(dsn: str) -> None:
-    async with await session.connect(dsn, autocommit=True) as conn:
+    async with await connection.connect(dsn, autocommit=True) as conn:
         await migrate.migrate(conn, "outrider", "benchmark")
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import psycopg
 
-from outrider.postgres import migrate, session
+from outrider.postgres import connection
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.embedded.account import Account
+from outrider.postgres.schema import migrate
 
 WHOLE = "outrider_whole"
 """The name of a database as `outrider migrate` leaves it."""
@@ -33,7 +34,7 @@ it copies their files, and every new session reads their part of the catalogue."
 async def migrated(server: Embedded, database: str) -> None:
     """Make a database with the migrated schema."""
     await asyncio.to_thread(server.ensure_database, database)
-    async with await session.connect(server.dsn(database), autocommit=True) as conn:
+    async with await connection.connect(server.dsn(database), autocommit=True) as conn:
         await migrate.migrate(conn, "outrider", "tests")
 
 

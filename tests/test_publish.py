@@ -24,7 +24,7 @@ from psycopg.rows import dict_row
 
 from outrider import Envelope, Event, Outrider, PublishRefused, Reader
 from outrider.errors import NoTransaction, SchemaMismatch
-from outrider.postgres import migrate
+from outrider.postgres.schema import migrate
 from outrider.publish import PublishOptions
 from outrider.signals import Published, Signal
 from outrider.testing import exercise

@@ -22,10 +22,10 @@ from psycopg import AsyncConnection
 from tests.torture import Pace, Report
 
 from outrider import Event, HandlerContext, Outrider, RetryPolicy
-from outrider.dispatch.tail import Tail
 from outrider.errors import CursorError
 from outrider.postgres import generations
-from outrider.postgres.lanes import Lanes
+from outrider.postgres.worker_sessions import Lanes
+from outrider.worker.handler_loop import Tail
 
 SETUP = """
 create table tally (generation bigint, key text, n bigint not null, primary key (generation, key));

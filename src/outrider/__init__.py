@@ -1,19 +1,19 @@
 """Outrider: events out of your Postgres transaction, to every subscriber."""
 
 from outrider.app import Outrider
-from outrider.dispatch.context import HandlerContext, SyncHandlerContext
-from outrider.dispatch.jobcontext import Cancelled, JobContext, SyncJobContext
 from outrider.envelope import Envelope
 from outrider.errors import EnqueueRefused, OutriderError, PublishRefused
 from outrider.event import Event
 from outrider.job import Job
 from outrider.outcome import Bury, Retry, Snooze, TerminalError
-from outrider.postgres.enqueue import Enqueued
+from outrider.postgres.job_inserts import Enqueued
 from outrider.postgres.log import Batch
 from outrider.protocols import EventHandler, EventListener, EventPublisher
 from outrider.reader import Reader
 from outrider.retry import DEFAULT_RETRY_POLICY, PATIENT_RETRY_POLICY, Backoff, Breaker, RetryPolicy
 from outrider.rollup.rollup import Check, Column, Notification
+from outrider.worker.handler_context import HandlerContext, SyncHandlerContext
+from outrider.worker.job_context import Cancelled, JobContext, SyncJobContext
 
 __all__ = [
     "DEFAULT_RETRY_POLICY",

@@ -12,43 +12,44 @@ from typing import Self, Unpack
 
 from outrider import publish
 from outrider.config import Notify, Settings
-from outrider.declare import Declarations
-from outrider.dispatch.clock import Clock, Scheduled
-from outrider.dispatch.crew import SLOTS, Crew
-from outrider.dispatch.drain import Drained, drain
-from outrider.dispatch.handler import Handler, idles
-from outrider.dispatch.listening import Listening
-from outrider.dispatch.worker import GRACE, Worker
+from outrider.declarations import Declarations
 from outrider.enqueue import EnqueueOptions, Enqueuer
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.event import Event
 from outrider.inbox.inbox import Inbox
-from outrider.inbox.run import Inboxes
+from outrider.inbox.inbox_loop import Inboxes
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
 from outrider.observe.log import Lines
-from outrider.operate import Operations
-from outrider.postgres import generations, migrate, rollups, schedules, session
+from outrider.operations import Operations
+from outrider.postgres import connection, generations, rollups, schedules
 from outrider.postgres.embedded import Embedded
-from outrider.postgres.enqueue import Enqueued
-from outrider.postgres.lanes import Lanes
-from outrider.postgres.orphans import refuse_renamed
-from outrider.postgres.poke import Poker
+from outrider.postgres.heartbeat import Identity
+from outrider.postgres.job_inserts import Enqueued
+from outrider.postgres.notifier import Poker
 from outrider.postgres.pool import Pool
-from outrider.postgres.registration import Registered, register
-from outrider.postgres.workers import Identity
+from outrider.postgres.schema import migrate
+from outrider.postgres.schema.orphans import refuse_renamed
+from outrider.postgres.schema.registration import Registered, register
+from outrider.postgres.worker_sessions import Lanes
 from outrider.protocols import EventListener, EventPublisher
 from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.relay.relay import Relay
-from outrider.relay.run import Relays
+from outrider.relay.relay_loop import Relays
 from outrider.retry import Duration, option_duration
 from outrider.rollup.rollup import Rollup
-from outrider.rollup.run import Rollups
+from outrider.rollup.rollup_loop import Rollups
 from outrider.schedule import Schedule
 from outrider.signals import Signals
 from outrider.subscription import Subscription
-from outrider.upkeep.run import Upkeep
+from outrider.worker.drain import Drained, drain
+from outrider.worker.event_listener import Listening
+from outrider.worker.handler import Handler, idles
+from outrider.worker.job_loop import SLOTS, Crew
+from outrider.worker.schedule_loop import Clock, Scheduled
+from outrider.worker.upkeep_loop import Upkeep
+from outrider.worker.worker import GRACE, Worker
 
 EMBEDDED_DATABASE = "outrider"
 
@@ -135,7 +136,7 @@ class Outrider(Declarations, Operations):
             reader.schema = settings.schema
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[session.AsyncSession]:
+    async def connect(self) -> AsyncIterator[connection.AsyncSession]:
         """A connection of the app's own pool. For publishing, any connection of yours does."""
         async with self._opened().connection() as conn:
             yield conn

@@ -20,9 +20,9 @@ from outrider.errors import ConfigError, EnqueueRefused, PublishRefused
 from outrider.ids import uuid7
 from outrider.job import Job
 from outrider.payload import encode
-from outrider.postgres.enqueue import Enqueue, Enqueued, Request
-from outrider.postgres.insert import Driver
-from outrider.postgres.poke import Poker
+from outrider.postgres.inserts import Driver
+from outrider.postgres.job_inserts import Enqueue, Enqueued, Request
+from outrider.postgres.notifier import Poker
 from outrider.publish import FindDriver, wrong_time
 from outrider.registry import EventSpec
 from outrider.retry import Duration, parse_duration

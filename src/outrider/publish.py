@@ -20,9 +20,9 @@ from outrider.errors import PublishRefused
 from outrider.event import Event
 from outrider.ids import uuid7
 from outrider.payload import encode
-from outrider.postgres.append import Append
-from outrider.postgres.insert import Driver
-from outrider.postgres.poke import Poker
+from outrider.postgres.event_inserts import Append
+from outrider.postgres.inserts import Driver
+from outrider.postgres.notifier import Poker
 from outrider.registry import EventSpec, registry
 from outrider.signals import Published, Signals
 from outrider.trace import Carrier, Message, current_trace, sending

@@ -33,7 +33,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         fresh: Registry[Event] = Registry()
         patch.setattr("outrider.event.registry", fresh)
         patch.setattr("outrider.job.jobs", Registry())
-        patch.setattr("outrider.cli.declared.registry", fresh)
+        patch.setattr("outrider.cli.declarations.registry", fresh)
         patch.setattr(sys, "dont_write_bytecode", True)
         patch.setattr(sys, "path", list(sys.path))
         patch.chdir(folder)

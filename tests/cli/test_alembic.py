@@ -20,7 +20,7 @@ from tests.preloaded import Preloaded
 from outrider.cli.alembic_project import find_project
 from outrider.errors import ConfigError
 from outrider.postgres import statement
-from outrider.postgres.migrate import known
+from outrider.postgres.schema.migrate import known
 
 __all__ = ["next_release"]
 

@@ -20,11 +20,11 @@ import pytest
 from tests.cli import inprocess
 from tests.cli.conftest import MAIN, Run
 from tests.cli.test_migrate import query
-from tests.dispatch.shop import SOON, Placed, Shop, opened
 from tests.postgres.test_story import later, never, published
 from tests.processes import clean
+from tests.worker.shop import SOON, Placed, Shop, opened
 
-from outrider.postgres import events
+from outrider.postgres.admin import event_history
 
 HOSTILE = "\x1b[2J\x9b31m\u202e[bold red]you are root[/]\x07"
 
@@ -126,16 +126,16 @@ def test_a_list_of_events_for_people(busy: str, tmp_path: Path, monkeypatch: pyt
 
 async def test_a_list_looks_at_so_many_events_and_says_where_it_ended(busy: str) -> None:
     async with await psycopg.AsyncConnection.connect(busy, autocommit=True) as conn:
-        found = await events.listed(conn, "outrider", key="o0", most=4, page=3)
+        found = await event_history.listed(conn, "outrider", key="o0", most=4, page=3)
         assert ([each.seq for each in found.events], found.scanned, found.before) == ([9, 7], 4, 7)
-        found = await events.listed(conn, "outrider", key="o0", before=found.before, most=100, page=3)
+        found = await event_history.listed(conn, "outrider", key="o0", before=found.before, most=100, page=3)
         assert ([each.seq for each in found.events], found.scanned, found.before) == ([5, 3, 1], 6, None)
         # A segment that was closed before is not looked at.
         await conn.execute(
             """insert into outrider.segment (name, first_seq, last_seq, closed_at)
                values ('older', 0, 4, now() - interval '40 hours')"""
         )
-        found = await events.listed(conn, "outrider", since=timedelta(hours=30), most=100, page=3)
+        found = await event_history.listed(conn, "outrider", since=timedelta(hours=30), most=100, page=3)
         assert ([each.seq for each in found.events], found.before) == ([10, 9, 8, 7, 6], None)
         assert found.scanned == 6
 

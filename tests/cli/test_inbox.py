@@ -20,7 +20,7 @@ from tests.cli import inprocess
 from tests.cli.conftest import Run
 from tests.relay.conftest import name, redis_server
 
-from outrider.cli.inbox import SHOWN, start_of
+from outrider.cli.commands.inbox import SHOWN, start_of
 
 __all__ = ["name", "redis_server"]
 

@@ -20,8 +20,8 @@ from tests.cli.test_worker import end
 from tests.postgres.embedded.conftest import place
 from tests.processes import clean, processes, until
 
-from outrider.cli.init import LONGEST
-from outrider.postgres.migrate import script
+from outrider.cli.commands.init import LONGEST
+from outrider.postgres.schema.migrate import script
 
 __all__ = ["place"]
 

@@ -176,8 +176,8 @@ def test_what_is_done_or_was_given_up_is_listed_when_asked(desk: Desk) -> None:
 
 
 def test_counts_end_somewhere(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.postgres.joblist.MOST", 3)
-    monkeypatch.setattr("outrider.cli.joblines.MOST", 3)
+    monkeypatch.setattr("outrider.postgres.admin.jobs.MOST", 3)
+    monkeypatch.setattr("outrider.cli.output.jobs.MOST", 3)
     sqljobs.enqueue_many(desk.conn, "mail.send", 5, lanes=5)
     assert desk.said("list").splitlines()[-1] == "0 running, 3+ pending, 0 failed"
 

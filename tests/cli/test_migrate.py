@@ -13,7 +13,7 @@ from tests.cli import inprocess
 from tests.cli.conftest import Run, Start
 
 from outrider.postgres.embedded import Embedded
-from outrider.postgres.migrate import Migration, known
+from outrider.postgres.schema.migrate import Migration, known
 
 NEWEST = known()[-1].version
 APP = """
@@ -168,7 +168,7 @@ def next_release(monkeypatch: pytest.MonkeyPatch) -> None:
         Migration(NEWEST + 1, "add", False, "-", "create table /*schema*/added ();"),
         Migration(NEWEST + 2, "break", True, "-", "create table /*schema*/broken ();"),
     )
-    for module in ("outrider.cli.alembic", "outrider.cli.migrate", "outrider.postgres.migrate"):
+    for module in ("outrider.cli.alembic", "outrider.cli.commands.migrate", "outrider.postgres.schema.migrate"):
         monkeypatch.setattr(f"{module}.known", lambda: steps)
 
 

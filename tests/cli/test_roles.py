@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from tests.cli import inprocess
 
 from outrider.errors import ConfigError
-from outrider.postgres import roles
+from outrider.postgres.admin import roles
 
 pytestmark = pytest.mark.also_on(15, 16)
 

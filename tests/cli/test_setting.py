@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.cli import inprocess
 
-from outrider.cli.setting import DEFAULTS
+from outrider.cli.commands.setting import DEFAULTS
 
 
 def test_names_are_whole_and_defaults_are_those_of_the_schema(

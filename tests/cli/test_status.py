@@ -12,11 +12,11 @@ import pytest
 from psycopg import AsyncConnection
 from tests.cli import inprocess
 from tests.cli.conftest import Run
-from tests.dispatch.shop import opened
 from tests.postgres.test_status import worker
 from tests.postgres.test_story import later, never
+from tests.worker.shop import opened
 
-from outrider.postgres.migrate import known
+from outrider.postgres.schema.migrate import known
 
 APP = """
 from outrider import Event, Outrider

@@ -18,7 +18,7 @@ from tests.cli import inprocess
 from tests.cli.conftest import MAIN, Run, Start
 from tests.cli.test_migrate import query, schemas
 
-from outrider.postgres.migrate import known
+from outrider.postgres.schema.migrate import known
 
 APP = """
 from outrider import Event, Outrider

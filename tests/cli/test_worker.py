@@ -25,7 +25,7 @@ import pytest
 from tests.cli.conftest import Run, Start
 from tests.processes import PAUSE, until
 
-from outrider.cli import ending
+from outrider.cli import shutdown
 
 APP = """
 import os, time
@@ -277,7 +277,7 @@ def test_a_second_ctrl_c_counts_no_crash_in_several_processes(desk: Desk) -> Non
 async def test_a_signal_is_heard_in_place_when_the_loop_is_blocked() -> None:
     """Without it, a worker whose loop is blocked would not end after its grace time."""
     heard: list[str] = []
-    with ending.obeying(lambda: heard.append("on the loop"), lambda _: None, lambda: heard.append("in place")):
+    with shutdown.obeying(lambda: heard.append("on the loop"), lambda _: None, lambda: heard.append("in place")):
         signal.raise_signal(signal.SIGTERM)
         assert heard == ["in place"]
         await asyncio.sleep(0)
@@ -423,9 +423,9 @@ def test_children_drain_when_the_parent_is_killed(desk: Desk) -> None:
 async def test_a_child_notices_by_itself_that_it_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system does not tell: its parent is another one now."""
     parents = [7, 7, 1]
-    monkeypatch.setattr(ending, "LOOK", 0)
+    monkeypatch.setattr(shutdown, "LOOK", 0)
     monkeypatch.setattr(os, "getppid", lambda: parents.pop(0))
-    await ending.until_alone(7)
+    await shutdown.until_alone(7)
     assert parents == []
 
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from outrider import Backoff
-from outrider.demo.books import Books
 from outrider.demo.draw import Floor, summary
 from outrider.demo.figures import Figures
 from outrider.demo.handlers import open_shop
+from outrider.demo.ledger import Books
 from outrider.demo.shop import Card, Shop
 
 RIGHT = {"orders": 3, "published": 3, "invoices": 3, "rewarded": 3, "receipts": 3}

@@ -19,7 +19,7 @@ import pytest
 from tests.postgres.embedded.conftest import await_ended, place, processes_of
 
 from outrider.demo import crew, watch
-from outrider.demo.run import WORKERS, keep_shop
+from outrider.demo.main import WORKERS, keep_shop
 from outrider.errors import OutriderError
 
 __all__ = ["place"]

@@ -17,7 +17,7 @@ from tests.oracle import EFFECT, Oracle
 from tests.oracle import Fact as Numbered
 
 from outrider import Event, HandlerContext, Outrider, SyncHandlerContext
-from outrider.dispatch.worker import Worker
+from outrider.worker.worker import Worker
 
 KEYED, TOTAL, EXTENDED, AUDIT = "deploy.keyed", "deploy.total", "deploy.extended", "other.audit"
 UNCHANGED = (KEYED, TOTAL)

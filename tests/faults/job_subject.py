@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 from tests.oracle import append
 
 from outrider import Event, Job, JobContext, Outrider, RetryPolicy, SyncJobContext
-from outrider.dispatch.worker import Worker
+from outrider.worker.worker import Worker
 
 RETRY = RetryPolicy(retries=30, base="10ms", cap="40ms")
 LEASE = 2.0

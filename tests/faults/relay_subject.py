@@ -17,10 +17,10 @@ import psycopg
 from tests.brokers import Broker
 
 from outrider import Event, HandlerContext, Outrider
-from outrider.dispatch.worker import Worker
 from outrider.streams import Sink
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
+from outrider.worker.worker import Worker
 
 STREAM = "faults"
 DEADLINE = 1.0

@@ -26,7 +26,7 @@ from tests.oracle import Oracle
 
 from outrider import Outrider
 from outrider.postgres.embedded import Embedded
-from outrider.upkeep.run import keep
+from outrider.worker.upkeep_loop import keep
 
 SETTINGS = {
     "max_connections": "100", "shared_buffers": "128MB", "autovacuum_naptime": "1s", "max_wal_size": "2GB",

@@ -9,7 +9,7 @@ from tests.faults import subject
 from tests.faults.subject import RETRY, Fact, tracing
 
 from outrider import JobContext, Outrider
-from outrider.dispatch.worker import Worker
+from outrider.worker.worker import Worker
 
 JOB = "fault.errand"
 

@@ -22,9 +22,9 @@ from tests.oracle import EFFECT, PENDING, SETUP, Oracle, append, stuck
 from tests.oracle import Fact as Numbered
 
 from outrider import Bury, Event, HandlerContext, Outrider, RetryPolicy, SyncHandlerContext
-from outrider.dispatch.generations import FOLD_AFTER
-from outrider.dispatch.worker import Worker
 from outrider.signals import Signal
+from outrider.worker.generations import FOLD_AFTER
+from outrider.worker.worker import Worker
 
 KEYED, LOOSE, TOTAL = "fault.keyed", "fault.loose", "fault.total"
 NAMES = (KEYED, LOOSE, TOTAL)

@@ -15,13 +15,13 @@ from tests.faults.test_process_poison import poison
 from tests.faults.test_unknown_commit import lose_commits
 from tests.mutants import changed
 
-from outrider.dispatch import context
-from outrider.dispatch.worker import Worker
-from outrider.postgres import handling
-from outrider.postgres.handling import Claim, Connection
-from outrider.postgres.lend import LentSession, lend
+from outrider.postgres import handler_batches
+from outrider.postgres.handler_batches import Claim, Connection
+from outrider.postgres.lent_transaction import LentSession, lend
 from outrider.postgres.log import Asked
 from outrider.signals import ListenerUp
+from outrider.worker import handler_context
+from outrider.worker.worker import Worker
 
 pytestmark = pytest.mark.verify
 
@@ -91,7 +91,7 @@ async def test_deaths_are_not_counted(database: str, tmp_path: Path) -> None:
 async def test_the_claim_commits_before_the_effects(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, settle = handling.take, handling.settle
+    take, settle = handler_batches.take, handler_batches.settle
 
     async def take_and_commit(conn: Connection, asked: Asked, schema: str) -> Claim:
         claim = await take(conn, asked, schema)
@@ -103,8 +103,8 @@ async def test_the_claim_commits_before_the_effects(
     async def commit(conn: Connection, batch: int, schema: str) -> None:
         await conn.execute("commit")
 
-    monkeypatch.setattr(handling, "take", take_and_commit)
-    monkeypatch.setattr(handling, "settle", commit)
+    monkeypatch.setattr(handler_batches, "take", take_and_commit)
+    monkeypatch.setattr(handler_batches, "settle", commit)
     with pytest.raises(AssertionError, match=r"I1 fault\.keyed: lost"):
         await lose_commits(database, tmp_path, times=2)
 
@@ -119,7 +119,7 @@ async def test_the_effects_commit_before_the_receipts(
             lent._autocommit = True
             return lent
 
-        monkeypatch.setattr(context, "lend", lend_another)
+        monkeypatch.setattr(handler_context, "lend", lend_another)
         with pytest.raises(AssertionError, match="I3 handled twice"):
             await lose_commits(database, tmp_path, times=2)
 

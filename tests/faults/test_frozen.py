@@ -16,8 +16,8 @@ from tests.oracle import Oracle
 from tests.pgbouncer import PgBouncer
 
 from outrider import Event, HandlerContext, Outrider
-from outrider.dispatch import handler, run
 from outrider.signals import Signal, Troubled
+from outrider.worker import batch_runner, handler
 
 EVENTS = 40
 LONGEST = 15.0
@@ -84,7 +84,7 @@ def _stopped(pid: int) -> bool:
 async def test_a_slow_worker_does_not(database: str, monkeypatch: pytest.MonkeyPatch, batch: bool) -> None:
     """Several slow events that send no statement: together they take longer than a session may be idle."""
     monkeypatch.setattr(handler, "MARGIN", 0.1)
-    monkeypatch.setattr(run, "SILENT", 0.05)
+    monkeypatch.setattr(batch_runner, "SILENT", 0.05)
     app = Outrider(context="frozen", dsn=database)
 
     async def slow(event: Put) -> None:

@@ -20,9 +20,9 @@ from tests.oracle import Oracle
 from tests.proxy import Proxy
 
 from outrider import JobContext, Outrider, failpoint
-from outrider.dispatch.worker import Worker
 from outrider.signals import LeaseLost, Troubled
 from outrider.testing import expect
+from outrider.worker.worker import Worker
 
 MANY = 100
 

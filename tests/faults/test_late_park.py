@@ -7,11 +7,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.dispatch.shop import Cancelled, Placed, Shop, opened
+from tests.worker.shop import Cancelled, Placed, Shop, opened
 
 from outrider import Bury
-from outrider.postgres import handling, subscriptions
-from outrider.postgres.handling import Connection
+from outrider.postgres import handler_batches
+from outrider.postgres.admin import subscriptions
+from outrider.postgres.handler_batches import Connection
 from outrider.postgres.log import Params
 
 pytestmark = pytest.mark.verify
@@ -23,15 +24,15 @@ def fail() -> None:
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
     """Once, after the rollback of a batch and before its failure is parked."""
-    park = handling.park
+    park = handler_batches.park
 
     async def late(conn: Connection, asked: Params, schema: str) -> list[int]:
-        monkeypatch.setattr(handling, "park", park)
-        await handling.roll_back(conn)
+        monkeypatch.setattr(handler_batches, "park", park)
+        await handler_batches.roll_back(conn)
         await act()
         return await park(conn, asked, schema)
 
-    monkeypatch.setattr(handling, "park", late)
+    monkeypatch.setattr(handler_batches, "park", late)
 
 
 @pytest.mark.parametrize("order", ["key", "none", "total"])

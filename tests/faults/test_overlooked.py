@@ -18,11 +18,11 @@ from tests.faults.job_subject import RETRY, Enqueuer, Task, setup, until, worker
 from tests.oracle import append
 
 from outrider import Outrider
-from outrider.dispatch import crew
-from outrider.dispatch.lease import Begun, Leases
-from outrider.dispatch.worker import Worker
-from outrider.postgres import renewer
+from outrider.postgres import lease_renewer
 from outrider.postgres.statement import statement
+from outrider.worker import job_loop
+from outrider.worker.leases import Begun, Leases
+from outrider.worker.worker import Worker
 
 NAME = "fault.task"
 GONE = uuid4()
@@ -122,7 +122,7 @@ async def test_a_suspect_after_one_whose_lease_was_lost(
     database: str, conn: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One at a time: the first is this worker's no more, the second is next."""
-    monkeypatch.setattr(crew, "RENEWAL", 0.5)
+    monkeypatch.setattr(job_loop, "RENEWAL", 0.5)
     for n in (1, 2):
         await Enqueuer(database).one(Task(n=n, act="linger"))
     conn.execute("update outrider.delivery set crashes = 1")
@@ -141,7 +141,7 @@ def side_process(dsn: str) -> Iterator[IO[bytes]]:
     """Its input, at whose end its worker is dead; waits for it in turn."""
     begun = Begun(1)
     leases = Leases(dsn=dsn, schema="outrider", worker=GONE, names=[NAME], every=60, begun=begun, heard=lambda _: None)
-    command = [sys.executable, "-P", renewer.__file__]
+    command = [sys.executable, "-P", lease_renewer.__file__]
     with (
         closing(begun),
         subprocess.Popen(

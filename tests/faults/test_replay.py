@@ -20,8 +20,8 @@ from tests.faults.subject import KEYED, LOOSE, Fact, Producer, eventually
 from tests.oracle import Oracle, check, stuck
 from tests.processes import Begin, processes
 
-from outrider.postgres import recovery
-from outrider.postgres.deadletters import Filter
+from outrider.postgres.admin import recovery
+from outrider.postgres.admin.dead_letters import Filter
 
 pytestmark = pytest.mark.verify
 

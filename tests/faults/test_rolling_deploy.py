@@ -20,7 +20,7 @@ from tests.faults.nursery import Nursery
 from tests.faults.subject import all_handled, eventually
 from tests.oracle import Oracle, check
 
-from outrider.postgres import subscriptions
+from outrider.postgres.admin import subscriptions
 
 pytestmark = pytest.mark.verify
 

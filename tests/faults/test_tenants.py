@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
-from tests.dispatch.house import House, built, inhabited
-from tests.dispatch.test_tenants import HOSTILE, SHADOW
 from tests.faults.subject import RETRY, eventually
+from tests.worker.house import House, built, inhabited
+from tests.worker.test_tenants import HOSTILE, SHADOW
 
 from outrider import Event, HandlerContext, Outrider, SyncHandlerContext
 

@@ -11,8 +11,8 @@ from tests.faults.subject import KEYED, RETRY, Ear, Fact, Producer
 from tests.oracle import EFFECT, Oracle, check
 
 from outrider import Bury, HandlerContext, Outrider
-from outrider.postgres import handling
-from outrider.postgres.handling import Connection
+from outrider.postgres import handler_batches
+from outrider.postgres.handler_batches import Connection
 from outrider.postgres.log import Params
 from outrider.signals import Settled
 
@@ -40,20 +40,20 @@ async def test_another_worker_was_quicker(
 
         return app
 
-    slow, quick, park = make("parks"), make(others), handling.park
+    slow, quick, park = make("parks"), make(others), handler_batches.park
     await subject.setup(database, slow)
     bad = await Producer(database, oracle).publish(key="k", act="fail")
     await Producer(database, oracle).publish(3, key="k")
 
     async def late(conn: Connection, asked: Params, schema: str) -> list[int]:
-        monkeypatch.setattr(handling, "park", park)
-        await handling.roll_back(conn)  # as when its session is lost; otherwise it comes with the parking
+        monkeypatch.setattr(handler_batches, "park", park)
+        await handler_batches.roll_back(conn)  # as when its session is lost; otherwise it comes with the parking
         await quick.drain()
         return await park(conn, asked, schema)
 
     async with slow, quick:
         ears += [Ear(slow), Ear(quick)]
-        monkeypatch.setattr(handling, "park", late)
+        monkeypatch.setattr(handler_batches, "park", late)
         await asyncio.wait_for(slow.drain(), 4)
         await subject.heal(slow, database)
     check(database, oracle, dead=[(KEYED, bad[0])] if others == "buries" else [], unsuspected=True)

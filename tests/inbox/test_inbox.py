@@ -16,8 +16,8 @@ from tests.relay.depot import Depot, Sent, depot
 
 from outrider import Bury, Envelope, Event, HandlerContext, Outrider
 from outrider.errors import DeclarationError, SubscriptionRefused
-from outrider.inbox.again import try_again
-from outrider.inbox.run import landing_of
+from outrider.inbox.inbox_loop import landing_of
+from outrider.inbox.retry import try_again
 from outrider.postgres.inboxes import Place, Refused, Stamp, ingest
 from outrider.signals import EntryRefused, Ingested, Rewound, Trimmed
 from outrider.streams import Sink

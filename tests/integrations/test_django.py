@@ -23,7 +23,7 @@ from tests.integrations.harness import count
 from outrider import Envelope, Event, Outrider
 from outrider.errors import NoTransaction, SchemaMismatch
 from outrider.integrations.django import DRIVER
-from outrider.postgres.poke import Poker
+from outrider.postgres.notifier import Poker
 from outrider.publish import PublishOptions
 from outrider.testing import exercise
 from outrider.testing.cases import Placed

@@ -26,12 +26,12 @@ from tests.integrations.django_project.here import changed, pointed_at
 from tests.integrations.django_project.models import Customer, Invoice
 
 from outrider import Backoff, Event, Outrider, SyncHandlerContext
-from outrider.dispatch.drain import Drained
-from outrider.dispatch.run import SwallowedError
 from outrider.errors import ConfigError, DeclarationError
 from outrider.integrations.django import orm
-from outrider.postgres.orm import BorrowedSession
+from outrider.postgres.orm_transaction import BorrowedSession
 from outrider.testing import drain_sync
+from outrider.worker.batch_runner import SwallowedError
+from outrider.worker.drain import Drained
 
 pytestmark = pytest.mark.verify
 

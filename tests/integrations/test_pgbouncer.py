@@ -12,8 +12,8 @@ from psycopg.sql import SQL, Identifier
 from tests.pgbouncer import PgBouncer
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider
-from outrider.postgres import session
-from outrider.postgres.status import status
+from outrider.postgres import connection
+from outrider.postgres.admin.status import status
 from outrider.signals import Buried, Failed, JobFailed, JobsCompleted, ListenerUp, Signal
 from outrider.testing import expect
 
@@ -109,7 +109,7 @@ async def test_settings_of_the_role_reach_no_transaction_of_ours_and_ours_nobody
             await app.migrate()
             async with app.worker(), expect(app, JobsCompleted), app.connect() as own, own.transaction():
                 await app.publish(own, Placed(n=1))
-            async with await session.connect(bouncer.dsn, autocommit=True) as own:
+            async with await connection.connect(bouncer.dsn, autocommit=True) as own:
                 assert (await status(own, "outrider")).subscriptions
         hours, committed = timedelta(hours=36), "read committed"
         assert [row[1:] for row in seen] == [(hours, committed, "0", "35s"), (hours, committed, "0", "9s")]
@@ -122,8 +122,8 @@ async def test_no_session_of_ours_prepares(database: str) -> None:
     """The same name would be another statement in the next session of the server, with as many parameters."""
     with PgBouncer(database, "transaction") as bouncer:
         app = Outrider(context="bounced", dsn=bouncer.dsn)
-        async with app, app.connect() as pooled, await session.connect(bouncer.dsn) as own:
-            with session.connect_sync(bouncer.dsn) as blocking:
+        async with app, app.connect() as pooled, await connection.connect(bouncer.dsn) as own:
+            with connection.connect_sync(bouncer.dsn) as blocking:
                 assert [each.prepare_threshold for each in (pooled, own, blocking)] == [None, None, None]
     app = Outrider(context="bounced", dsn=database)
     async with app, app.connect() as conn:

@@ -16,8 +16,8 @@ from sqlalchemy import Identity, create_engine, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from tests.dispatch.shop import SOON, Cancelled, Placed, Shop, opened
 from tests.integrations.harness import url
+from tests.worker.shop import SOON, Cancelled, Placed, Shop, opened
 
 from outrider import HandlerContext, Outrider, SyncHandlerContext
 from outrider.errors import DeclarationError

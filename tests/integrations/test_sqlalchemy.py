@@ -18,7 +18,7 @@ from tests.integrations.harness import count, url
 
 from outrider import Outrider, PublishRefused
 from outrider.errors import NoTransaction, SchemaMismatch
-from outrider.postgres.poke import INTERVAL, Poker
+from outrider.postgres.notifier import INTERVAL, Poker
 from outrider.testing.cases import Anything, Placed
 
 pytestmark = pytest.mark.verify

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
-from tests.dispatch.shop import Placed
+from tests.worker.shop import Placed
 
 from outrider import HandlerContext, Outrider
 from outrider.errors import ConfigError, CursorError

@@ -33,15 +33,15 @@ from tests.relay.test_relay import Refusing
 from tests.rollup import archive
 
 from outrider import Bury, Event, HandlerContext, Outrider
-from outrider.cli.place import Asked
 from outrider.cli.serve import Options
+from outrider.cli.target import Asked
 from outrider.errors import ConfigError
 from outrider.observe import exposed, vocabulary
 from outrider.observe.metrics import Metrics, PrometheusInstruments
 from outrider.observe.otel_metrics import OtelMetrics
 from outrider.observe.vocabulary import METRICS, STATE
-from outrider.postgres import status
-from outrider.postgres.session import AsyncSession
+from outrider.postgres.admin import status
+from outrider.postgres.connection import AsyncSession
 from outrider.signals import BrokerUp, LeasesRenewed, ListenerDown, ListenerUp, Relayed, Signals
 from outrider.streams import EnvelopeCodec, RedisStreams
 from outrider.testing import expect
@@ -94,7 +94,7 @@ async def until(app: Outrider, condition: Callable[[], object]) -> None:
 async def test_each_of_them_moves(
     database: str, redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.upkeep.run.FIRST", 0.01)
+    monkeypatch.setattr("outrider.worker.upkeep_loop.FIRST", 0.01)
     app, codec, end, broken = Outrider(context="shop", dsn=database, poll=0.3), Refusing(), asyncio.Event(), [True]
     codec.refused = {7}
     app.relay(

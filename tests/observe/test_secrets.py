@@ -25,9 +25,9 @@ from tests.cli.conftest import Run, Start
 from tests.processes import until
 
 from outrider.cli.main import fail
-from outrider.ops.finding import warning
+from outrider.doctor.finding import warning
 from outrider.outcome import conceal, describe, mask
-from outrider.postgres.session import connect_sync
+from outrider.postgres.connection import connect_sync
 
 SECRET = "hunter2-Xq7"  # of the database and the brokers
 CONTENT = "4111-1111-Zk3"  # of payloads

@@ -20,10 +20,10 @@ from tests.brokers import NatsServer, RedisServer
 from tests.observe.shop import LATER, Bill, Mail, Paid, Placed, make_due, publish
 
 from outrider import Bury, HandlerContext, JobContext, Outrider, SyncHandlerContext, trace
-from outrider.dispatch import run
 from outrider.envelope import Envelope, inherited_workspace
 from outrider.postgres.log import WORKSPACE
 from outrider.streams import broker
+from outrider.worker import batch_runner
 
 Spans = list[ReadableSpan]
 
@@ -357,14 +357,14 @@ async def test_what_cannot_be_begun_leaves_nothing_to_the_next(
     async def pay(event: Placed, ctx: HandlerContext) -> None:
         left.append((event.n, trace.inherited.get(), inherited_workspace.get()))
 
-    begin = run._begin
+    begin = batch_runner._begin
 
     def failing(spans: trace.Handling, rows: Any, **options: Any) -> trace.Handled:
         if rows[0][WORKSPACE] is not None:
             raise RuntimeError("out of memory")
         return begin(spans, rows, **options)
 
-    monkeypatch.setattr(run, "_begin", failing)
+    monkeypatch.setattr(batch_runner, "_begin", failing)
     async with app:
         await app.migrate()
         async with app.connect() as conn:

@@ -17,11 +17,11 @@ from psycopg import AsyncConnection
 
 from outrider import Event, Outrider
 from outrider.errors import ConfigError, CursorError
-from outrider.postgres import deadletters, recovery
-from outrider.postgres.deadletters import Filter, Letter
-from outrider.postgres.recovery import Done, Interrupted, Pace
-from outrider.postgres.replay import HELD, ReplayRefused
-from outrider.postgres.replay import replay as replay_one
+from outrider.postgres.admin import dead_letters, recovery
+from outrider.postgres.admin.dead_letters import Filter, Letter
+from outrider.postgres.admin.recovery import Done, Interrupted, Pace
+from outrider.postgres.admin.replay import HELD, ReplayRefused
+from outrider.postgres.admin.replay import replay as replay_one
 
 SCHEMA = "outrider"
 LETTERS = """
@@ -94,7 +94,7 @@ def pending(dsn: str) -> int:
 async def test_groups_have_one_cause_each(conn: AsyncConnection[Any], letters: str) -> None:
     """Numbers and quoted values make no difference; the subscription, the type and the words do."""
     query(letters, "update outrider.delivery set last_error = 'TimeoutError: another text' where seq = 12")
-    found = await deadletters.groups(conn, Filter(), SCHEMA)
+    found = await dead_letters.groups(conn, Filter(), SCHEMA)
     told = sorted(
         (each.subscription, each.event_type, each.message == "TimeoutError: another text", each.letters)
         for each in found
@@ -140,9 +140,9 @@ async def test_groups_have_one_cause_each(conn: AsyncConnection[Any], letters: s
 )
 async def test_filters(conn: AsyncConnection[Any], letters: str, which: Filter, expected: int) -> None:
     query(letters, "update outrider.delivery set buried_at = now() - interval '2 hours' where seq = 1")
-    assert (await deadletters.count(conn, which, SCHEMA)).letters == expected
-    assert len(await deadletters.letters(conn, which, SCHEMA)) == expected
-    assert sum(each.letters for each in await deadletters.groups(conn, which, SCHEMA)) == expected
+    assert (await dead_letters.count(conn, which, SCHEMA)).letters == expected
+    assert len(await dead_letters.letters(conn, which, SCHEMA)) == expected
+    assert sum(each.letters for each in await dead_letters.groups(conn, which, SCHEMA)) == expected
 
 
 async def test_times_are_those_of_the_burial(conn: AsyncConnection[Any], letters: str) -> None:
@@ -150,7 +150,7 @@ async def test_times_are_those_of_the_burial(conn: AsyncConnection[Any], letters
     query(letters, f"update outrider.delivery set buried_at = '{first}' where seq = 1")
     query(letters, f"update outrider.delivery set buried_at = '{second}' where seq = 2")
     for since, until, expected in ((first, second, 2), (first, None, 24), (second, None, 22), (None, first, 0)):
-        found = await deadletters.count(conn, Filter(since=since, until=until), SCHEMA)
+        found = await dead_letters.count(conn, Filter(since=since, until=until), SCHEMA)
         assert found.letters == expected
 
 
@@ -171,15 +171,15 @@ def test_filters_that_make_no_sense() -> None:
 
 async def test_pages_go_on_where_the_last_one_ended(conn: AsyncConnection[Any], letters: str) -> None:
     bury(letters, 500)
-    found = [each async for each in deadletters.each(conn, Filter(), SCHEMA)]
+    found = [each async for each in dead_letters.each(conn, Filter(), SCHEMA)]
     assert len(found) == 24 + 1000
     assert all(one.id < two.id for one, two in pairwise(found))
-    three = await deadletters.letters(conn, Filter(), SCHEMA, limit=3, after=found[0].id)
+    three = await dead_letters.letters(conn, Filter(), SCHEMA, limit=3, after=found[0].id)
     assert three == found[1:4]
 
 
 async def test_a_letter(conn: AsyncConnection[Any], letters: str) -> None:
-    [letter] = await deadletters.letters(conn, Filter(subscription="dead.two"), SCHEMA, limit=1)
+    [letter] = await dead_letters.letters(conn, Filter(subscription="dead.two"), SCHEMA, limit=1)
     ((event_id, delivery),) = query(
         letters, "select event_id, id from outrider.delivery where seq = 1 and subscription = 'dead.two'"
     )
@@ -192,16 +192,16 @@ async def test_a_letter(conn: AsyncConnection[Any], letters: str) -> None:
 
 async def test_a_letter_in_full(conn: AsyncConnection[Any], letters: str) -> None:
     ((event_id,),) = query(letters, "select id from outrider.outbox where seq = 1")
-    both = await deadletters.letter(conn, event_id, None, SCHEMA)
+    both = await dead_letters.letter(conn, event_id, None, SCHEMA)
     assert [each.subscription for each in both] == ["dead.one", "dead.two"]
-    [one] = await deadletters.letter(conn, event_id, "dead.one", SCHEMA)
+    [one] = await dead_letters.letter(conn, event_id, "dead.one", SCHEMA)
     assert one == both[0]
     assert (one.status, one.payload, one.edited, one.handled_at) == ("failed", '{\n    "n": 1\n}', None, None)
     assert [entry["code"] for entry in one.failure_history] == ["timeout"]
     query(letters, """update outrider.delivery set status = 'discarded', payload = '{"n": 2}'""")
-    [one] = await deadletters.letter(conn, event_id, "dead.one", SCHEMA)
+    [one] = await dead_letters.letter(conn, event_id, "dead.one", SCHEMA)
     assert (one.status, one.edited) == ("discarded", '{\n    "n": 2\n}')
-    assert await deadletters.letter(conn, UUID(int=0), None, SCHEMA) == []
+    assert await dead_letters.letter(conn, UUID(int=0), None, SCHEMA) == []
 
 
 async def test_those_that_were_handled_meanwhile_are_counted(conn: AsyncConnection[Any], letters: str) -> None:
@@ -210,11 +210,11 @@ async def test_those_that_were_handled_meanwhile_are_counted(conn: AsyncConnecti
         """insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
            select 'dead.one', id::text, id, seq, 0, 'internal' from outrider.outbox where seq <= 5""",
     )
-    count = await deadletters.count(conn, Filter(), SCHEMA)
+    count = await dead_letters.count(conn, Filter(), SCHEMA)
     assert (count.letters, count.handled) == (24, 5)
     done = await recovery.replay(conn, Filter(), SCHEMA)
     assert done == Done(replayed=19, skipped_handled=5)
-    assert (await deadletters.count(conn, Filter(), SCHEMA)).letters == 5
+    assert (await dead_letters.count(conn, Filter(), SCHEMA)).letters == 5
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ async def test_what_was_buried_after_a_moment_is_left_alone(conn: AsyncConnectio
     which = await recovery.until_now(conn, Filter(), SCHEMA)
     bury(letters, 3)
     assert (await recovery.replay(conn, which, SCHEMA)).replayed == 24
-    later = replace(Filter(), until=(await deadletters.clock(conn, SCHEMA)) + timedelta(days=1))
+    later = replace(Filter(), until=(await dead_letters.clock(conn, SCHEMA)) + timedelta(days=1))
     assert (await recovery.until_now(conn, later, SCHEMA)).until != later.until
 
 
@@ -367,7 +367,7 @@ async def test_it_waits_for_a_long_batch(conn: AsyncConnection[Any], letters: st
 
 @pytest.mark.usefixtures("impatient")
 async def test_it_does_not_wait_for_ever(conn: AsyncConnection[Any], letters: str) -> None:
-    event = (await deadletters.letters(conn, Filter(), SCHEMA, limit=1))[0].event_id
+    event = (await dead_letters.letters(conn, Filter(), SCHEMA, limit=1))[0].event_id
     with psycopg.connect(letters) as working:
         working.execute("select from outrider.cursor for update")
         with pytest.raises(Interrupted, match=f"ended after 0 dead letters .*{re.escape(HELD)}"):
@@ -399,7 +399,7 @@ async def test_discarded_ones_stay_marked_and_come_back_only_by_force(conn: Asyn
         on_progress=lambda so_far: seen.append(so_far.discarded),
     )  # fmt: skip
     assert (done, seen) == (Done(discarded=12), [5, 10, 12])
-    assert (await deadletters.count(conn, Filter(), SCHEMA)).letters == 12
+    assert (await dead_letters.count(conn, Filter(), SCHEMA)).letters == 12
     marks = """select distinct failure_history -> 1 ->> 'by', failure_history -> 1 ->> 'reason'
                from outrider.delivery where status = 'discarded'"""
     assert query(letters, marks) == [("an operator", "a test")]

@@ -12,9 +12,9 @@ from psycopg import AsyncConnection
 
 from outrider import Event, Outrider
 from outrider.errors import CursorError
-from outrider.postgres import handling, relays
-from outrider.postgres.lanes import Lanes
+from outrider.postgres import handler_batches, relays
 from outrider.postgres.log import Asked
+from outrider.postgres.worker_sessions import Lanes
 
 GONE = "select count(*) from pg_stat_activity where pid = %s"
 
@@ -24,7 +24,7 @@ class Noted(Event, type="lanes.noted"):
 
 
 async def take(conn: Any) -> object:
-    return await handling.take(conn, Asked("lanes.reader"), "outrider")
+    return await handler_batches.take(conn, Asked("lanes.reader"), "outrider")
 
 
 async def relay(conn: Any) -> object:
@@ -59,7 +59,7 @@ async def test_an_error_in_a_pipeline_leaves_a_session_that_works(database: str,
         async with lanes.lane("lanes.reader") as conn:
             with pytest.raises(CursorError, match=r"there is no (cursor|relay)"):
                 await asked(conn)
-            await handling.roll_back(conn)
+            await handler_batches.roll_back(conn)
             assert (await (await conn.execute("select 1")).fetchall()) == [(1,)]
     await lanes.close()
 

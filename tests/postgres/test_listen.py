@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from tests.proxy import Proxy, Wire
 
-from outrider.postgres import session
-from outrider.postgres.line import Line
-from outrider.postgres.listen import Listener, _backoff
+from outrider.postgres import connection
+from outrider.postgres.listener import Listener, _backoff
+from outrider.postgres.listener_session import Line
 
 PATIENCE = 10.0
 CHANNEL = 'outbox_gen_7; "--'
@@ -156,7 +156,7 @@ async def test_pokes_during_heartbeats_are_not_lost(database: str) -> None:
 async def test_a_poke_right_behind_an_answer(database: str) -> None:
     """Both are read from the socket at once; the poke must not wait until something else arrives."""
     heard = Heard()
-    async with await session.connect(database, autocommit=True) as conn:
+    async with await connection.connect(database, autocommit=True) as conn:
         with psycopg.connect(database, autocommit=True) as other, socket.socket(fileno=os.dup(conn.fileno())) as wire:
             line = Line(conn, heard.poke, PATIENCE)
             await line.ask(b"listen other")

@@ -18,9 +18,11 @@ from psycopg.rows import tuple_row
 from outrider import Outrider
 from outrider.cli import alembic
 from outrider.errors import SchemaMismatch
-from outrider.postgres import migrate, roles, session, uninstall
+from outrider.postgres import connection
+from outrider.postgres.admin import roles
 from outrider.postgres.embedded import Embedded
-from outrider.postgres.phases import MigrationRefused, Phase
+from outrider.postgres.schema import migrate, uninstall
+from outrider.postgres.schema.phases import MigrationRefused, Phase
 from outrider.testing.cases import Placed
 
 pytestmark = pytest.mark.also_on(15, 16)
@@ -53,7 +55,7 @@ async def rows(conn: AsyncConnection[Any], query: str, *params: object) -> list[
 
 
 async def run(dsn: str, schema: str = "outrider", by: str = "tests") -> list[int]:
-    async with await session.connect(dsn, autocommit=True) as conn:
+    async with await connection.connect(dsn, autocommit=True) as conn:
         return [migration.version for migration in await migrate.migrate(conn, schema, by)]
 
 
@@ -153,7 +155,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
 
 
 async def test_a_transaction_is_refused(empty_database: str) -> None:
-    async with await session.connect(empty_database) as conn:
+    async with await connection.connect(empty_database) as conn:
         with pytest.raises(ValueError, match="migrate needs an autocommit connection"):
             await migrate.migrate(conn, "outrider", "tests")
 

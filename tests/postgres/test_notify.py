@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from tests.clusters import SETTINGS, WHOLE, migrated
 from tests.conftest import _database
-from tests.dispatch.jobs.factory import Make, Ordered, Paint, opened, until
+from tests.worker.jobs.factory import Make, Ordered, Paint, opened, until
 
 from outrider import Outrider
 from outrider.postgres.embedded import Embedded

@@ -11,14 +11,15 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from tests.dispatch.shop import Placed, Shop
 from tests.postgres.test_migrate import connected, record, rows
+from tests.worker.shop import Placed, Shop
 
 from outrider import Outrider
 from outrider.errors import SchemaMismatch
-from outrider.postgres import migrate, workers
-from outrider.postgres.migrate import Migration
-from outrider.postgres.phases import MigrationRefused, Phase
+from outrider.postgres import heartbeat
+from outrider.postgres.schema import migrate
+from outrider.postgres.schema.migrate import Migration
+from outrider.postgres.schema.phases import MigrationRefused, Phase
 from outrider.signals import WorkerUp
 
 KNOWN = migrate.known()
@@ -34,7 +35,7 @@ def know(monkeypatch: pytest.MonkeyPatch) -> Know:
     """From now on this code is of a release with these migrations too."""
 
     def add(*steps: Migration) -> None:
-        for module in (migrate, workers):
+        for module in (migrate, heartbeat):
             monkeypatch.setattr(module, "known", lambda: (*KNOWN, *steps))
 
     return add

@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outrider.postgres import migrate
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.schema import migrate
 
 pytestmark = pytest.mark.also_on(15, 16)
 

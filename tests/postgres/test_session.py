@@ -16,7 +16,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outrider.errors import DatabaseUnavailable
-from outrider.postgres import session
+from outrider.postgres import connection
 from outrider.postgres.embedded import Embedded
 
 PASSWORD = "hunter2%40"
@@ -26,10 +26,10 @@ KINDS = pytest.mark.parametrize("kind", ["async", "sync"])
 
 async def connecting(kind: str, dsn: str) -> None:
     if kind == "async":
-        async with await session.connect(dsn):
+        async with await connection.connect(dsn):
             pass
     else:
-        (await asyncio.to_thread(session.connect_sync, dsn)).close()
+        (await asyncio.to_thread(connection.connect_sync, dsn)).close()
 
 
 async def failure(kind: str, dsn: str) -> str:
@@ -77,10 +77,10 @@ def guarded() -> Iterator[Embedded]:
 @KINDS
 async def test_a_usable_server(kind: str, server: str) -> None:
     if kind == "async":
-        async with await session.connect(server, autocommit=True) as conn:
+        async with await connection.connect(server, autocommit=True) as conn:
             assert conn.autocommit
     else:
-        with session.connect_sync(server) as blocking:
+        with connection.connect_sync(server) as blocking:
             assert not blocking.autocommit
 
 
@@ -137,7 +137,7 @@ async def test_a_password_that_is_refused(kind: str, guarded: Embedded, password
 
 @pytest.mark.verify
 async def test_the_right_password_is_taken(guarded: Embedded) -> None:
-    async with await session.connect(make_conninfo(guarded.dsn(), user="guarded", password="correct")) as conn:
+    async with await connection.connect(make_conninfo(guarded.dsn(), user="guarded", password="correct")) as conn:
         assert conn.info.user == "guarded"
 
 
@@ -249,13 +249,13 @@ async def test_a_server_that_never_answers(kind: str, silent_port: int) -> None:
 
 
 async def test_the_wait_for_an_answer_has_an_end_by_default(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
-    monkeypatch.setattr(session, "CONNECT_TIMEOUT", 2)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 2)
     assert "did not answer within 2 s" in await failure("async", f"host=127.0.0.1 port={silent_port} user=shop")
 
 
 @KINDS
 async def test_too_old_a_server(kind: str, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "OLDEST", 99)
+    monkeypatch.setattr(connection, "OLDEST", 99)
     text = await failure(kind, make_conninfo(server, password=PASSWORD))
     with psycopg.connect(server) as conn:
         version = conn.info.server_version // 10000

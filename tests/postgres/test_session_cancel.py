@@ -9,20 +9,20 @@ import psycopg
 import pytest
 from psycopg_pool import PoolClosed
 
-from outrider.postgres import session
+from outrider.postgres import connection
 from outrider.postgres.pool import Pool
 
 STATE = "select wait_event from pg_stat_activity where pid = %s"
 
 
-async def asleep(conn: session.AsyncSession, database: str) -> None:
+async def asleep(conn: connection.AsyncSession, database: str) -> None:
     async with asyncio.timeout(30):
         with psycopg.connect(database, autocommit=True) as other:
             while other.execute(STATE, [conn.info.backend_pid]).fetchone() != ("PgSleep",):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
-async def lose(conn: session.AsyncSession, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def lose(conn: connection.AsyncSession, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server process ends just when the statement was to be cancelled."""
 
     async def end(*_: Any, **__: Any) -> None:
@@ -33,7 +33,7 @@ async def lose(conn: session.AsyncSession, database: str, monkeypatch: pytest.Mo
 
 
 async def test_a_session_that_breaks_while_it_is_cancelled(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    conn = await session.connect(database, autocommit=True)
+    conn = await connection.connect(database, autocommit=True)
     await lose(conn, database, monkeypatch)
     sleeping = asyncio.create_task(conn.execute("select pg_sleep(60)"))
     await asleep(conn, database)
@@ -44,7 +44,7 @@ async def test_a_session_that_breaks_while_it_is_cancelled(database: str, monkey
 
 
 async def test_a_timeout_stays_one(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    conn = await session.connect(database, autocommit=True)
+    conn = await connection.connect(database, autocommit=True)
     await lose(conn, database, monkeypatch)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
@@ -58,7 +58,7 @@ async def test_an_error_after_a_cancellation_is_still_an_error(database: str) ->
     ready = asyncio.Event()
 
     async def work() -> None:
-        async with await session.connect(database, autocommit=True) as conn:
+        async with await connection.connect(database, autocommit=True) as conn:
             try:
                 ready.set()
                 await asyncio.Event().wait()

@@ -15,10 +15,10 @@ from tests.relay.depot import ids_in
 from tests.streams.conftest import name, redis_server
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider, SyncHandlerContext
-from outrider.ops.doctor import examine_all
-from outrider.ops.finding import Severity
-from outrider.postgres import session
-from outrider.postgres.status import status
+from outrider.doctor.doctor import examine_all
+from outrider.doctor.finding import Severity
+from outrider.postgres import connection
+from outrider.postgres.admin.status import status
 from outrider.signals import Failed, JobFailed, JobsCompleted, ListenerUp, Relayed, Signal, Troubled
 from outrider.streams.redis import RedisStreams
 from outrider.testing import expect
@@ -134,8 +134,8 @@ async def test_our_sessions_do_not_care(database: str, redis_server: RedisServer
     assert {row[1] for _, _, row in seen} == {timedelta(hours=36)}
     assert {each for _, each, _ in seen} == {Placed(n=1), Send(n=1)}
     for _, _, (_, _, settings) in seen:
-        found = {name: settings[name] for name in session.PINS if name in settings}
-        assert found == {name: session.PINS[name] for name in found} | {"DateStyle": "ISO, DMY"}
+        found = {name: settings[name] for name in connection.PINS if name in settings}
+        assert found == {name: connection.PINS[name] for name in found} | {"DateStyle": "ISO, DMY"}
         assert settings["default_transaction_read_only"] == "off"
         assert (settings["TimeZone"], settings["search_path"]) == (HOSTILE["TimeZone"], HOSTILE["search_path"])
 
@@ -187,7 +187,7 @@ async def test_a_server_that_is_read_only_stays_so(database: str, of: str, shown
         spoil(database, {"default_transaction_read_only": "on", "TimeZone": "Asia/Kathmandu"}, of)
     else:
         dsn = make_conninfo(database, options="-c default_transaction_read_only=on")
-    async with await session.connect(dsn) as conn:
+    async with await connection.connect(dsn) as conn:
         assert await (await conn.execute("show default_transaction_read_only")).fetchone() == (shown,)
         zone = await (await conn.execute("show TimeZone")).fetchone()
     with psycopg.connect(dsn) as own:

@@ -9,17 +9,18 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import AsyncConnection
-from tests.dispatch.shop import Placed, Shop, opened
 from tests.postgres.bench import Bench, bench
 from tests.postgres.test_plans import nodes
 from tests.postgres.test_story import later, never
+from tests.worker.shop import Placed, Shop, opened
 
 from outrider import Breaker, Outrider
 from outrider.errors import SchemaMismatch
-from outrider.postgres import migrate, status
+from outrider.postgres.admin import status
+from outrider.postgres.admin.status import Standing, Status
 from outrider.postgres.look import ONE_MOMENT
+from outrider.postgres.schema import migrate
 from outrider.postgres.statement import statement
-from outrider.postgres.status import Standing, Status
 
 OLD = "now() - interval '1 hour'"
 

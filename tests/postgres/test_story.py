@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg import AsyncConnection
-from tests.dispatch.shop import Placed, Shop, opened
 from tests.postgres.test_subscriptions import serve
+from tests.worker.shop import Placed, Shop, opened
 
 from outrider import Breaker, Bury, Outrider
 from outrider.errors import SchemaMismatch
-from outrider.postgres import migrate
-from outrider.postgres.events import Fate, Story, Withdrawal
+from outrider.postgres.admin.event_history import Fate, Story, Withdrawal
+from outrider.postgres.schema import migrate
 
 
 def later() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from psycopg import AsyncConnection
-from tests.dispatch.shop import Cancelled, Placed, Shop, opened
+from tests.worker.shop import Cancelled, Placed, Shop, opened
 
 from outrider import Job, Outrider
 from outrider.errors import CursorError, DeclarationError, SchemaMismatch, SubscriptionRefused
-from outrider.postgres import subscriptions
-from outrider.postgres.orphans import orphaned
-from outrider.postgres.subscriptions import Backlog
+from outrider.postgres.admin import subscriptions
+from outrider.postgres.admin.subscriptions import Backlog
+from outrider.postgres.schema.orphans import orphaned
 from outrider.signals import ListenerUp, Settled, Signal, Skipped
 from outrider.testing import expect
 

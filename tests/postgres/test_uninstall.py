@@ -9,13 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import AsyncConnection
-from tests.dispatch.shop import SOON, Placed, Shop, opened
+from tests.worker.shop import SOON, Placed, Shop, opened
 
 from outrider import Bury, Outrider
 from outrider.errors import SchemaMismatch
-from outrider.postgres import migrate, rollups, uninstall
-from outrider.postgres.subscriptions import backlog
-from outrider.postgres.uninstall import Owed, Survey, UninstallRefused
+from outrider.postgres import rollups
+from outrider.postgres.admin.subscriptions import backlog
+from outrider.postgres.schema import migrate, uninstall
+from outrider.postgres.schema.uninstall import Owed, Survey, UninstallRefused
 
 SCHEMA = "outrider"
 WAITING = "select 1 from pg_locks where pid = %s and not granted"

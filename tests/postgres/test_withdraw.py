@@ -13,11 +13,11 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from tests.dispatch.shop import opened
 from tests.postgres.bench import TAKE, Bench, bench
+from tests.worker.shop import opened
 
-from outrider.postgres import events
-from outrider.postgres.events import NoSuchEvent, Withdrawn, WithdrawRefused
+from outrider.postgres.admin import event_history as events
+from outrider.postgres.admin.event_history import NoSuchEvent, Withdrawn, WithdrawRefused
 
 BLOCKED = """select count(*) from pg_stat_activity
              where query like '%%outrider.withdraw%%' and %s = any (pg_blocking_pids(pid))"""

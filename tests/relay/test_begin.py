@@ -9,7 +9,7 @@ import pytest
 from tests.brokers import NatsServer
 from tests.relay.depot import Depot, depot, ids_in
 
-from outrider.postgres import relays, session
+from outrider.postgres import connection, relays
 from outrider.signals import BrokerDown, BrokerUp, Intruded, Relayed, Rewound
 from outrider.streams import Sink, StreamMissing, StreamOccupied
 from outrider.streams.nats import JetStream
@@ -145,7 +145,7 @@ async def test_a_stream_is_opened_durably_where_commits_are_not(database: str) -
     async with depot(database) as house:
         house.app.relay("depot.out", RedisStreams("redis://localhost", stream="orders"))
         await house.app.migrate()
-        async with await session.connect(database, autocommit=True) as conn:
+        async with await connection.connect(database, autocommit=True) as conn:
             await conn.execute("set synchronous_commit = off")
             await conn.execute("select outrider.publish('depot.sent', '{}')")
             [(written,)] = await (await conn.execute("select pg_current_wal_insert_lsn()")).fetchall()

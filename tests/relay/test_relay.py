@@ -251,7 +251,7 @@ async def _mark(house: Depot) -> datetime:
 @pytest.fixture
 def rejected_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rejected event is not due again before its drain has ended, however slow that is."""
-    monkeypatch.setattr("outrider.relay.send.SHORTEST", 30.0)
+    monkeypatch.setattr("outrider.relay.sender.SHORTEST", 30.0)
 
 
 class Refusing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.brokers import RedisServer
 from tests.relay.depot import Depot, depot, ids_in
 
-from outrider.postgres import subscriptions
+from outrider.postgres.admin import subscriptions
 from outrider.streams.redis import RedisStreams
 
 

@@ -17,8 +17,8 @@ from tests.relay.depot import Depot
 from tests.relay.test_relay import Refusing
 
 from outrider import Outrider
-from outrider.inbox.again import try_again
-from outrider.inbox.run import landing_of
+from outrider.inbox.inbox_loop import landing_of
+from outrider.inbox.retry import try_again
 from outrider.postgres import replicas
 from outrider.postgres.statement import statement
 from outrider.signals import Relayed, Rewound

@@ -11,9 +11,10 @@ from tests.relay.depot import Depot, Lost, depot
 from tests.relay.test_relay import Refusing
 
 from outrider import Outrider
-from outrider.postgres import subscriptions, uninstall
-from outrider.postgres.events import Fate
-from outrider.postgres.status import Standing
+from outrider.postgres.admin import subscriptions
+from outrider.postgres.admin.event_history import Fate
+from outrider.postgres.admin.status import Standing
+from outrider.postgres.schema import uninstall
 from outrider.signals import Relayed
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams

@@ -17,8 +17,9 @@ from tests.rollup.cron import Desk
 
 from outrider import Outrider
 from outrider.config import Settings
-from outrider.ops import judge
-from outrider.postgres import examine, session
+from outrider.doctor import checks
+from outrider.postgres import connection
+from outrider.postgres.admin import diagnostics
 from outrider.postgres.embedded import Embedded
 from outrider.rollup.rollup import Scheduler
 
@@ -198,8 +199,8 @@ async def test_what_a_doctor_says_of_it() -> None:
         dsn = server.dsn(cron.DATABASE)
 
         async def said() -> str:
-            async with await session.connect(dsn, autocommit=True) as conn:
-                [found] = judge.judge_cron(await examine.cron(conn, "outrider"))
+            async with await connection.connect(dsn, autocommit=True) as conn:
+                [found] = checks.judge_cron(await diagnostics.cron(conn, "outrider"))
                 return f"{found.severity.name}: {found.found}"
 
         with cron.desk(dsn) as desk:

@@ -14,7 +14,8 @@ from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 
 from outrider import Check, Column, Event, Notification
 from outrider.errors import RollupRefused
-from outrider.postgres import migrate, rollups, session
+from outrider.postgres import connection, rollups
+from outrider.postgres.schema import migrate
 from outrider.postgres.statement import render
 
 CATALOG = """
@@ -452,7 +453,7 @@ def test_other_rollups_and_other_triggers(bare: Archive) -> None:
 async def test_a_writer_that_stays_is_not_waited_for(bare: Archive, database: str) -> None:
     bare.ask("alter function outrider.rollup_install(jsonb) set lock_timeout = '200ms'")
     bare.ask("alter function outrider.rollup_uninstall(text, boolean) set lock_timeout = '200ms'")
-    async with await session.connect(database, autocommit=True) as conn:
+    async with await connection.connect(database, autocommit=True) as conn:
         with psycopg.connect(database) as writer:
             writer.execute("insert into piece (document) values ('a')")
             before = catalog(bare)

@@ -13,7 +13,7 @@ from tests.postgres.roles.house import before
 from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 from tests.rollup.test_worker import Shelved, app_of
 
-from outrider.postgres import roles
+from outrider.postgres.admin import roles
 from outrider.postgres.statement import statement
 
 pytestmark = pytest.mark.also_on(15, 16)

@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 from tests.rollup.archive import NAME, NOTE, Archive, DocumentImported, PieceAdded, figures
 
 from outrider import HandlerContext, Notification, Outrider
-from outrider.postgres import rollups, session
+from outrider.postgres import connection, rollups
 from outrider.signals import Settled
 from outrider.testing import expect
 
@@ -158,7 +158,7 @@ def test_what_was_declared_holds(bare: Archive) -> None:
 
 async def test_clocks_and_sessions(archive: Archive, database: str) -> None:
     archive.ask("update outrider.rollup set ticked_at = now() + interval '300 days'")
-    async with await session.connect(database, autocommit=True) as conn:
+    async with await connection.connect(database, autocommit=True) as conn:
         await conn.execute("set default_transaction_isolation = 'repeatable read'")
         state = (await rollups.states(conn, {NAME: {}}, "outrider"))[NAME]
         assert state.due_in <= 120

@@ -13,12 +13,12 @@ from psycopg.types.json import Jsonb
 from tests.rollup.archive import NAME, NOTE, Archive, DocumentImported, declared, figures
 
 from outrider import Event, HandlerContext, Outrider
-from outrider.dispatch.worker import Worker
 from outrider.errors import RollupRefused
-from outrider.postgres import session
-from outrider.rollup import run
-from outrider.rollup.run import BUSY_PAUSE, LOOK, Rollups
+from outrider.postgres import connection
+from outrider.rollup import rollup_loop
+from outrider.rollup.rollup_loop import BUSY_PAUSE, LOOK, Rollups
 from outrider.signals import RolledUp, Signal, Signals, Skipped
+from outrider.worker.worker import Worker
 
 DUE = "update outrider.rollup set ticked_at = null"
 
@@ -38,7 +38,7 @@ def app_of(dsn: str, **changes: Any) -> Outrider:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker looks without a pause whether something is due."""
-    monkeypatch.setattr(run, "LOOK", 0.1)
+    monkeypatch.setattr(rollup_loop, "LOOK", 0.1)
 
 
 @asynccontextmanager
@@ -72,7 +72,7 @@ async def part(dsn: str, app: Outrider) -> AsyncIterator[tuple[Callable[[], Any]
     """The worker's part by itself, one look at a time."""
     signals = Signals()
     rolling = Rollups(app.rollups, dsn=dsn, settings=app.settings, signals=signals)
-    async with await session.connect(dsn, autocommit=True) as conn:
+    async with await connection.connect(dsn, autocommit=True) as conn:
         yield lambda: rolling.step(conn), heard(signals)
 
 

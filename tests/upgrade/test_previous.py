@@ -22,7 +22,7 @@ from tests.processes import Begin, processes, until
 from tests.upgrade import shop
 from tests.upgrade.previous import export, git, newest_migration, previous
 
-from outrider.postgres.migrate import known
+from outrider.postgres.schema.migrate import known
 
 pytestmark = pytest.mark.verify
 
@@ -209,9 +209,7 @@ def grant_as_documented(bench: Bench, old_tree: Path) -> None:
 
 
 def test_it_is_really_the_previous_code(bench: Bench) -> None:
-    where = (
-        "import outrider; from outrider.postgres.migrate import known; print(outrider.__file__, known()[-1].version)"
-    )
+    where = "import outrider; from outrider.postgres.schema.migrate import known; print(outrider.__file__, known()[-1].version)"
     for release, source in ((bench.old, Path(bench.old.source)), (bench.new, ROOT / "src")):
         file, version = release.run("-c", where).stdout.split()
         assert file == str(source / "outrider" / "__init__.py")

@@ -10,18 +10,18 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from tests.cli import inprocess
-from tests.dispatch.shop import Placed
 from tests.rollup.archive import NAME, TABLES
 from tests.rollup.archive import opened as archived
 from tests.upkeep.house import House
+from tests.worker.shop import Placed
 
 from outrider import Outrider
 from outrider.config import Settings
 from outrider.errors import ConfigError
-from outrider.postgres import session, workers
+from outrider.postgres import connection, heartbeat
 from outrider.signals import RolledUp, Signal, Signals, Troubled, Upkept
-from outrider.upkeep import run
-from outrider.upkeep.run import Upkeep
+from outrider.worker import upkeep_loop
+from outrider.worker.upkeep_loop import Upkeep
 
 
 def part(dsn: str) -> tuple[Upkeep, list[Signal]]:
@@ -32,14 +32,14 @@ def part(dsn: str) -> tuple[Upkeep, list[Signal]]:
 
 async def test_a_round_of_a_worker(house: House, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it does it says; what is kept it says once; and another worker does not do the same again."""
-    monkeypatch.setattr(run, "BUSY_PAUSE", 0.0)
+    monkeypatch.setattr(upkeep_loop, "BUSY_PAUSE", 0.0)
     keeping, heard = part(database)
     other, silent = part(database)
     house.register("a.reader")
     house.publish(5)
     old = house.cut()
     house.age(50)
-    async with await session.connect(database, autocommit=True) as conn:
+    async with await connection.connect(database, autocommit=True) as conn:
         await keeping.round(conn)
         await other.round(conn)
         assert (heard, silent) == ([Upkept("kept", old, 0, "a.reader has not read it")], [])
@@ -68,20 +68,20 @@ async def test_a_step_that_fails_does_not_keep_the_others(house: House, database
         """create or replace function outrider.upkeep_segments(p_dry boolean default false) returns setof outrider.upkept
            language plpgsql as $$ begin raise 'a segment is somebody else''s'; end $$"""
     )
-    async with await session.connect(database, autocommit=True) as conn:
+    async with await connection.connect(database, autocommit=True) as conn:
         with pytest.raises(psycopg.DatabaseError, match="somebody else's"):
             await keeping.round(conn)
     assert ("detached", old) in [(each.action, each.subject) for each in heard if isinstance(each, Upkept)]
 
 
 async def test_rows_of_workers_that_nobody_has_seen_for_a_day(database: str) -> None:
-    here = workers.Identity(0, [])
-    async with await session.connect(database, autocommit=True) as conn:
+    here = heartbeat.Identity(0, [])
+    async with await connection.connect(database, autocommit=True) as conn:
         for host, hours in (("gone", 25), ("late", 23)):
-            await workers.beat(conn, workers.Identity(0, [], host=host), "outrider")
+            await heartbeat.beat(conn, heartbeat.Identity(0, [], host=host), "outrider")
             aged = "update outrider.worker set seen_at = now() - make_interval(hours => %s) where host = %s"
             await conn.execute(aged, [hours, host])
-        await workers.beat(conn, here, "outrider")
+        await heartbeat.beat(conn, here, "outrider")
         left = await (await conn.execute("select host from outrider.worker")).fetchall()
     assert {host for (host,) in left} == {"late", here.host}
 
@@ -94,13 +94,13 @@ async def test_rollups_that_nobody_ticks(database: str) -> None:
         archive.age()
         archive.ask("update outrider.rollup set installed_at = installed_at - interval '1 day'")
         keeping, heard = part(database)
-        async with await session.connect(database, autocommit=True) as conn:
+        async with await connection.connect(database, autocommit=True) as conn:
             await keeping.round(conn)
         assert heard == [RolledUp(NAME, 1, 0, 0, 0, 0, False, None), Upkept("ticked", NAME, 1, None)]
 
 
 async def test_a_worker_keeps_house(house: House, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "FIRST", 0.01)
+    monkeypatch.setattr(upkeep_loop, "FIRST", 0.01)
     house.publish(5)
     old = house.cut()
     house.age(50)
@@ -121,11 +121,11 @@ async def test_one_that_may_not(house: House, database: str) -> None:
     house.ask(f"create role {role} login")
     try:
         keeping, heard = part(make_conninfo(database, user=role))
-        assert await keeping._look() == run.EVERY
-        assert await keeping._look() == run.EVERY
+        assert await keeping._look() == upkeep_loop.EVERY
+        assert await keeping._look() == upkeep_loop.EVERY
         [told] = heard
         assert isinstance(told, Troubled)
-        assert (told.subscription, "may not use" in told.message) == (run.KEEPING, True)
+        assert (told.subscription, "may not use" in told.message) == (upkeep_loop.KEEPING, True)
     finally:
         house.ask(f"drop role {role}")
 

@@ -15,10 +15,10 @@ import typer
 from outrider.cli.alembic_project import Project, find_project
 from outrider.cli.templates import fill
 from outrider.errors import ConfigError, DeclarationError
-from outrider.postgres import registration, uninstall
-from outrider.postgres.migrate import APPLIED_BY, Migration, held_block, known, script
-from outrider.postgres.orphans import overlap
-from outrider.postgres.phases import Phase, through
+from outrider.postgres.schema import registration, uninstall
+from outrider.postgres.schema.migrate import APPLIED_BY, Migration, held_block, known, script
+from outrider.postgres.schema.orphans import overlap
+from outrider.postgres.schema.phases import Phase, through
 from outrider.subscription import Subscription
 
 PATIENCE = "60s"

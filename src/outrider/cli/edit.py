@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 
 import typer
 
-from outrider.cli.words import tell
-from outrider.postgres.deadletters import WholeLetter
-from outrider.postgres.replay import ReplayRefused, json_of, refuse_unfit
+from outrider.cli.output.text import tell
+from outrider.postgres.admin.dead_letters import WholeLetter
+from outrider.postgres.admin.replay import ReplayRefused, json_of, refuse_unfit
 from outrider.subscription import Subscription
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from outrider.errors import ConfigError
-from outrider.postgres.deadletters import Filter
+from outrider.postgres.admin.dead_letters import Filter
 from outrider.retry import Duration, parse_duration
 
 Subscription = Annotated[str | None, typer.Option("--subscription", metavar="NAME", help="Who buried them.")]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from outrider.cli import (
+from outrider.cli.commands import (
     audit,
     contracts,
     demo,
@@ -32,11 +32,11 @@ from outrider.cli import (
     upkeep,
     worker,
 )
-from outrider.cli.words import one_line, safe
+from outrider.cli.output.text import one_line, safe
 from outrider.errors import OutriderError
 from outrider.names import unstorable
 from outrider.outcome import mask
-from outrider.postgres.session import DatabaseError
+from outrider.postgres.connection import DatabaseError
 
 INTERRUPTED = 130
 USAGE: Any = typer.BadParameter.__mro__[1]

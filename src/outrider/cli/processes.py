@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import typer
 
-from outrider.cli.ending import HURRY, leave, obeying
+from outrider.cli.shutdown import HURRY, leave, obeying
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 STEADY = 60.0

@@ -14,17 +14,17 @@ from importlib import import_module
 import typer
 
 from outrider.app import Outrider
-from outrider.cli.ending import HURRY, hearing, leave, leave_after, obeying, until_alone
 from outrider.cli.logs import Level
-from outrider.cli.place import Asked
 from outrider.cli.processes import Processes
-from outrider.dispatch.health import HealthServer, Subject, WorkerHealth
-from outrider.dispatch.worker import Worker
+from outrider.cli.shutdown import HURRY, hearing, leave, leave_after, obeying, until_alone
+from outrider.cli.target import Asked
 from outrider.errors import ConfigError
 from outrider.observe.exposed import exposed, measured
 from outrider.observe.metrics import need_client
 from outrider.observe.otel_metrics import OtelMetrics, need_provider
 from outrider.retry import parse_duration
+from outrider.worker.health import HealthServer, Subject, WorkerHealth
+from outrider.worker.worker import Worker
 
 CHILD_DSN = "OUTRIDER_CHILD_DSN"
 LAST_PORT = 65535

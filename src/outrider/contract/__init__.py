@@ -7,10 +7,10 @@ everything that an app declares; `catalogue` writes it all down for people.
 
 from outrider.contract.catalogue import catalogue
 from outrider.contract.change import Change, ChangeKind, compare
+from outrider.contract.compatibility import Misfit, MisfitKind, fits
 from outrider.contract.document import Contract, reading
-from outrider.contract.fit import Misfit, MisfitKind, fits
+from outrider.contract.inputs import Consumer, Declared, Kept, Known, Unreadable
 from outrider.contract.judge import judge
-from outrider.contract.known import Consumer, Declared, Kept, Known, Unreadable
 from outrider.contract.report import Block, Finding, FindingKind, Report
 
 __all__ = [

@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
-from outrider.contract.shape import Scalar
+from outrider.contract.schema_shape import Scalar
 
 _ANY_TEXT = {"binary", "password", "path"}
 """Formats that pydantic reads from every text."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import date
 
 from outrider.contract.document import Contract, reading, root
-from outrider.contract.known import Declared, Kept, Known
-from outrider.contract.shape import Array, Field, Object, Ref, Shape, Union, opened
-from outrider.contract.words import words
+from outrider.contract.inputs import Declared, Kept, Known
+from outrider.contract.schema_shape import Array, Field, Object, Ref, Shape, Union, opened
+from outrider.contract.text import words
 
 HEAD = """# Events
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from outrider.contract.document import Contract
-from outrider.contract.shape import Anything, Array, Object, Scalar, Shape, Union, Values, opened, options
-from outrider.contract.words import words
+from outrider.contract.schema_shape import Anything, Array, Object, Scalar, Shape, Union, Values, opened, options
+from outrider.contract.text import words
 
 Pairs = frozenset[tuple[int, int]]
 

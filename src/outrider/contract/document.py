@@ -11,7 +11,7 @@ from typing import Any
 
 from outrider import names
 from outrider.contract.schema import schema_of
-from outrider.contract.shape import Document, Object
+from outrider.contract.schema_shape import Document, Object
 from outrider.event import Event, spec_of
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 
 from outrider.contract.change import compare
+from outrider.contract.compatibility import Misfit, MisfitKind, fits
 from outrider.contract.document import Contract, reading
-from outrider.contract.fit import Misfit, MisfitKind, fits
-from outrider.contract.known import Declared, Kept, Known
+from outrider.contract.inputs import Declared, Kept, Known
 from outrider.contract.report import Block, Finding, FindingKind, Report
 from outrider.registry import EventSpec
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from outrider.contract.change import Pairs, compare, paired
 from outrider.contract.document import Contract
-from outrider.contract.shape import Array, Object, Shape, Union, opened
+from outrider.contract.schema_shape import Array, Object, Shape, Union, opened
 
 
 def promised(snapshot: Contract, current: Contract) -> Contract:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from outrider.contract.change import Change
-from outrider.contract.fit import Misfit
+from outrider.contract.compatibility import Misfit
 
 
 class FindingKind(StrEnum):

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from outrider import Event, HandlerContext, Outrider
 from outrider.postgres import rollups
-from outrider.postgres.session import AsyncSession
+from outrider.postgres.connection import AsyncSession
 
 NAME = "shop.catalogue"
 DOCUMENT = "spring catalogue"

@@ -14,7 +14,7 @@ from typing import Literal
 
 from outrider import Event, Outrider
 from outrider.demo import catalogue
-from outrider.postgres.session import AsyncSession
+from outrider.postgres.connection import AsyncSession
 
 CUSTOMERS = ("amber", "birch", "coral", "dune", "ember", "fern", "grove", "heath", "isle", "jade")
 HESITANT = ("mist", "stone")

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 
 from outrider.demo import draw
-from outrider.demo.books import Books
 from outrider.demo.crew import Crew
 from outrider.demo.draw import Floor, News
 from outrider.demo.figures import Figures
+from outrider.demo.ledger import Books
 from outrider.demo.shop import Shop, pause
 from outrider.demo.trouble import Trouble
 

@@ -10,8 +10,8 @@ import logging
 import sys
 
 from outrider.demo.handlers import open_shop
-from outrider.dispatch.worker import Worker
 from outrider.errors import OutriderError
+from outrider.worker.worker import Worker
 
 GRACE = "5s"
 

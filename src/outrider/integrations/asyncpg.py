@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import NoTransaction
-from outrider.postgres.insert import Driver, Insert, Rows
+from outrider.postgres.inserts import Driver, Insert, Rows
 
 if TYPE_CHECKING:
     from asyncpg import Connection

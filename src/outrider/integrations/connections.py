@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-from outrider.postgres.insert import PSYCOPG, Driver
+from outrider.postgres.inserts import PSYCOPG, Driver
 
 
 @dataclass(frozen=True, slots=True)

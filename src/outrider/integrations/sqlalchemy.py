@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from outrider.errors import NoTransaction
-from outrider.postgres.insert import Driver, Insert, Rows
+from outrider.postgres.inserts import Driver, Insert, Rows
 
 _POKES = "outrider.pokes"
 

@@ -17,8 +17,8 @@ from outrider.errors import ConfigError
 from outrider.observe.measure import Instruments, begin, forget_state, tell_state
 from outrider.observe.metrics import Metrics, need_client
 from outrider.outcome import describe
-from outrider.postgres import examine, status
-from outrider.postgres.session import AsyncSession
+from outrider.postgres.admin import diagnostics, status
+from outrider.postgres.connection import AsyncSession
 from outrider.signals import Signals
 
 EVERY = 10.0
@@ -51,7 +51,7 @@ async def sample(app: Looked, schema: str, to: Instruments) -> None:
         await conn.set_autocommit(True)
         try:
             found = await status.status(conn, schema)
-            tell_state(to, found, await examine.server(conn, schema), await examine.tuples(conn, schema))
+            tell_state(to, found, await diagnostics.server(conn, schema), await diagnostics.tuples(conn, schema))
         finally:
             await conn.set_autocommit(False)
 

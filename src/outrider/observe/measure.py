@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 from outrider.observe import vocabulary as of
 from outrider.observe.vocabulary import KEPT, OTHER, Metric
 from outrider.outcome import Dead
-from outrider.postgres.examine import Server, Tuples
+from outrider.postgres.admin.diagnostics import Server, Tuples
+from outrider.postgres.admin.status import Standing, Status
 from outrider.postgres.rollups import Rolling
-from outrider.postgres.status import Standing, Status
 from outrider.signals import (
     BrokerDown,
     BrokerUp,

@@ -10,9 +10,9 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
-from outrider.postgres.lanes import lacks_transaction
 from outrider.postgres.log import Params, clear_error, missing_schema
 from outrider.postgres.statement import statement
+from outrider.postgres.worker_sessions import lacks_transaction
 
 Rows = list[tuple[Any, ...]]
 

@@ -11,10 +11,10 @@ import psycopg
 from psycopg import AsyncConnection
 
 from outrider.errors import CursorError, SubscriptionRefused
-from outrider.postgres.audit import Signed
+from outrider.postgres.admin.audit import Signed
+from outrider.postgres.admin.subscriptions import MOST
 from outrider.postgres.fetch import fetch
 from outrider.postgres.log import Params
-from outrider.postgres.subscriptions import MOST
 from outrider.subscription import Subscription
 
 PATIENCE = "10s"

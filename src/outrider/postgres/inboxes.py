@@ -10,10 +10,10 @@ import psycopg
 
 from outrider.envelope import Envelope
 from outrider.outcome import sanitise
-from outrider.postgres.append import COLUMNS, row_of
+from outrider.postgres.connection import AsyncSession
+from outrider.postgres.event_inserts import COLUMNS, row_of
 from outrider.postgres.fetch import fetch, in_our_words
 from outrider.postgres.log import Params
-from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
 
 Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)

@@ -15,11 +15,11 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.envelope import Envelope
+from outrider.postgres.connection import AsyncSession
 from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.lanes import alone
 from outrider.postgres.log import Params, time_of, trace_of
-from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
+from outrider.postgres.worker_sessions import alone
 
 Row = tuple[Any, ...]
 

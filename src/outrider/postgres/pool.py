@@ -9,17 +9,17 @@ from typing import Self
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from outrider.errors import DatabaseUnavailable
-from outrider.postgres import session
+from outrider.postgres.connection import AsyncSession, Wire, cancellable, connect, quiet
 
 
 class Pool:
     def __init__(self, dsn: str, size: int, notify: str = "commit") -> None:
         self._dsn = dsn
         self._notify = notify
-        self._pool = AsyncConnectionPool[session.AsyncSession](
+        self._pool = AsyncConnectionPool[AsyncSession](
             dsn,
             kwargs={"client_encoding": "utf8"},
-            connection_class=session.Wire,
+            connection_class=Wire,
             configure=self._configure,
             min_size=0,
             max_size=size,
@@ -27,14 +27,14 @@ class Pool:
             name="outrider",
         )
 
-    async def _configure(self, conn: session.AsyncSession) -> None:
-        assert isinstance(conn, session.Wire)
+    async def _configure(self, conn: AsyncSession) -> None:
+        assert isinstance(conn, Wire)
         await conn.set_autocommit(True)
-        await conn.settle_in(**session.quiet(self._notify))
+        await conn.settle_in(**quiet(self._notify))
         await conn.set_autocommit(False)
 
     async def __aenter__(self) -> Self:
-        conn = await session.connect(self._dsn)
+        conn = await connect(self._dsn)
         await conn.close()
         await self._pool.open()
         return self
@@ -43,9 +43,9 @@ class Pool:
         await self._pool.close()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[session.AsyncSession]:
+    async def connection(self) -> AsyncIterator[AsyncSession]:
         try:
-            with session.cancellable():
+            with cancellable():
                 conn = await self._pool.getconn()
         except PoolTimeout as error:
             raise DatabaseUnavailable(
@@ -59,7 +59,7 @@ class Pool:
             await self._pool.putconn(conn)
 
     @asynccontextmanager
-    async def autocommit(self) -> AsyncIterator[session.AsyncSession]:
+    async def autocommit(self) -> AsyncIterator[AsyncSession]:
         async with self.connection() as conn:
             await conn.set_autocommit(True)
             try:

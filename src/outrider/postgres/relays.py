@@ -15,13 +15,13 @@ from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.postgres.audit import Signed
+from outrider.postgres.admin.audit import Signed
+from outrider.postgres.connection import AsyncSession
 from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.handling import Lost
-from outrider.postgres.lanes import begin, together
+from outrider.postgres.handler_batches import Lost
 from outrider.postgres.log import ATTEMPT, Params, envelope_of
-from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
+from outrider.postgres.worker_sessions import begin, together
 
 _OUTCOME, _DELIVERY = 0, 5
 

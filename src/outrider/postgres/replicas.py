@@ -12,9 +12,9 @@ from psycopg import sql
 
 from outrider.errors import DeclarationError
 from outrider.postgres import inboxes
+from outrider.postgres.connection import AsyncSession
 from outrider.postgres.fetch import fetch
 from outrider.postgres.inboxes import Ingested, Place, Refused
-from outrider.postgres.session import AsyncSession
 from outrider.streams.replica import Change
 
 DDL = """create table {table} (

@@ -14,15 +14,19 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
 from outrider.errors import RollupRefused
-from outrider.postgres.audit import UNSIGNED, Signed
+from outrider.postgres.admin.audit import UNSIGNED, Signed
+from outrider.postgres.connection import AsyncSession
 from outrider.postgres.fetch import fetch
 from outrider.postgres.log import Params, older_schema
-from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
+from outrider.signals import RolledUp
 
 Spec = Mapping[str, Any]
 MOST = 100_000
 _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
+
+LONGEST = 600.0
+"""The longest time that one tick may take, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,3 +251,17 @@ async def _call(conn: AsyncSession, name: str, schema: str, params: dict[str, An
             raise
         hint = f". {error.diag.message_hint}" if error.diag.message_hint else ""
         raise RollupRefused(f"{error.diag.message_primary}{hint}") from error
+
+
+def told(name: str, ticked: Tick) -> RolledUp:
+    """The signal of a tick."""
+    return RolledUp(
+        name,
+        ticked.groups_emitted,
+        ticked.pieces_emitted,
+        ticked.conflicts_skipped,
+        ticked.set_aside,
+        ticked.pending_post,
+        ticked.result == "error",
+        ticked.error_text,
+    )

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from outrider.errors import SubscriptionRefused
-from outrider.postgres.enqueue import Request
+from outrider.postgres.connection import AsyncSession
 from outrider.postgres.fetch import fetch
-from outrider.postgres.session import AsyncSession
+from outrider.postgres.job_inserts import Request
 from outrider.schedule import AHEAD, Due, Schedule
 
 

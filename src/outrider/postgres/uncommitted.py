@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from outrider.errors import CursorError, SchemaMismatch
-from outrider.postgres.lend import LentSession, lend
+from outrider.postgres.lent_transaction import LentSession, lend
 from outrider.postgres.log import SEQ, Params, forbidden, missing_schema, wrong_connection
 from outrider.postgres.statement import statement
 from outrider.subscription import Subscription

@@ -10,9 +10,9 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from outrider.errors import UpkeepRefused
+from outrider.postgres.connection import AsyncSession
 from outrider.postgres.fetch import fetch, in_our_words
 from outrider.postgres.log import Params
-from outrider.postgres.session import AsyncSession
 from outrider.postgres.statement import statement
 
 Step = Literal["segments", "dead_letters", "log", "receipts", "traces", "reap"]

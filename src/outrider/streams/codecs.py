@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from outrider import names
 from outrider.envelope import Envelope
-from outrider.streams.members import Members, undecodable, uuid_in
+from outrider.streams.untrusted_json import Members, undecodable, uuid_in
 
 VERSION = 1
 _OWN_ID = re.compile(rb'\{"v":1,"id":"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})",')

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from outrider import names
 from outrider.envelope import Envelope
 from outrider.streams.javascript import dumps, number, parse, string, stringify
-from outrider.streams.members import Members, undecodable, uuid_in
+from outrider.streams.untrusted_json import Members, undecodable, uuid_in
 
 _ID = re.compile(rb'\{"event_id":"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})","topic":')
 _BIG, _SAFE = 2**63, 2**53

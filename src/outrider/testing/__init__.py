@@ -22,7 +22,7 @@ of every sink and source.
 """
 
 from outrider.testing import exercise, streams
-from outrider.testing.asserting import (
+from outrider.testing.assertions import (
     assert_enqueued,
     assert_enqueued_in,
     assert_enqueued_in_sync,
@@ -32,8 +32,8 @@ from outrider.testing.asserting import (
 )
 from outrider.testing.contracts import contract_test
 from outrider.testing.draining import drain, drain_sync
+from outrider.testing.expect import expect
 from outrider.testing.published import Captured, capture
-from outrider.testing.signalled import expect
 
 __all__ = [
     "Captured",

@@ -16,19 +16,19 @@ from time import monotonic
 from typing import Any, TypedDict, Unpack
 
 from outrider.app import Outrider
-from outrider.dispatch.drain import Drained
-from outrider.dispatch.handler import Handler
-from outrider.dispatch.run import Failure, Runner, TransactionEnded
-from outrider.dispatch.tail import Step
-from outrider.dispatch.thread import HandlerThread, work
 from outrider.errors import ConfigError, OutriderError
 from outrider.integrations.connections import under, under_sync
 from outrider.outcome import Dead, Infrastructure, classify
-from outrider.postgres import handling, uncommitted
-from outrider.postgres.handling import Connection, Row
-from outrider.postgres.lanes import usable
+from outrider.postgres import handler_batches, uncommitted
+from outrider.postgres.handler_batches import Connection, Row
 from outrider.postgres.log import ATTEMPT, SEQ, envelope_of
-from outrider.postgres.tenant import capture, home_of
+from outrider.postgres.tenant_context import capture, home_of
+from outrider.postgres.worker_sessions import usable
+from outrider.worker.batch_runner import Failure, Runner, TransactionEnded
+from outrider.worker.drain import Drained
+from outrider.worker.handler import Handler
+from outrider.worker.handler_loop import Step
+from outrider.worker.thread import HandlerThread, work
 
 AT_MOST = 10_000
 LETTING_GO = 5.0
@@ -165,7 +165,7 @@ class _End:
         row = failed.rows[0]
         chance = random.random()  # noqa: S311
         verdict = classify(failed.error, row[ATTEMPT], self._handler.policy, chance, ours=failed.ours)
-        lost = not usable(self._conn) or handling.broken(self._conn)
+        lost = not usable(self._conn) or handler_batches.broken(self._conn)
         if lost or isinstance(failed.error, TransactionEnded) or isinstance(verdict, Infrastructure):
             raise failed.error
         if isinstance(verdict, Dead):

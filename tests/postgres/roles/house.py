@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from outrider.postgres import roles
+from outrider.postgres.admin import roles
 
 NOBODY = "nobody"
 _BEFORE = Path(__file__).with_name("before.sql")

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 from tests.postgres.roles.house import NOBODY, House
 
-from outrider.postgres import roles, statement
+from outrider.postgres import statement
+from outrider.postgres.admin import roles
 
 pytestmark = pytest.mark.also_on(15, 16)
 

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Composed, Identifier
 
 from outrider import Outrider
-from outrider.postgres import tenants
+from outrider.postgres.admin import tenants
 
 # The app has more rights than it should: it is the policies that hold it.
 MAKE = """

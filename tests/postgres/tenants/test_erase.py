@@ -14,8 +14,8 @@ import pytest
 from tests.cli import inprocess
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
-from outrider.postgres import tenants
-from outrider.postgres.tenants import TenantsRefused, Whose
+from outrider.postgres.admin import tenants
+from outrider.postgres.admin.tenants import TenantsRefused, Whose
 
 pytestmark = pytest.mark.also_on(15)
 

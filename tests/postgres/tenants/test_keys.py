@@ -10,7 +10,7 @@ import pytest
 from tests.postgres.jobs.sqljobs import claim, done, register
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
-from outrider.postgres import migrate
+from outrider.postgres.schema import migrate
 
 pytestmark = pytest.mark.also_on(15)
 

@@ -10,7 +10,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from outrider.config import Settings
 from outrider.errors import ConfigError
-from outrider.postgres.orm import address
+from outrider.postgres.orm_transaction import address
 
 if TYPE_CHECKING:
     from outrider.app import Outrider

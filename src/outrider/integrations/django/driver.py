@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from outrider.errors import NoTransaction
-from outrider.postgres.insert import Driver, Insert, Rows
+from outrider.postgres.inserts import Driver, Insert, Rows
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

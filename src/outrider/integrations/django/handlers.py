@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, TypeVar, overload
 
-from outrider.dispatch.context import SyncHandlerContext
 from outrider.errors import DeclarationError
 from outrider.integrations.django.lent import lent
+from outrider.worker.handler_context import SyncHandlerContext
 
 F = TypeVar("F", bound=Callable[..., Any])
 

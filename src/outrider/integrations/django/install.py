@@ -16,10 +16,10 @@ from django.db import connections
 from outrider.config import Settings
 from outrider.integrations.django import database
 from outrider.postgres import schedules
-from outrider.postgres.migrate import Migration, migrate
-from outrider.postgres.orphans import refuse_renamed
-from outrider.postgres.registration import register
-from outrider.postgres.session import connect
+from outrider.postgres.connection import connect
+from outrider.postgres.schema.migrate import Migration, migrate
+from outrider.postgres.schema.orphans import refuse_renamed
+from outrider.postgres.schema.registration import register
 from outrider.schedule import Schedule
 from outrider.subscription import Subscription
 

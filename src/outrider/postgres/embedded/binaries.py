@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outrider.errors import EmbeddedError
+from outrider.postgres.connection import OLDEST
 from outrider.postgres.embedded.account import Account
-from outrider.postgres.session import OLDEST
 
 VARIABLE = "OUTRIDER_EMBEDDED_VERSION"
 DEFAULT = 18

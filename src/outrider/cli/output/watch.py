@@ -1,0 +1,155 @@
+"""`outrider status --watch`: the same again and again, and how fast things move between two looks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from outrider.cli.output.text import one_line
+from outrider.cli.target import Place
+from outrider.errors import OutriderError
+from outrider.outcome import mask
+from outrider.postgres.admin.status import Status, status
+from outrider.postgres.connection import DatabaseError
+
+PATIENCE = 10.0
+"""Of a look, in seconds: then it is said that there is no answer."""
+
+
+class Rates:
+    """Differences between two looks, per second of the database's clock. Nothing is known after the first look."""
+
+    def __init__(self, before: Status | None, found: Status) -> None:
+        self._seconds = 0.0 if before is None else (found.read_at - before.read_at).total_seconds()
+        self._drawn = found.seq - before.seq if before else 0
+        self._read = _differences(_positions(before), _positions(found))
+        self._moved = _differences(_streams(before), _streams(found))
+
+    @property
+    def drawn(self) -> str:
+        return self._rate(self._drawn)
+
+    def read(self, subscription: str, generation: int) -> str:
+        return self._rate(self._read.get((subscription, generation)))
+
+    def moved(self, subscription: str, stream: str) -> str:
+        return self._rate(self._moved.get((subscription, stream)))
+
+    def fields(self) -> dict[str, Any] | None:
+        if self._seconds <= 0:
+            return None
+        return {
+            "seconds": self._seconds,
+            "drawn": self._drawn / self._seconds,
+            "read": [
+                {"subscription": name, "generation": generation, "rate": number / self._seconds}
+                for (name, generation), number in self._read.items()
+            ],
+            "streams": [
+                {"subscription": name, "stream": stream, "rate": number / self._seconds}
+                for (name, stream), number in self._moved.items()
+            ],
+        }
+
+    def _rate(self, number: int | None) -> str:
+        if number is None or self._seconds <= 0:
+            return "?"
+        rate = number / self._seconds
+        return f"{rate:.1f}" if rate < 10 else f"{rate:.0f}"
+
+
+class Screen:
+    """Where looks are shown: in place on a terminal, else one block for each."""
+
+    def __init__(self, view: Callable[[Status, Rates], Iterable[RenderableType]]) -> None:
+        self._view = view
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        console = Console()
+        if console.is_terminal:
+            self._live = Live(console=console, screen=True, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, found: Status, rates: Rates) -> None:
+        self._put(self._view(found, rates))
+
+    def miss(self, said: str) -> None:
+        self._put([Text(f"no answer: {one_line(said)}", style="bold red")])
+
+    def _put(self, shown: Iterable[RenderableType]) -> None:
+        if self._live is not None:
+            self._live.update(Group(*shown), refresh=True)
+            return
+        for each in shown:
+            Console().print(each, soft_wrap=isinstance(each, Text))
+        typer.echo()
+
+
+class Lines:
+    """For programs: one object a line."""
+
+    def __init__(self, fields: Callable[[Status], dict[str, Any]]) -> None:
+        self._fields = fields
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, found: Status, rates: Rates) -> None:
+        typer.echo(json.dumps(self._fields(found) | {"rates": rates.fields()}, default=str))
+
+    def miss(self, said: str) -> None:
+        typer.echo(json.dumps({"error": said}))
+
+
+async def watch(place: Place, every: float, where: Screen | Lines) -> None:
+    """Until it is interrupted. The first look must succeed; later ones may fail, and are made again."""
+    before: Status | None = None
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # that the session was lost, we say ourselves
+    with where:
+        while True:
+            try:
+                async with place.connect(migrated=False, every_tenant=True) as conn:
+                    while True:
+                        async with asyncio.timeout(PATIENCE):
+                            found = await status(conn, place.schema)
+                        where.show(found, Rates(before, found))
+                        before = found
+                        await asyncio.sleep(every)
+            except (OutriderError, DatabaseError, OSError) as error:
+                if before is None:
+                    raise
+                said = f"none within {PATIENCE:g} s" if isinstance(error, TimeoutError) else mask(str(error).strip())
+                where.miss((said or type(error).__name__).splitlines()[0])
+            await asyncio.sleep(every)
+
+
+def _positions(found: Status | None) -> dict[tuple[str, int], int]:
+    subscriptions = found.subscriptions if found else ()
+    return {(each.name, place.generation): place.seq for each in subscriptions for place in each.positions}
+
+
+def _streams(found: Status | None) -> dict[tuple[str, str], int]:
+    subscriptions = found.subscriptions if found else ()
+    return {(each.name, stream.name): stream.events for each in subscriptions for stream in each.streams}
+
+
+def _differences(before: dict[Any, int], found: dict[Any, int]) -> dict[Any, int]:
+    """Of what was there before; what went back, as after a restore, has not moved."""
+    return {key: max(0, number - before[key]) for key, number in found.items() if key in before}

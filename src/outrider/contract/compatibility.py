@@ -1,0 +1,211 @@
+"""`fits`: what a reader needs that a producer does not promise.
+
+A reader fits when it accepts every payload that the producer may write. Only what is in the schemas is compared, and in
+doubt the answer is no: text that happens to hold numbers does not fit a number, although pydantic might convert it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from outrider.contract.bounds import narrows, takes
+from outrider.contract.change import step, tagged
+from outrider.contract.document import Contract, root
+from outrider.contract.schema_shape import Anything, Array, Object, Scalar, Shape, Union, Values, opened, options
+from outrider.contract.text import words
+
+Pairs = frozenset[tuple[int, int]]
+
+
+class MisfitKind(StrEnum):
+    MISSING = "missing"
+    OPTIONAL = "optional"
+    TYPED = "typed"
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    kind: MisfitKind
+    path: str
+    writes: str | None
+    """What the producer writes; None = nothing."""
+    reads: str
+
+    def __str__(self) -> str:
+        match self.kind:
+            case MisfitKind.MISSING:
+                return f"{self.path}: is read as {self.reads}, and there is no such field"
+            case MisfitKind.OPTIONAL:
+                return f"{self.path}: is required, but may be left out, if only by events from before it was added"
+            case MisfitKind.TYPED:
+                return f"{self.path}: is read as {self.reads}, but published as {self.writes}"
+
+
+def fits(view: Mapping[str, Any], snapshot: Contract) -> list[Misfit]:
+    """Why a class that reads `view` (see `reading`) cannot decode what the snapshot allows; empty = it always can."""
+    return _accept(snapshot.object, root(view), "", frozenset())
+
+
+def _accept(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None = None) -> list[Misfit]:
+    """`tag` is set for an option of a union that it marks: there it is always written, whether it has a default or not."""
+    a, b = opened(written), opened(read)
+    if (id(a), id(b)) in seen:
+        return []
+    seen |= {(id(a), id(b))}
+    if isinstance(b, Anything) and not b.rules:
+        return []
+    wrong = Misfit(MisfitKind.TYPED, path or "the event", words(written), words(read))
+    if isinstance(a, Union):
+        return _from_union(a, read, path, seen, wrong)
+    if isinstance(a, Values):
+        return [] if all(_takes(read, text) for text in a.texts) else [wrong]
+    match b:
+        case Union():
+            return _into_union(written, b, path, seen, wrong, tag)
+        case Object() if isinstance(a, Object):
+            return list(_objects(a, b, path, seen, tag)) if _keys_fit(a, b, seen) else [wrong]
+        case Array() if isinstance(a, Array):
+            return _arrays(a, b, path, seen, wrong)
+        case Scalar() if isinstance(a, Scalar):
+            return [] if narrows(a, b) else [wrong]
+        case Anything() if isinstance(a, Anything):
+            return [] if a.rules == b.rules else [wrong]
+        case _:
+            return [wrong]
+
+
+def _from_union(written: Union, read: Shape, path: str, seen: Pairs, wrong: Misfit) -> list[Misfit]:
+    """Every option must fit. When only something inside of them does not, that says more than the whole."""
+    found: dict[Misfit, None] = {}
+    for option in options(written):
+        found |= dict.fromkeys(_accept(option, read, path, seen, written.tag))
+    return [wrong] if any(each.path == wrong.path for each in found) else list(found)
+
+
+def _into_union(written: Shape, read: Union, path: str, seen: Pairs, wrong: Misfit, tag: str | None) -> list[Misfit]:
+    """One option must take it whole."""
+    choices = list(options(read))
+    if read.tag is not None and isinstance(a := opened(written), Object):
+        mark = a.fields.get(read.tag)
+        if mark is None:
+            return [Misfit(MisfitKind.MISSING, step(path, read.tag), None, "what tells the kinds apart")]
+        if not mark.required and tag != read.tag:
+            return [Misfit(MisfitKind.OPTIONAL, step(path, read.tag), words(mark.shape), words(mark.shape))]
+        choices = [each for each in choices if tagged(each, read.tag) == tagged(written, read.tag)] or choices
+    tried = [_accept(written, choice, path, seen, tag) for choice in choices]
+    if not all(tried):
+        return []
+    alike = [
+        found for found, choice in zip(tried, choices, strict=True) if type(opened(choice)) is type(opened(written))
+    ]
+    return alike[0] if len(alike) == 1 and all(each.path != wrong.path for each in alike[0]) else [wrong]
+
+
+def _objects(written: Object, read: Object, path: str, seen: Pairs, tag: str | None) -> Iterator[Misfit]:
+    named = set()
+    for name, field in read.fields.items():
+        at = step(path, name)
+        found = [each for place in field.places for each in [_at(written, place)] if each is not None]
+        named |= {str(place[0]) for place in field.places}
+        if not found:
+            if field.required:
+                yield Misfit(MisfitKind.MISSING, at, None, words(field.shape))
+            continue
+        for shape, _ in found:
+            yield from _accept(shape, field.shape, at, seen)
+        if field.required and name != tag and not any(always for _, always in found):
+            yield Misfit(MisfitKind.OPTIONAL, at, words(found[0][0]), words(field.shape))
+    if read.others is not None:
+        for name, field in written.fields.items():
+            if name not in named:
+                yield from _accept(field.shape, read.others, step(path, name), seen)
+        if written.others is not None:
+            yield from _accept(written.others, read.others, step(path, "*"), seen)
+
+
+def _at(written: Shape, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
+    """What the producer writes there, and whether always; None when there can be nothing."""
+    if not place:
+        return written, True
+    match opened(written), place[0]:
+        case Union() as inside, _:
+            found = [_at(option, place) for option in options(inside)]
+            held = [each for each in found if each is not None]
+            if not held:
+                return None
+            return Union(tuple(shape for shape, _ in held), None), len(held) == len(found) and all(a for _, a in held)
+        case Object() as inside, str(name):
+            field = inside.fields.get(name)
+            if field is not None:
+                return _further(field.shape, field.required, place)
+            return None if inside.others is None else _further(inside.others, False, place)
+        case Array() as inside, int(number):
+            if number < 0:
+                return Anything(), False
+            item = _item(inside, number)
+            return None if item is None else _further(item, inside.least > number, place)
+        case ((Scalar() | Object() | Array()), _):
+            return None
+        case _:
+            return Anything(), False
+
+
+def _further(shape: Shape, always: bool, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
+    found = _at(shape, place[1:])
+    return None if found is None else (found[0], found[1] and always)
+
+
+def _keys_fit(written: Object, read: Object, seen: Pairs) -> bool:
+    """The names of the fields, where the reader has rules for them; and how many there may be."""
+    if not narrows(_counted(written), _counted(read)):
+        return False
+    if read.keys is None:
+        return True
+    if not all(_takes(read.keys, json.dumps(name, ensure_ascii=False)) for name in written.fields):
+        return False
+    return written.others is None or not _accept(written.keys or Scalar("string"), read.keys, "", seen)
+
+
+def _arrays(written: Array, read: Array, path: str, seen: Pairs, wrong: Misfit) -> list[Misfit]:
+    if not narrows(_counted(written), _counted(read)):
+        return [wrong]
+    found = []
+    for place in range(max(len(written.prefix), len(read.prefix))):
+        one, other = _item(written, place), _item(read, place)
+        if one is not None and other is not None:
+            found += _accept(one, other, f"{path}[{place}]", seen)
+    rest = max(len(written.prefix), len(read.prefix))
+    one, other = _item(written, rest), _item(read, rest)
+    if one is not None and other is not None:
+        found += _accept(one, other, f"{path}[]", seen)
+    return found
+
+
+def _item(array: Array, place: int) -> Shape | None:
+    """What stands at that place; None when the array is never so long."""
+    if array.most is not None and place >= array.most:
+        return None
+    return array.prefix[place] if place < len(array.prefix) else array.items
+
+
+def _counted(shape: Array | Object) -> Scalar:
+    return Scalar("items", shape.rules)
+
+
+def _takes(read: Shape, text: str) -> bool:
+    """Whether one value of an enum is accepted."""
+    for option in options(read):
+        match choice := opened(option):
+            case Anything() if not choice.rules:
+                return True
+            case Values() if text in choice.texts:
+                return True
+            case Scalar() if takes(choice, text):
+                return True
+            case _:
+                continue
+    return False

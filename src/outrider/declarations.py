@@ -1,0 +1,329 @@
+"""What an app declares: readers, handlers, jobs, schedules, relays, inboxes, rollups. A part of `Outrider`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Required, TypedDict, TypeVar, Unpack
+
+from outrider import names
+from outrider.config import Settings
+from outrider.enqueue import Enqueuer
+from outrider.errors import DeclarationError
+from outrider.event import Event, spec_of
+from outrider.inbox.inbox import Inbox, InboxOptions, declare_inbox
+from outrider.integrations.parameters import bound, session_of
+from outrider.job import Job
+from outrider.reader import Reader
+from outrider.relay.relay import Relay, RelayOptions, declare_relay
+from outrider.retry import Breaker, Duration, Policy
+from outrider.rollup.rollup import Rollup, RollupOptions, declare_rollup
+from outrider.rollup.staging import stager
+from outrider.schedule import Schedule, ScheduleOptions
+from outrider.signals import Signals
+from outrider.streams.stream import Sink, Source
+from outrider.subscription import Order, Start, Subscription
+from outrider.worker.handler import LIMIT, TIMEOUT, Handler, choose, declare
+from outrider.worker.job_handler import JobHandler, JobOptions, declare_job
+from outrider.worker.schedule_loop import Scheduled
+
+F = TypeVar("F", bound=Callable[..., Any])
+Chosen = Handler | JobHandler | Relay | Inbox | Rollup
+
+
+class HandlerOptions(TypedDict, total=False):
+    partitions: int
+    """How many sessions can handle its events at the same time: a power of two. Default 1."""
+    start: Start
+    """For a new subscription: "now" (the default), "beginning" or a time."""
+    order: Order
+    """What waits for a failed event: "key" (the default): later events of its key; "none"; "total": everything."""
+    retry: Policy
+    """When a failed event is tried again, and when it is buried. Default: DEFAULT_RETRY_POLICY."""
+    timeout: Duration
+    """How long one call may take. Default 30 s."""
+    limit: int
+    """The most events of one transaction; fewer when they take long. Default 1,000."""
+    breaker: Breaker
+    """Stop for a while when everything fails, and probe. Default: none."""
+    role: str
+    """What it sends through `ctx.tx` runs with this role; the worker's user must be a member. Default: the worker's own."""
+
+
+class NamedOptions(HandlerOptions, total=False):
+    name: Required[str]
+    """Of its subscription, `context.name`: its position and its receipts belong to it, so it stays when the code changes."""
+
+
+class Declarations:
+    settings: Settings
+    signals: Signals
+    _enqueuer: Enqueuer
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[str, Subscription] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._jobs: dict[str, JobHandler] = {}
+        self._schedules: dict[str, Schedule] = {}
+        self._relays: dict[str, Relay] = {}
+        self._inboxes: dict[str, Inbox] = {}
+        self._rollups: dict[str, Rollup] = {}
+        self._readers: list[Reader] = []
+
+    def reader(self, *events: type[Event], name: str, partitions: int = 1, start: Start = "now") -> Reader:
+        """Declare a subscription that you read yourself, in your own transactions; no events = every type."""
+        subscription = Subscription(name, "reader", self.settings.context, events, partitions, start)
+        self._declare(subscription)
+        reader = Reader(subscription, self.settings, self.signals)
+        self._readers.append(reader)
+        return reader
+
+    def handler(self, *events: type[Event], **options: Unpack[NamedOptions]) -> Callable[[F], F]:
+        """Declare a handler: short, database-only work, exactly once per event and handler.
+
+        `@app.handler(OrderPlaced, name="shop.invoice")`. An async function, a blocking one (it runs in a thread) or one that
+        takes a whole batch (`list[OrderPlaced]`). What it writes through `ctx.tx` commits together with its receipt.
+        """
+
+        for event in events:
+            if not (isinstance(event, type) and issubclass(event, Event)):
+                raise DeclarationError(
+                    f"{event!r} is not an Event class: write @app.handler(OrderPlaced, name=...), with the class"
+                )
+
+        def declare_handler(function: F) -> F:
+            if not (called := options.get("name")):
+                raise self._nameless("handler", function, events)
+            self._add_handler(events, function, called, options, factory=False)
+            with suppress(AttributeError, TypeError):
+                function.__outrider_handler__ = called  # type: ignore[attr-defined]
+            return function
+
+        return declare_handler
+
+    def subscribe(
+        self,
+        events: type[Event] | Sequence[type[Event]],
+        factory: Callable[[Any], Callable[..., Awaitable[None]]],
+        *,
+        name: str,
+        **options: Unpack[HandlerOptions],
+    ) -> None:
+        """`app.subscribe(OrderPlaced, factory, name=...)`: `factory(tx)` makes the async handler, anew for every event.
+
+        For teams that wire handlers and repositories in one place, outside both contexts. `tx` is an AsyncSession of
+        SQLAlchemy where the factory's parameter is annotated as one.
+        """
+        wanted = (events,) if isinstance(events, type) else tuple(events)
+        self._add_handler(wanted, factory, name, options, factory=True)
+
+    def job(
+        self,
+        job: type[Job] | None = None,
+        *,
+        on: type[Event] | Sequence[type[Event]] = (),
+        name: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Callable[[F], F]:
+        """Declare what does a job: `@app.job(SendReceipt)`. Outside of a transaction, leased, at least once.
+
+        Or subscribe a job to events: `@app.job(on=OrderPlaced, name="shop.ship")`, which then gets the event. An async
+        function, or a blocking one, which runs in a thread. What it returns is kept with its receipt, if it is small.
+        """
+        events = (on,) if isinstance(on, type) else tuple(on)
+        if (job is None) == (not events):
+            raise DeclarationError(
+                "a job is for a Job class, @app.job(SendReceipt), or for events: @app.job(on=Event, name=...)"
+            )
+        for kind, classes in ((Job, (job,) if job is not None else ()), (Event, events)):
+            for each in classes:
+                if not (isinstance(each, type) and issubclass(each, kind)):
+                    raise DeclarationError(f"{each!r} is not a {kind.__name__} class: pass the class itself")
+        if job is not None and name is not None:
+            raise DeclarationError(
+                f"{name}: what does a Job is called like its type, {spec_of(job).type}: leave out name="
+            )
+
+        def declare_it(function: F) -> F:
+            called = name if job is None else spec_of(job).type
+            if not called:
+                raise self._nameless("job", function, events)
+            declared = declare_job(self.settings.context, job, events, called, function, options)
+            self._declare(declared.subscription)
+            self._jobs[called] = declared
+            return function
+
+        return declare_it
+
+    def schedule(self, cron: str, job: Job, *, name: str | None = None, **options: Unpack[ScheduleOptions]) -> None:
+        """Enqueue a job at certain times: `app.schedule("0 3 * * *", Report(), time_zone="Europe/Berlin")`.
+
+        Any worker of this app does it, and each time is fired once, however many there are. The `name` (by default the
+        job's type) is what the database remembers it by.
+        """
+        declared = Schedule(cron, job, name or "", **options)
+        Scheduled.by(self._enqueuer, declared)
+        if declared.name in self._schedules:
+            raise DeclarationError(f"the schedule {declared.name!r} is declared twice: give one of them another name=")
+        self._schedules[declared.name] = declared
+
+    def relay(
+        self, name: str, sink: Sink, *, events: Sequence[type[Event]] = (), **options: Unpack[RelayOptions]
+    ) -> None:
+        """Send events on to the streams of a broker, each once and in order.
+
+        `app.relay("shop.out", RedisStreams("redis://...", stream="orders"), events=[OrderPlaced])`; without `events`: all
+        of them. Run by any worker of this app, or by `outrider relay`; one at a time.
+        """
+        declared = declare_relay(self.settings.context, name, sink, tuple(events), options)
+        self._declare(declared.subscription)
+        self._relays[name] = declared
+
+    def inbox(self, name: str, source: Source, **options: Unpack[InboxOptions]) -> None:
+        """Bring the events of another service's stream into this log, each once and in order, for the handlers here."""
+        declared = declare_inbox(self.settings.context, name, source, options)
+        self._declare(declared.subscription)
+        self._inboxes[name] = declared
+
+    def replica(self, name: str, source: Source, *, table: str, **options: Unpack[InboxOptions]) -> None:
+        """Keep a table up to date with the newest version of each thing, as a stream of the replica codec tells it."""
+        declared = declare_inbox(self.settings.context, name, source, options, table)
+        self._declare(declared.subscription)
+        self._inboxes[name] = declared
+
+    def rollup(
+        self,
+        name: str,
+        *,
+        key: str | Sequence[str],
+        single: type[Event] | str,
+        rollup: type[Event] | str,
+        table: str | None = None,
+        events: Sequence[type[Event]] = (),
+        **options: Unpack[RollupOptions],
+    ) -> None:
+        """Make one event of many small facts: rows that are inserted into a table, or events.
+
+        `app.rollup("hub.imports", table="piece", key=["document"], single=PieceCreated, rollup=DocumentImported)`. Rows
+        with the same key that come close together become one event with their count, the others one each. Grouping
+        happens in Postgres, whoever inserts the rows; `outrider rollup install hub.imports` puts it there.
+        """
+        declared = declare_rollup(self.settings.context, name, table, tuple(events), key, single, rollup, options)
+        if name in self._rollups or name in self._subscriptions:
+            raise DeclarationError(f"{name!r} is declared twice: give one of them another name")
+        if other := next((each.name for each in self._rollups.values() if each.slug == declared.slug), None):
+            raise DeclarationError(
+                f"{name!r} and {other!r} would share their functions, {declared.slug}: rename one of them"
+            )
+        if (subscription := declared.subscription) is not None:
+            self._declare(subscription)
+            self._handlers[name] = stager(declared, subscription, lambda: self.settings.schema)
+        self._rollups[name] = declared
+
+    def _nameless(self, kind: str, function: object, events: Sequence[type[Event]]) -> DeclarationError:
+        suggested = f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}".lower()
+        if names.wrong_dotted(suggested, names.IDENTIFIER_BYTES):
+            last = spec_of(events[0]).type.rpartition(".")[2] if events else "name"
+            suggested = f"{self.settings.context}.{last}"
+        classes = ", ".join(each.__name__ for each in events)
+        given = classes if kind == "handler" else f"on={classes if len(events) == 1 else f'[{classes}]'}"
+        return DeclarationError(
+            f"a {kind} of events needs a name: write @app.{kind}({given}, name={suggested!r}). The database keeps its "
+            "position and its receipts under this name. Keep it when you rename the function: under another name events "
+            "are handled twice, or not at all"
+        )
+
+    def _add_handler(
+        self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
+    ) -> None:
+        if wrong := names.unknown_option("a handler", options, NamedOptions.__annotations__):
+            raise TypeError(wrong)
+        subscription = Subscription(
+            name,
+            "handler",
+            self.settings.context,
+            events,
+            options.get("partitions", 1),
+            options.get("start", "now"),
+            options.get("order", "key"),
+        )
+        handler = declare(
+            subscription,
+            function if factory else bound(name, function),
+            factory=factory,
+            opened=session_of(function) if factory else None,
+            retry=options.get("retry"),
+            timeout=options.get("timeout", TIMEOUT),
+            limit=options.get("limit", LIMIT),
+            breaker=options.get("breaker"),
+            role=options.get("role"),
+        )
+        self._declare(subscription)
+        self._handlers[name] = handler
+
+    def _declare(self, subscription: Subscription) -> None:
+        if subscription.name in self._subscriptions or subscription.name in self._rollups:
+            raise DeclarationError(
+                f"the subscription {subscription.name!r} is declared twice: give one of them another name"
+            )
+        self._subscriptions[subscription.name] = subscription
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """What has been declared so far."""
+        return tuple(self._subscriptions.values())
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Those of the subscriptions that a worker reads the log for."""
+        return tuple(self._handlers.values())
+
+    @property
+    def job_handlers(self) -> tuple[JobHandler, ...]:
+        """What a worker has code for of the jobs."""
+        return tuple(self._jobs.values())
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """What its workers fire."""
+        return tuple(self._schedules.values())
+
+    @property
+    def relays(self) -> tuple[Relay, ...]:
+        return tuple(self._relays.values())
+
+    @property
+    def inboxes(self) -> tuple[Inbox, ...]:
+        """Replicas too."""
+        return tuple(self._inboxes.values())
+
+    @property
+    def rollups(self) -> tuple[Rollup, ...]:
+        return tuple(self._rollups.values())
+
+    def chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler]:
+        """The declared handlers by name or pattern; all but those excluded when none is named."""
+        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Handler)]
+
+    def chosen_jobs(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[JobHandler]:
+        """The same for jobs."""
+        return [each for each in self._chosen(handlers, exclude) if isinstance(each, JobHandler)]
+
+    def chosen_relays(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Relay]:
+        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Relay)]
+
+    def chosen_inboxes(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Inbox]:
+        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Inbox)]
+
+    def chosen_rollups(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Rollup]:
+        chosen = {each.name for each in self._chosen(handlers, exclude)}
+        return [each for each in self._rollups.values() if each.name in chosen]
+
+    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Chosen]:
+        declared: list[Chosen] = [*self._handlers.values(), *self._jobs.values()]
+        declared += [
+            *self._relays.values(),
+            *self._inboxes.values(),
+        ]
+        declared += [each for each in self._rollups.values() if not each.events]  # else its handler is there
+        return choose(declared, tuple(handlers), tuple(exclude))

@@ -1,1 +1,0 @@
-"""Running subscriptions: wake, take, handle, settle."""

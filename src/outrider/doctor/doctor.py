@@ -1,0 +1,235 @@
+"""The doctor: looks at the server, the log, the workers and the brokers, and says what is wrong and what to do about it.
+
+Each check measures first (postgres.examine) and then judges (ops.judge). One that cannot be made, or not in time, is a
+finding too. Nothing here can write: whatever it looks at, it looks at in read-only transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from outrider.doctor import checks as judge
+from outrider.doctor.brokers import judge_broker, told_of
+from outrider.doctor.finding import Finding, critical, note, ok, warning
+from outrider.doctor.subscription_checks import judge_standing
+from outrider.doctor.text import counted
+from outrider.doctor.worker_checks import judge_silent, judge_troubles
+from outrider.errors import OutriderError
+from outrider.outcome import describe
+from outrider.postgres import rollups
+from outrider.postgres.admin import diagnostics, status
+from outrider.postgres.admin.tenants import hidden_from
+from outrider.postgres.connection import AsyncSession, DatabaseError
+from outrider.postgres.schema import migrate
+
+if TYPE_CHECKING:
+    from outrider.app import Outrider
+
+T = TypeVar("T")
+
+DEADLINE = 5.0
+"""Of a poke, in seconds."""
+LONGEST = 20.0
+"""Of a check, in seconds."""
+BLOCKED = 2.0
+"""Of a check, once another has waited for a lock in vain."""
+IN_VAIN = "it waits for a lock"
+INSTALLING = {"source", "rights", "expressions", "stable key"}
+"""What `rollup verify` says of whoever asks, not of what is installed."""
+
+
+async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn: str | None = None) -> list[Finding]:
+    """In the order in which one would ask at night: the server, what holds everything up, what is owed, what grows.
+
+    `conn` is in autocommit mode. `listen_dsn`: where workers listen, if that is another address.
+    """
+    checks: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = [
+        ("schema", lambda: _standing(app, conn, schema)),
+        ("frozen", lambda: _judged(diagnostics.silent(conn, schema), judge_silent)),
+        ("settings", lambda: _judged(diagnostics.settings(conn, schema), judge.judge_settings)),
+        ("locks", lambda: _judged(diagnostics.locks(conn, schema), judge.judge_locks)),
+        ("transactions", lambda: _holders(conn, schema)),
+        ("wal", lambda: _judged(diagnostics.wal(conn, schema), judge.judge_wal)),
+        ("dead_letters", lambda: _judged(diagnostics.buried(conn, schema), judge.judge_buried)),
+        ("dead_letters", lambda: _judged(diagnostics.expiring(conn, schema), judge.judge_expiring)),
+        ("overdue", lambda: _judged(diagnostics.overdue(conn, schema), judge.judge_overdue)),
+        ("schedules", lambda: _schedules(app, conn, schema)),
+        ("latency", lambda: _judged(diagnostics.settled(conn, schema), judge.judge_settled)),
+        ("dead_tuples", lambda: _judged(diagnostics.tuples(conn, schema), judge.judge_tuples)),
+        ("segments", lambda: _segments(conn, schema)),
+        ("upkeep", lambda: _upkeep(conn, schema)),
+        ("rollups", lambda: _rollups(conn, schema)),
+        ("pg_cron", lambda: _judged(diagnostics.cron(conn, schema), judge.judge_cron)),
+        ("privileges", lambda: _judged(hidden_from(conn, schema), judge.judge_hidden)),
+        ("privileges", lambda: _judged(diagnostics.rights(conn, schema), judge.judge_rights)),
+        ("sharing", lambda: _judged(diagnostics.sharing(conn, schema), judge.judge_sharing)),
+    ]
+    async with diagnostics.reading(conn):
+        findings = await _made("server", lambda: _server(conn, schema), conn)
+        findings += await _made("listener", lambda: _listener(app, conn, schema, listen_dsn), conn)
+        longest = LONGEST
+        if await migrate.applied(conn, schema):
+            for name, check in checks:
+                made = await _made(name, check, conn, longest)
+                if any(IN_VAIN in each.found for each in made):
+                    longest = min(longest, BLOCKED)
+                findings += made
+        else:
+            findings.append(
+                critical(
+                    "schema", f'there is no Outrider in the schema "{schema}"', "outrider migrate, or give --schema"
+                )
+            )
+    return findings + await _brokers(app)
+
+
+async def _made(
+    name: str, check: Callable[[], Awaitable[list[Finding]]], conn: AsyncSession, longest: float | None = None
+) -> list[Finding]:
+    """Sinks, servers and rights may be anybody's: whatever goes wrong is a finding, and the other checks are made."""
+    making, longest = asyncio.ensure_future(check()), LONGEST if longest is None else longest
+    try:
+        if (await asyncio.wait([making], timeout=longest))[0]:
+            return making.result()
+        holders = await _blockers(conn)
+    except Exception as error:
+        return [
+            warning(
+                name,
+                f"could not be looked at: {describe(error)}",
+                "if it lacks a right: ask as a role that may look (docs/guide.md, Roles)",
+            )
+        ]
+    finally:
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
+    told = f"gave no answer within {longest:g} s"
+    if holders:
+        return [warning(name, f"{told}: {IN_VAIN}", f"it is held by {'; '.join(holders)}")]
+    return [warning(name, told, "the server is busy, or cut off: ask again")]
+
+
+async def _blockers(conn: AsyncSession) -> list[str]:
+    with suppress(DatabaseError, OutriderError, OSError, TimeoutError):
+        async with asyncio.timeout(DEADLINE):
+            return await diagnostics.blockers(diagnostics.same_server(conn), conn.info.backend_pid)
+    return []
+
+
+async def _judged(measured: Awaitable[T], judged: Callable[[T], Iterator[Finding]]) -> list[Finding]:
+    return list(judged(await measured))
+
+
+async def _server(conn: AsyncSession, schema: str) -> list[Finding]:
+    sent, server = datetime.now(UTC), await diagnostics.server(conn, schema)
+    return list(judge.judge_server(server, sent, datetime.now(UTC)))
+
+
+async def _listener(app: Outrider, conn: AsyncSession, schema: str, listen_dsn: str | None) -> list[Finding]:
+    if app.settings.notify == "off":
+        return [note("listener", "notifications are off: workers poll", "OUTRIDER_NOTIFY=commit turns them on")]
+    dsn = listen_dsn or diagnostics.same_server(conn)
+    if (wrong := await diagnostics.hears(dsn, schema, DEADLINE)) is not None:
+        return [
+            warning(
+                "listener", wrong, "workers poll meanwhile; OUTRIDER_LISTEN_DSN names the server for the listener alone"
+            )
+        ]
+    if await diagnostics.pooled(dsn):
+        return [
+            note(
+                "listener",
+                "a poke arrives, through a pooler that keeps sessions",
+                "nothing, as long as it does; OUTRIDER_LISTEN_DSN can name the server itself",
+            )
+        ]
+    return [ok("listener", "a poke arrives")]
+
+
+async def _standing(app: Outrider, conn: AsyncSession, schema: str) -> list[Finding]:
+    found = await status.status(conn, schema)
+    unread = {} if found.pending else await diagnostics.unread(conn, schema)
+    broken = [each.name for each in found.subscriptions if "breaker" in each.states]
+    failing = await diagnostics.failing(conn, schema, broken) if broken else {}
+    declared, polls = {each.name for each in app.subscriptions} or None, app.settings.notify == "off"
+    findings = list(judge_standing(found, unread, failing, app.settings.context, declared, polls))
+    return findings + list(judge_troubles(found)) + _unasked(app, found)
+
+
+def _unasked(app: Outrider, found: status.Status) -> list[Finding]:
+    """Only an app knows where the brokers are."""
+    known = {each.name for each in app.relays} | {each.name for each in app.inboxes}
+    names = [each.name for each in found.subscriptions if each.kind in ("relay", "inbox") and each.name not in known]
+    if not names:
+        return []
+    told = (
+        f"{', '.join(names[:5])}{' and others' * (len(names) > 5)}: their brokers were not asked, no app declares them"
+    )
+    return [note("brokers", told, "outrider doctor --app module:name asks them too")]
+
+
+async def _schedules(app: Outrider, conn: AsyncSession, schema: str) -> list[Finding]:
+    now, schedules = await diagnostics.schedules(conn, schema)
+    served = {name for worker in await status.workers(conn, schema) if worker.live for name in worker.subscriptions}
+    declared = {each.name for each in app.schedules} if app.subscriptions or app.schedules else None
+    return list(judge.judge_schedules(schedules, now, app.settings.context, declared, served))
+
+
+async def _holders(conn: AsyncSession, schema: str) -> list[Finding]:
+    holders, server = await diagnostics.holders(conn, schema), await diagnostics.server(conn, schema)
+    return list(judge.judge_holders(holders, server.sees_all))
+
+
+async def _segments(conn: AsyncSession, schema: str) -> list[Finding]:
+    return list(judge.judge_segments(await diagnostics.segments(conn, schema)))
+
+
+async def _upkeep(conn: AsyncSession, schema: str) -> list[Finding]:
+    keeping, server = await diagnostics.upkeep(conn, schema), await diagnostics.server(conn, schema)
+    return list(judge.judge_upkeep(keeping, server.now))
+
+
+async def _rollups(conn: AsyncSession, schema: str) -> list[Finding]:
+    standings = [each for each in await rollups.standings(conn, schema) if each.uninstalled_at is None]
+    findings = []
+    for each in standings:
+        failed = [check for check in await rollups.verify(conn, each.name, schema) if not check.passed]
+        if any(check.topic == "rights" for check in failed):  # of who asks, who need not be able to install it
+            failed = [check for check in failed if check.topic not in INSTALLING]
+        for check in failed:
+            told = warning if check.blocks or check.topic == "schedule" else note
+            findings.append(
+                told("rollups", f"{each.name}: {check.topic}: {check.detail}", f"outrider rollup verify {each.name}")
+            )
+        if each.last_run is not None and each.last_run["result"] == "error":
+            findings.append(
+                critical(
+                    "rollups",
+                    f"{each.name}: its last run failed: {each.last_run['error_text']}",
+                    f"outrider rollup status {each.name}",
+                )
+            )
+        if each.set_aside:
+            findings.append(
+                warning(
+                    "rollups",
+                    f"{each.name}: {counted(each.set_aside, 'row')} set aside: no event could be made of them",
+                    f"outrider rollup status {each.name}, then outrider rollup run {each.name} --retry",
+                )
+            )
+    return findings or ([ok("rollups", f"{len(standings)} installed, all as they were made")] if standings else [])
+
+
+async def _brokers(app: Outrider) -> list[Finding]:
+    used: dict[str, tuple[list[str], object]] = {}
+    for name, stream in [
+        *((each.name, each.sink) for each in app.relays),
+        *((each.name, each.source) for each in app.inboxes),
+    ]:
+        used.setdefault(told_of(stream), ([], stream))[0].append(name)
+    found = await asyncio.gather(*(judge_broker(names, stream, LONGEST) for names, stream in used.values()))
+    return [finding for each in found for finding in each]

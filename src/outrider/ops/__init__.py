@@ -1,1 +1,0 @@
-"""What an operator asks for: a doctor who looks at everything and says what to do."""

@@ -1,0 +1,360 @@
+"""One event as an operator sees it: what it is, what has become of it everywhere, who did what to it; and withdrawing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.rows import tuple_row
+
+from outrider.envelope import Envelope
+from outrider.errors import OutriderError
+from outrider.outcome import sanitise
+from outrider.postgres.log import SEQ, clear_error, envelope_of
+from outrider.postgres.look import looking
+from outrider.postgres.schema.migrate import check_needed
+from outrider.postgres.statement import statement
+
+PATIENCE = "10s"
+MOST_ACTS = 1000
+MOST_JOBS = 100_000
+MOST_LISTED, PAGE_LISTED = 1_000_000, 20_000
+_ENVELOPE = 18
+
+Why = Literal[
+    "all_paused", "paused", "breaker", "behind", "key", "suspect", "retry", "due", "unread", "no_worker", "unable"
+]  # fmt: skip
+MARKS: tuple[Literal["replayed", "discarded", "cancelled", "superseded"], ...] = (
+    "replayed",
+    "discarded",
+    "cancelled",
+    "superseded",
+)
+"""What an entry of a failure history can be beside a failure; each has its time as `replayed_at` and so on."""
+
+
+class NoSuchEvent(OutriderError):
+    """No event of that id is to be seen in the log."""
+
+    def __init__(self, event_id: UUID, schema: str) -> None:
+        super().__init__(
+            f'there is no event {event_id} in the schema "{schema}" of this database: the transaction that published it '
+            "was rolled back or is still open, or the event is in another schema (--schema) or database"
+        )
+
+
+class WithdrawRefused(OutriderError):
+    """An event cannot be withdrawn now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One entry of a failure history: an attempt that failed, or what was done with it; cancelled, superseded: a job."""
+
+    at: datetime
+    what: Literal["failed", "replayed", "discarded", "cancelled", "superseded"]
+    cycle: int
+    attempt: int | None = None
+    """How many had been used with it. The same number twice: one of them was nobody's fault and used none."""
+    code: str | None = None
+    message: str | None = None
+    worker: str | None = None
+    by: str | None = None
+    reason: str | None = None
+    forced: bool = False
+    """A replay although it had been handled or discarded."""
+    edited: bool = False
+    """A replay with another payload."""
+    generation: int | None = None
+    """A replay for the workers of that generation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What has become of an event at one subscription."""
+
+    subscription: str
+    kind: str
+    status: str
+    """pending, running (a job), delivered, failed (a dead letter), discarded or withdrawn"""
+    why: tuple[Why, ...] = ()
+    """Why it is pending; several may hold.
+
+    all_paused, paused: an operator said so. breaker: open until `open_until`. unread: its cursor has not come to it.
+    behind: it waits for `behind`, which is before it in its line. retry: at `run_at`. due: a worker may take it now.
+    key: as many jobs of its key are running as may. suspect: a worker died with it, so that it runs alone. no_worker:
+    nobody serves it. unable: its workers lack types.
+    """
+    attempts: int | None = None
+    """Used in its present cycle; with the one that succeeded, if it is delivered. None: reader, relay, or not tried yet."""
+    run_at: datetime | None = None
+    behind: UUID | None = None
+    behind_seq: int | None = None
+    cancelled_at: datetime | None = None
+    """A job that is running: since when somebody wants it to stop."""
+    paused_at: datetime | None = None
+    """Since when the subscription, or everything, is paused."""
+    open_until: datetime | None = None
+    handled_at: datetime | None = None
+    handled_as: UUID | None = None
+    """The event with the same idempotency key that was handled in its place."""
+    buried_at: datetime | None = None
+    error_code: str | None = None
+    error: str | None = None
+    history: tuple[Moment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One entry of the audit."""
+
+    at: datetime
+    by: str
+    role: str
+    """The database's role of that session."""
+    action: str
+    subscription: str | None
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawal:
+    at: datetime
+    by: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Caused:
+    id: UUID
+    job_type: str
+    status: str
+    """pending, in_flight, failed (a dead letter) or discarded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """The whole life of an event until now."""
+
+    envelope: Envelope
+    payload_pretty: str
+    """The payload for the eye, numbers as the database has them. Not made safe for a terminal."""
+    payload_bytes: int
+    read_at: datetime
+    """When this was true, by the database's clock."""
+    withdrawal: Withdrawal | None
+    fates: tuple[Fate, ...]
+    """One per subscription that it concerns."""
+    acts: tuple[Act, ...]
+    """What operators did with it, oldest first."""
+    also: tuple[int, ...] = ()
+    """Other numbers under which the same envelope was published again."""
+    erased_at: datetime | None = None
+    """Since then its payload is gone: what is there is empty."""
+    jobs: tuple[Caused, ...] = ()
+    """Those that its handlers have enqueued, and that are not done: a hundred at most, of the newest 100,000 deliveries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    subscription: str
+    outcome: Literal["withdrawn", "delivered"]
+    """delivered: too late, it was handled or read there."""
+
+
+async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Story | None:
+    """None when there is no such event, or none that is committed. Index look-ups only."""
+    _refuse_other_ids(event_id)
+    await check_needed(conn, schema)
+    async with looking(conn, schema) as look:
+        found = await look.rows("event", {"event_id": event_id})
+        if not found:
+            return None
+        row = found[0]
+        fates = await look.rows("fates", {"seq": row[0]})
+        acts = await look.rows("audit_of", {"event_id": event_id, "most": MOST_ACTS})
+        caused = await look.rows("caused", {"event_id": event_id, "most": MOST_JOBS})
+    pretty, size, read_at, withdrawn_at, withdrawn_by, reason, erased_at = row[_ENVELOPE:]
+    audit = tuple(
+        Act(at=at, by=by, role=role, action=action, subscription=subscription, details=details)
+        for at, by, role, action, subscription, details in acts
+    )
+    return Story(
+        envelope=envelope_of((None,) * SEQ + row[:_ENVELOPE]),
+        payload_pretty=pretty,
+        payload_bytes=size,
+        read_at=read_at,
+        withdrawal=None if withdrawn_at is None else Withdrawal(at=withdrawn_at, by=withdrawn_by, reason=reason),
+        fates=tuple(_fate(fate, read_at, audit) for fate in fates),
+        acts=audit,
+        also=tuple(other[0] for other in found[1:]),
+        erased_at=erased_at,
+        jobs=tuple(Caused(*row) for row in caused),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    seq: int
+    event_type: str
+    event_version: int
+    occurred_at: datetime
+    source: str
+    workspace_id: str | None
+    kind: str | None
+    key: str | None
+    erased_at: datetime | None
+    id: UUID
+    fates: dict[str, str]
+    """What became of it, by subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    events: list[Listed]
+    scanned: int
+    before: int | None
+    """Older ones are below this number; None = the whole log was looked through, or all of it since then."""
+
+
+async def listed(
+    conn: AsyncConnection[Any],
+    schema: str,
+    *,
+    key: str | None = None,
+    event_type: str | None = None,
+    workspace_id: str | None = None,
+    since: datetime | timedelta | None = None,
+    limit: int = 50,
+    before: int | None = None,
+    most: int = MOST_LISTED,
+    page: int = PAGE_LISTED,
+) -> Listing:
+    """The newest events that fit, at most `limit` of the last `most`, page by page, each with a snapshot of its own."""
+    await check_needed(conn, schema)
+    lowest = 0
+    async with looking(conn, schema) as look:
+        if since is not None:
+            if isinstance(since, timedelta):
+                since = (await look.rows("moment"))[0][0] - since
+            [[lowest]] = await look.rows("event_list_begins", {"since": since})
+    params = {"key": key, "event_type": event_type, "workspace_id": workspace_id, "since": since, "lowest": lowest}
+    found: list[Listed] = []
+    scanned, place = 0, 2**63 - 1 if before is None else before
+    while scanned < most:
+        asked = {"before": place, "scan": min(page, most - scanned), "limit": limit - len(found)}
+        async with looking(conn, schema) as look:
+            [(reached, count, *_), *rows] = await look.rows("event_list", params | asked)
+        found += [Listed(*(row[0], *row[2:11], row[11] or {})) for row in rows]
+        scanned += count
+        if len(found) == limit:
+            return Listing(found, scanned, found[-1].seq)
+        if count < asked["scan"]:
+            return Listing(found, scanned, None)
+        place = reached
+    return Listing(found, scanned, place)
+
+
+async def withdraw(
+    conn: AsyncConnection[Any], event_id: UUID, by: str | None, reason: str | None, schema: str
+) -> list[Withdrawn]:
+    """Waits for batches in progress, so that each of the outcomes is true."""
+    _refuse_other_ids(event_id)
+    await check_needed(conn, schema)
+    params = {"event_id": event_id, "by": sanitise(by or "") or None, "reason": sanitise(reason or "") or None}
+    try:
+        async with conn.transaction(), AsyncCursor(conn, row_factory=tuple_row) as cursor:
+            await cursor.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
+            await cursor.execute(statement("withdraw", schema), params)
+            rows = await cursor.fetchall()
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+        raise WithdrawRefused(
+            f"nothing was withdrawn: a subscription that the event concerns was being handled for {PATIENCE}; try again, "
+            "or pause it first (outrider subscription pause)"
+        ) from error
+    except psycopg.Error as error:
+        if (clear := clear_error(error, schema)) is not None:
+            raise clear from error
+        raise
+    if rows == [(None, "not_found")]:
+        raise NoSuchEvent(event_id, schema)
+    return [Withdrawn(*row) for row in rows]
+
+
+def _refuse_other_ids(event_id: object) -> None:
+    if not isinstance(event_id, UUID):
+        raise TypeError(f"the id of an event is a UUID, not {type(event_id).__name__}")
+
+
+def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
+    (
+        subscription, kind, status, attempts, run_at, handled_at, handled_as, code, error, history, buried_at, suspect,
+        reached, waiting, cancelled_at, all_paused_at, paused_at, open_until, behind, behind_seq, workers, able,
+    ) = row  # fmt: skip
+    status = "running" if status == "in_flight" else status
+    parked, later = run_at is not None, run_at is not None and run_at > now
+    reasons: list[tuple[Why, bool]] = [
+        ("all_paused", all_paused_at is not None),
+        ("paused", paused_at is not None),
+        ("breaker", open_until is not None),
+        ("unread", not parked or not (reached or later or kind == "relay")),
+        ("behind", behind is not None),
+        ("key", bool(waiting)),
+        ("suspect", bool(suspect)),
+        ("retry", behind is None and later),
+        ("due", behind is None and parked and (reached or kind == "relay") and not later and not waiting),
+        ("no_worker", kind in ("handler", "job", "relay") and not workers),
+        ("unable", workers > 0 and not able),
+    ]
+    if status == "withdrawn":
+        history = _owed_then(subscription, acts)
+    moments = tuple(map(_moment, history or ()))
+    if status == "delivered" and handled_at is not None and handled_as is None:
+        attempts = 1 + _used(moments)
+    return Fate(
+        subscription=subscription,
+        kind=kind,
+        status=status,
+        why=tuple(reason for reason, holds in reasons if holds and status == "pending"),
+        attempts=attempts,
+        run_at=run_at if status == "pending" else None,
+        behind=behind,
+        behind_seq=behind_seq,
+        cancelled_at=cancelled_at,
+        paused_at=all_paused_at or paused_at,
+        open_until=open_until,
+        handled_at=handled_at,
+        handled_as=handled_as,
+        buried_at=buried_at,
+        error_code=code,
+        error=error,
+        history=moments,
+    )
+
+
+def _moment(entry: dict[str, Any]) -> Moment:
+    rest = {name: value for name, value in entry.items() if name in Moment.__slots__ and name != "at"}
+    for mark in MARKS:
+        if (when := entry.get(f"{mark}_at")) is not None:
+            return Moment(at=datetime.fromisoformat(when), what=mark, **rest)
+    return Moment(at=datetime.fromisoformat(entry["at"]), what="failed", **rest)
+
+
+def _used(moments: Sequence[Moment]) -> int:
+    """Attempts that failed since the last replay."""
+    cycle = max((each.cycle + 1 for each in moments if each.what == "replayed"), default=1)
+    return max((each.attempt or 0 for each in moments if each.what == "failed" and each.cycle == cycle), default=0)
+
+
+def _owed_then(subscription: str, acts: Iterable[Act]) -> list[dict[str, Any]]:
+    """The failure history that a withdrawal took away, as the audit has it."""
+    for act in acts:
+        for owed in act.details.get("owed", ()) if act.action == "withdraw" else ():
+            if owed.get("subscription") == subscription:
+                return list(owed.get("failure_history", ()))
+    return []

@@ -1,0 +1,192 @@
+"""Jobs as an operator sees them: list, look at one, cancel, run now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from outrider.errors import OutriderError
+from outrider.postgres.admin.subscriptions import MOST
+from outrider.postgres.fetch import fetch
+from outrider.postgres.look import looking
+from outrider.postgres.pool import Pool
+
+State = Literal["pending", "running", "failed", "cancelled", "superseded", "discarded", "done"]
+ORDER = ("in_flight", "pending", "failed", "discarded", "done")
+OWED = ("pending", "running", "failed")
+
+
+class NoSuchJob(OutriderError):
+    def __init__(self, job_id: UUID, schema: str) -> None:
+        super().__init__(
+            f'there is no job {job_id} in the schema "{schema}" of this database: the transaction that enqueued it was '
+            "rolled back or is still open, or the job is in another schema (--schema) or database"
+        )
+
+
+class NoSuchType(OutriderError):
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"there is no job type {name!r}; there are: {', '.join(known) or 'none'}")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    id: UUID
+    subscription: str
+    """The job type; of a job of events, its name."""
+    event_type: str
+    """The job type; of a job of events, that of its event."""
+    version: int | None
+    state: State
+    """failed: a dead letter; superseded: another job with its unique key was enqueued while it ran."""
+    queue: str | None
+    priority: int | None
+    key: str | None
+    unique_key: str | None
+    run_at: datetime | None
+    attempts: int | None
+    cycle: int | None
+    crashes: int | None
+    waiting: bool | None
+    """As many with its key are running as may."""
+    worker: UUID | None
+    worker_name: str | None
+    """host:pid, while the worker is known."""
+    claimed_at: datetime | None
+    lease_expires_at: datetime | None
+    cancelled_at: datetime | None
+    """Somebody wants it to stop."""
+    progress: dict[str, Any] | None
+    code: str | None
+    error: str | None
+    source: str | None
+    created_at: datetime | None
+    done_at: datetime | None
+    workspace_id: str | None
+    generation: int | None
+    paused: bool | None
+    """Its type is paused by name."""
+    served: bool | None
+    """A worker has code for it."""
+    payload: str | None
+    result: Any
+    history: list[dict[str, Any]] | None
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> JobRow:
+        status, superseded = row[4:6]
+        fields = dict(zip(cls.__slots__, (*row[:5], *row[6:]), strict=True))
+        return cls(**fields | {"state": _state(status, fields["code"], superseded=superseded)})
+
+
+def _state(status: str, code: str | None, *, superseded: bool) -> State:
+    match status:
+        case "in_flight":
+            return "running"
+        case "discarded":
+            return "superseded" if superseded else "cancelled" if code == "cancelled" else "discarded"
+        case "pending" | "failed" | "done":
+            return status
+    raise ValueError(status)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    read_at: datetime
+    """When this was true, by the database's clock."""
+    paused_at: datetime | None
+    """Everything is paused since then."""
+    jobs: list[JobRow]
+    counts: dict[str, int] = field(default_factory=dict)
+    """running, pending, failed; up to MOST."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    subscription: str | None
+    outcome: str
+
+
+async def listing(
+    conn: AsyncConnection[Any],
+    schema: str,
+    *,
+    name: str | None = None,
+    states: Iterable[str] = OWED,
+    queue: str | None = None,
+    limit: int = 50,
+) -> Listing:
+    """By state: what runs; what waits, in the order in which it will run; what failed, was given up, is done."""
+    async with looking(conn, schema) as look:
+        [(read_at, _, paused_at)] = await look.rows("moment")
+        known = [known for (known,) in await look.rows("job_types")]
+        if name is not None and name not in known:
+            raise NoSuchType(name, known)
+        which = {"names": known if name is None else [name], "queue": queue, "most": MOST}
+        rows = await look.rows("jobs", {**which, "states": list(states), "limit": limit})
+        counts: dict[str, int] = dict(await look.rows("job_counts", which))
+    rows.sort(key=lambda row: (ORDER.index(row[4]), row[-1]))
+    return Listing(read_at, paused_at, [JobRow.of(row[:-1]) for row in rows[:limit]], counts)
+
+
+async def whole(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> Listing:
+    """Usually one; an event may be the job of several; none if nobody knows it."""
+    async with looking(conn, schema) as look:
+        [(read_at, _, paused_at)] = await look.rows("moment")
+        return Listing(read_at, paused_at, [JobRow.of(row) for row in await look.rows("job", {"id": job_id})])
+
+
+async def cancel(
+    conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
+) -> list[JobOutcome]:
+    params = {"id": job_id, "by": by, "reason": reason}
+    return [JobOutcome(*row) for row in await fetch(conn, "cancel", schema, params)]
+
+
+async def run_now(
+    conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
+) -> list[JobOutcome]:
+    params = {"id": job_id, "by": by, "reason": reason}
+    return [JobOutcome(*row) for row in await fetch(conn, "run_now", schema, params)]
+
+
+class Jobs:
+    """`app.jobs`."""
+
+    def __init__(self, opened: Callable[[], Pool], schema: str) -> None:
+        self._opened = opened
+        self._schema = schema
+
+    async def find(
+        self,
+        *,
+        name: str | None = None,
+        states: Iterable[str] = OWED,
+        queue: str | None = None,
+        limit: int = 50,
+    ) -> list[JobRow]:
+        """`states`: running, pending, failed, cancelled (superseded and discarded ones too), done. In this order:
+        what runs; what waits, in the order in which it will run; what failed, was given up, is done."""
+        async with self._opened().autocommit() as conn:
+            found = await listing(conn, self._schema, name=name, states=states, queue=queue, limit=limit)
+            return found.jobs
+
+    async def get(self, job_id: UUID) -> list[JobRow]:
+        """Usually one; an event may be the job of several; none if nobody knows it."""
+        async with self._opened().autocommit() as conn:
+            return (await whole(conn, job_id, self._schema)).jobs
+
+    async def cancel(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
+        """cancelled (it was pending), cancelling (its worker was told), done, not_found. Audited."""
+        async with self._opened().autocommit() as conn:
+            return await cancel(conn, job_id, self._schema, by=by, reason=reason)
+
+    async def run_now(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
+        """due, running, dead (replay it), done, cancelled, not_found. Audited."""
+        async with self._opened().autocommit() as conn:
+            return await run_now(conn, job_id, self._schema, by=by, reason=reason)

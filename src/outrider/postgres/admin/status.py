@@ -1,0 +1,304 @@
+"""The state of everything at one moment: schema, subscriptions with their cursors, rollups, workers. Counts are capped, and
+no look costs more than a bounded piece of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from psycopg import AsyncConnection
+
+from outrider.postgres.admin.streams import Stream
+from outrider.postgres.admin.subscriptions import MOST
+from outrider.postgres.log import missing_schema
+from outrider.postgres.look import looking
+from outrider.postgres.rollups import Rolling
+from outrider.postgres.schema.migrate import applied, pending
+from outrider.postgres.schema.phases import Phase
+
+SCAN = 1000
+
+State = Literal["paused", "breaker", "no_worker", "unable", "broker_down", "troubled", "failing", "running"]
+LATE = timedelta(seconds=15)
+"""A heartbeat comes every 10 s: a worker that was last seen so long ago has missed one."""
+IN_A_ROW = {"rolled_back": 3, "broker": 1, "failing": 5, "loop": 1}
+"""So often in a row a trouble must have come before it is told: a deadlock now and then is none."""
+LOUD = {"25006", "42501", "57014"}
+"""Read-only, a right that is missing, a statement_timeout: once is enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What troubles a worker, as its last heartbeat told it."""
+
+    kind: str
+    """rolled_back: batches or claims, by no fault of their own; broker: it does not answer; failing: every attempt at a
+    handler or a job; loop: the event loop is, or was, held."""
+    name: str
+    """The subscription; "(jobs)", "(schedules)", "(rollups)", "(upkeep)", "(heartbeat)"."""
+    code: str
+    message: str
+    in_a_row: int
+    since: datetime
+    seconds: float
+    """How long it had lasted when it was told."""
+
+    @property
+    def lasting(self) -> bool:
+        loud = self.kind == "rolled_back" and self.code in LOUD
+        return loud or self.in_a_row >= IN_A_ROW.get(self.kind, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """What runs longest in a worker: a handler, a job, a relay, a rollup or upkeep."""
+
+    name: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A worker by its heartbeat."""
+
+    host: str
+    pid: int
+    version: str
+    generation: int
+    subscriptions: list[str]
+    unable: list[str]
+    """Of these, those that want event types which its code does not know: it takes nothing from them."""
+    listening: bool
+    """Woken by pokes; else it polls."""
+    stopping: bool
+    started_at: datetime
+    seen_at: datetime
+    live: bool
+    """Seen within the last 30 s; else it has died or is cut off. Forgotten after a day."""
+    schema_version: int | None
+    """The newest migration that its code knows; None = code from before 0004."""
+    doing: Doing | None = None
+    troubles: tuple[Trouble, ...] = ()
+    """As of its last heartbeat, the oldest first."""
+
+    def serves(self, subscription: str) -> bool:
+        return self.live and not self.stopping and subscription in self.subscriptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far the events of one generation have been read. 0: of all that have no cursors of their own."""
+
+    generation: int
+    served_by: int
+    """The generation whose workers serve it."""
+    seq: int
+    """Of the slowest cursor."""
+    lag: int
+    failures: int
+    """In a row, where the handler has a breaker."""
+    open_until: datetime | None
+    """The breaker is open."""
+    workers: tuple[str, ...]
+    """host:pid of those that take from it: of its own generation, or of others while none of these is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One subscription."""
+
+    name: str
+    kind: str
+    context: str
+    event_types: list[str] | None
+    """None = every type."""
+    partitions: int
+    order: str
+    states: tuple[State, ...]
+    """paused, breaker (open), no_worker, unable (its workers lack event types that it wants), broker_down, troubled (batches
+    are rolled back in a row), failing (every attempt fails); or running."""
+    paused_at: datetime | None
+    lag: int
+    """Numbers of the log that its slowest cursor has not passed; most of them may be events of other types."""
+    oldest_owed_at: datetime | None
+    """When the oldest event occurred that it has not read, or that is parked; since when the oldest job is due."""
+    oldest_is_certain: bool
+    """False: there may be one among events that were not looked at."""
+    waiting_since: datetime | None
+    """Since when the oldest waits that a worker could take now: when an event occurred that was not read, when a retry or a
+    job was due. None of a reader, and while it is paused."""
+    parked: int
+    """Of jobs: those that wait or run."""
+    running: int
+    """Jobs that are leased."""
+    dead: int
+    positions: tuple[Position, ...]
+    streams: tuple[Stream, ...]
+    """Of a relay, or of an inbox; a relay's become known with their first event."""
+    troubles: tuple[Trouble, ...] = ()
+    """Of its live workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    schema: str
+    version: int
+    pending: tuple[str, ...]
+    """Migrations that this code knows and the database has not."""
+    read_at: datetime
+    """When this was true, by the database's clock."""
+    seq: int
+    """The newest number of the log."""
+    paused_at: datetime | None
+    """Everything is paused since then."""
+    jobs: dict[str, int]
+    """running, pending, failed; those of types that nobody has registered too. Up to MOST; none if there is no job type."""
+    subscriptions: tuple[Standing, ...]
+    rollups: tuple[Rolling, ...]
+    workers: tuple[Seen, ...]
+
+    @property
+    def live(self) -> int:
+        return sum(worker.live for worker in self.workers)
+
+
+async def status(conn: AsyncConnection[Any], schema: str) -> Status:
+    have = await applied(conn, schema)
+    if not have:
+        raise missing_schema(schema)
+    lacking = tuple(f"{step.version:04} {step.name}" for step in pending(have))
+    current = not pending(have, Phase.pre)
+    async with looking(conn, schema) as look:
+        [(read_at, seq, paused_at)] = await look.rows("moment")
+        # Before that, the tables are not yet those that the rest needs.
+        workers = await look.rows("workers_seen") if current else []
+        standings = await look.rows("standings", {"most": MOST}) if current else []
+        positions = await look.rows("positions") if current else []
+        oldest = await look.rows("oldest_unread", {"scan": SCAN}) if current else []
+        streams = await look.rows("stream_standings", {"most": MOST}) if current else []
+        rolling = await look.rows("rollup_standings", {"most": MOST}) if current else []
+        types = [name for (name,) in await look.rows("job_types")] if current else []
+        jobs = await look.rows("job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
+    seen = tuple(_seen(row) for row in workers)
+    unread = {name: (at, certain) for name, at, certain in oldest}
+    return Status(
+        schema=schema,
+        version=have[-1].version,
+        pending=lacking,
+        read_at=read_at,
+        seq=seq,
+        paused_at=paused_at,
+        jobs=dict(jobs),
+        subscriptions=tuple(
+            _standing(row, _of(row[0], positions), *unread[row[0]], seen, _of(row[0], streams), paused_at)
+            for row in standings
+        ),
+        rollups=tuple(Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rolling),
+        workers=seen,
+    )
+
+
+async def workers(conn: AsyncConnection[Any], schema: str) -> list[Seen]:
+    async with looking(conn, schema) as look:
+        return [_seen(row) for row in await look.rows("workers_seen")]
+
+
+def _seen(row: Sequence[Any]) -> Seen:
+    *known, report, reported_at = row
+    return Seen(**dict(zip(Seen.__slots__, known, strict=False)), **_reported(report, reported_at))
+
+
+def _reported(report: Any, at: datetime | None) -> dict[str, Any]:
+    """Whoever may be a worker can write anything there."""
+    if at is None or not isinstance(report, dict):
+        return {}
+    found: dict[str, Any] = {}
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        doing = report["doing"]
+        found["doing"] = Doing(name=str(doing["name"]), since=at - timedelta(seconds=float(doing["seconds"])))
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        found["troubles"] = tuple(
+            Trouble(
+                **{name: str(each[name]) for name in ("kind", "name", "code", "message")},
+                in_a_row=int(each["in_a_row"]),
+                since=at - timedelta(seconds=float(each["seconds"])),
+                seconds=float(each["seconds"]),
+            )
+            for each in report["troubles"]
+        )
+    return found
+
+
+def _of(subscription: str, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    return [row[1:] for row in rows if row[0] == subscription]
+
+
+def _standing(
+    row: Sequence[Any],
+    positions: Sequence[Sequence[Any]],
+    unread_at: datetime | None,
+    certain: bool,
+    workers: Sequence[Seen],
+    streams: Sequence[Sequence[Any]],
+    all_paused_at: datetime | None,
+) -> Standing:
+    name, kind, context, event_types, partitions, order, paused_at, parked, running, parked_at, due_at, dead = row
+    read = tuple(_position(name, each, workers) for each in positions)
+    serving = [each for each in workers if each.serves(name)]
+    able = [each for each in serving if name not in each.unable]
+    troubles = tuple(
+        each for worker in workers if worker.live for each in worker.troubles if each.name == name and each.lasting
+    )
+    states: list[tuple[State, bool]] = [
+        ("paused", paused_at is not None),
+        ("breaker", any(each.open_until for each in read)),
+        ("no_worker", kind != "reader" and not serving),
+        ("unable", bool(serving) and not able),
+        ("broker_down", any(each.kind == "broker" for each in troubles)),
+        ("troubled", any(each.kind == "rolled_back" for each in troubles)),
+        ("failing", any(each.kind == "failing" for each in troubles)),
+    ]
+    still = kind == "reader" or paused_at is not None or all_paused_at is not None
+    return Standing(
+        name=name,
+        kind=kind,
+        context=context,
+        event_types=event_types,
+        partitions=partitions,
+        order=order,
+        states=tuple(state for state, holds in states if holds) or ("running",),
+        paused_at=paused_at,
+        lag=max((each.lag for each in read), default=0),
+        oldest_owed_at=_oldest(unread_at, parked_at),
+        oldest_is_certain=certain,
+        waiting_since=None if still else _oldest(unread_at, due_at),
+        parked=parked,
+        running=running,
+        dead=dead,
+        positions=read,
+        streams=tuple(Stream(**dict(zip(Stream.__slots__, each, strict=True))) for each in streams),
+        troubles=troubles,
+    )
+
+
+def _oldest(*times: datetime | None) -> datetime | None:
+    return min((at for at in times if at is not None), default=None)
+
+
+def _position(name: str, row: Sequence[Any], workers: Sequence[Seen]) -> Position:
+    """Who serves it: as sql/serving.sql decides for each worker."""
+    generation, served_by, seq, lag, failures, open_until = row
+    able = [each for each in workers if each.serves(name) and name not in each.unable]
+    serving = [each for each in able if each.generation == served_by] or able
+    return Position(
+        generation=generation,
+        served_by=served_by,
+        seq=seq,
+        lag=lag,
+        failures=failures,
+        open_until=open_until,
+        workers=tuple(f"{each.host}:{each.pid}" for each in serving),
+    )

@@ -1,0 +1,161 @@
+"""What an operator does with subscriptions: look, pause, resume, rename, retire. Nothing here reads events for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from outrider import names
+from outrider.errors import SubscriptionRefused
+from outrider.postgres.admin.audit import UNSIGNED, Signed
+from outrider.postgres.fetch import fetch
+
+MOST = 10_000
+"""Counts end here: this number means "so many, or more"."""
+PATIENCE = "10s"
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    name: str
+    kind: str
+    context: str
+    event_types: list[str] | None
+    """None = every type; none = a job that is only enqueued."""
+    partitions: int
+    order: str
+    paused_at: datetime | None
+    lag: int
+    """Numbers of the log that its slowest partition has not passed; most of them may be events of other types."""
+    parked: int
+    """Of jobs: those that wait or run."""
+    dead: int
+    workers: int
+    """Seen within the last 30 s."""
+    running: int = 0
+    """Jobs that are leased."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a subscription still owes: what is lost with it."""
+
+    unread: int
+    more: bool
+    """There may be more unread events behind those that were counted."""
+    parked: int
+    dead: int
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.unread or self.more or self.parked)
+
+    def __str__(self) -> str:
+        unread = f"{'at least ' if self.more else ''}{self.unread} unread"
+        return f"{unread}, {_count(self.parked)} parked and {_count(self.dead)} dead events"
+
+
+async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = None) -> list[Overview]:
+    """All subscriptions, or the one of that name."""
+    rows = await fetch(conn, "subscriptions", schema, {"name": name, "most": MOST})
+    return [Overview(*row) for row in rows]
+
+
+async def backlog(conn: AsyncConnection[Any], name: str, schema: str) -> Backlog:
+    """Counted exactly while there are few, and never by reading more than a bounded piece of the log."""
+    seen = await find(conn, name, schema)
+    [(unread, more)] = await fetch(conn, "unread", schema, {"name": name, "scan": MOST})
+    return Backlog(unread, more, seen.parked, seen.dead)
+
+
+async def find(conn: AsyncConnection[Any], name: str, schema: str) -> Overview:
+    for found in await overview(conn, schema, name):
+        return found
+    others = ", ".join(each.name for each in await overview(conn, schema)) or "none"
+    raise SubscriptionRefused(f'there is no subscription {name!r} in the schema "{schema}"; there are: {others}')
+
+
+async def unregistered(conn: AsyncConnection[Any], wanted: Iterable[str], schema: str) -> set[str]:
+    return {name for (name,) in await fetch(conn, "unregistered", schema, {"names": list(wanted)})}
+
+
+async def pause(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
+    """Nothing is taken from now on; what was taken before is finished. No name: of all, those to come included."""
+    if name is None:
+        await fetch(conn, "pause_all", schema, signed.params())
+    else:
+        await find(conn, name, schema)
+        await fetch(conn, "pause", schema, {"name": name} | signed.params())
+
+
+async def resume(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
+    """No name: the pause of all is over; those that were paused by their name stay so."""
+    if name is None:
+        await fetch(conn, "resume_all", schema, signed.params())
+    else:
+        await find(conn, name, schema)
+        await fetch(conn, "resume", schema, {"name": name} | signed.params())
+
+
+async def all_paused(conn: AsyncConnection[Any], schema: str) -> bool:
+    return any(paused for (paused,) in await fetch(conn, "paused", schema, {}))
+
+
+async def rename(
+    conn: AsyncConnection[Any], old: str, new: str, schema: str, *, force: bool = False, signed: Signed = UNSIGNED
+) -> int:
+    """Position, parked events, dead letters and receipts move to the new name; returns how many receipts."""
+    if wrong := names.wrong_dotted(new, names.IDENTIFIER_BYTES):
+        raise SubscriptionRefused(f"the new name {wrong}")
+    await find(conn, old, schema)
+    with _waiting_for(old):
+        [(moved,)] = await fetch(conn, "rename", schema, {"old": old, "new": new, "force": force} | signed.params())
+    return int(moved)
+
+
+async def narrow(
+    conn: AsyncConnection[Any],
+    name: str,
+    types: Sequence[str],
+    schema: str,
+    *,
+    force: bool = False,
+    signed: Signed = UNSIGNED,
+) -> int:
+    """It no longer wants these event types; returns how many unread events of them are lost."""
+    await find(conn, name, schema)
+    with _waiting_for(name):
+        params = {"name": name, "types": list(types), "force": force}
+        [(lost,)] = await fetch(conn, "narrow", schema, params | signed.params())
+    return int(lost)
+
+
+async def retire(
+    conn: AsyncConnection[Any], name: str, schema: str, *, force: bool = False, signed: Signed = UNSIGNED
+) -> Backlog:
+    """Delete the subscription with all that it owes; returns what that was. Its receipts stay."""
+    await find(conn, name, schema)
+    with _waiting_for(name):
+        [row] = await fetch(conn, "retire", schema, {"name": name, "force": force} | signed.params())
+    return Backlog(*row)
+
+
+@contextmanager
+def _waiting_for(name: str) -> Iterator[None]:
+    """The functions wait so long for batches in progress."""
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable:
+        raise SubscriptionRefused(
+            f"{name} was being read for {PATIENCE}: stop its workers, or try again when its batch is finished"
+        ) from None
+
+
+def _count(number: int) -> str:
+    return f"{number} or more" if number == MOST else str(number)

@@ -1,0 +1,115 @@
+"""A session that hears pokes at every moment, in a query or between two, and never waits longer than it is told to.
+
+It reads the socket itself: a cancelled psycopg query first asks the server to cancel it, which takes up to 10 s on a dead
+line, and before psycopg 3.2.4 `notifies()` loses what arrives during a query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from outrider.errors import DatabaseUnavailable
+from outrider.postgres import connection
+
+T = TypeVar("T")
+
+
+class Line:
+    def __init__(self, conn: connection.AsyncSession, on_poke: Callable[[str, str], None], deadline: float) -> None:
+        self._pq = conn.pgconn
+        self._fd = self._pq.socket
+        self._on_poke = on_poke
+        self._deadline = deadline
+        self._loop = asyncio.get_running_loop()
+        self.name = f"outrider_self_{secrets.token_hex(8)}"
+        """A channel that nobody else knows; a poke on it fulfils `called` and is not passed on."""
+        self.called: asyncio.Future[None] = self._loop.create_future()
+        self._lost: asyncio.Future[DatabaseUnavailable] = self._loop.create_future()
+        self._answer: asyncio.Future[list[PGresult]] | None = None
+        self._results: list[PGresult] = []
+        self._loop.add_reader(self._fd, self._read)
+
+    def hang_up(self) -> None:
+        """Once: libpq has closed the socket of a lost session, and its number may be someone else's by now."""
+        if not self._lost.done():
+            self._loop.remove_reader(self._fd)
+
+    async def ask(self, query: bytes) -> list[bytes | None]:
+        """The first row of the last statement."""
+        self._answer, self._results = self._loop.create_future(), []
+        try:
+            self._pq.send_query(query)
+            results = await self.until(self._answer)
+        except psycopg.Error as error:
+            raise _loss(error) from error
+        except TimeoutError:
+            raise DatabaseUnavailable(
+                f"the listener's session gave no answer within {self._deadline:g} s: the server or the way to it is dead"
+            ) from None
+        for result in results:
+            if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+                said = result.error_message.decode(errors="replace")
+                raise DatabaseUnavailable(f"the listener was refused: {_first_line(said)}")
+        last = results[-1]
+        return [last.get_value(0, column) for column in range(last.nfields)] if last.ntuples else []
+
+    async def until(self, awaited: asyncio.Future[T]) -> T:
+        """Its result within the deadline. One that came in time counts, even if a blocked event loop reads it late."""
+        either: set[asyncio.Future[Any]] = {awaited, self._lost}
+        await asyncio.wait(either, timeout=self._deadline, return_when=asyncio.FIRST_COMPLETED)
+        if awaited.done():
+            return awaited.result()
+        if self._lost.done():
+            raise self._lost.result()
+        raise TimeoutError
+
+    async def rest(self, seconds: float) -> None:
+        await asyncio.wait({self._lost}, timeout=seconds)
+        if self._lost.done():
+            raise self._lost.result()
+
+    def _read(self) -> None:
+        try:
+            self._pq.consume_input()
+            while self._answer is not None and not self._pq.is_busy():
+                if (result := self._pq.get_result()) is not None:
+                    self._results.append(result)
+                else:
+                    self._answer.set_result(self._results)
+                    self._answer = None
+            # Last, because reading the answer also parses the pokes behind it, and nothing else would fetch those.
+            while (poke := self._pq.notifies()) is not None:
+                self._hear(poke.relname.decode(errors="replace"), poke.extra.decode(errors="replace"))
+        except psycopg.Error as error:
+            self._loop.remove_reader(self._fd)
+            self._lost.set_result(_loss(error))
+
+    def _hear(self, channel: str, payload: str) -> None:
+        if channel != self.name:
+            tell(self._on_poke, channel, payload)
+        elif not self.called.done():
+            self.called.set_result(None)
+
+
+def tell(callback: Callable[..., None], *args: str) -> None:
+    """A callback that raises must not end the listener; asyncio reports it as it does for callbacks of its own."""
+    try:
+        callback(*args)
+    except Exception as error:
+        context = {"message": f"the listener's callback {callback!r} raised", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+
+
+def _loss(error: psycopg.Error) -> DatabaseUnavailable:
+    return DatabaseUnavailable(f"the listener lost its session: {_first_line(str(error))}")
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0]

@@ -1,0 +1,65 @@
+"""A handler's transaction for an ORM that has its own ideas of a connection, and the address of an ORM's database.
+
+The ORM drives the worker's session as `ctx.tx` does, with cursors and types of its own, of which `ctx.tx` learns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg import Cursor, Error, ProgrammingError
+from psycopg._preparing import PrepareManager
+from psycopg.abc import RV, AdaptContext, PQGen
+from psycopg.adapt import AdaptersMap
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
+
+from outrider.errors import ConfigError
+from outrider.postgres.lent_transaction import LentSyncSession
+
+_NOT_LIBPQ = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
+
+
+class BorrowedSession(LentSyncSession):
+    lender: LentSyncSession
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        try:
+            return super().wait(gen, *args, **kwargs)
+        except Error as error:
+            self.lender.failed_with = error
+            raise
+
+    @property
+    def aborted(self) -> bool:
+        """An error has undone the transaction."""
+        return self.pgconn.transaction_status == TransactionStatus.INERROR
+
+    def keep_time_of(self, zone: str) -> None:
+        """Until the transaction ends. The server tells its zone unasked, so there is a round trip only for a change."""
+        if self.info.parameter_status("TimeZone") != zone:
+            self.execute("select set_config('TimeZone', %s, true)", [zone])
+
+
+def borrow(
+    lender: LentSyncSession, *, cursor_factory: type[Cursor[Any]], types: AdaptContext, prepares: bool
+) -> BorrowedSession:
+    """Give it back with `take_back`."""
+    borrowed = BorrowedSession.__new__(BorrowedSession)
+    borrowed.__dict__.update(lender.__dict__)
+    borrowed.lender = lender
+    borrowed.cursor_factory = cursor_factory
+    borrowed._adapters = AdaptersMap(types.adapters)
+    if not prepares:  # and does not tell the worker's own statements to stop it
+        borrowed._prepared = PrepareManager()
+        borrowed._prepared.prepare_threshold = None
+    return borrowed
+
+
+def address(params: Mapping[str, Any]) -> str:
+    """What a library would pass to `psycopg.connect`, as a libpq string."""
+    try:
+        return make_conninfo(**{name: value for name, value in params.items() if name not in _NOT_LIBPQ})
+    except ProgrammingError as error:
+        raise ConfigError(f"this is no address for libpq: {str(error).strip()}") from None

@@ -1,0 +1,1 @@
+"""The schema: migrations, registration of subscriptions, uninstall."""

@@ -1,0 +1,280 @@
+"""The schema, forward only: numbered files, applied one transaction each under a lock, then all functions anew.
+
+A migration's header says `breaking: yes` when code that does not know it must not run on it. The others are the pre phase
+of an upgrade: they are applied beside the release before, and so are the functions, which serve both. Breaking ones are the
+post phase, and refused while a live worker does not know them.
+Functions are replaced whenever a migration is applied; a change to one of them therefore comes with a new number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any
+
+from psycopg import AsyncConnection, errors, sql
+from psycopg.rows import tuple_row
+
+from outrider.errors import SchemaMismatch
+from outrider.postgres import statement
+from outrider.postgres.log import forbidden, missing_schema
+from outrider.postgres.schema.phases import LiveWorker, MigrationRefused, Numbered, Phase, refuse_unaware, through
+
+APPLIED_BY = f"outrider {version('outrider')}"
+PATIENCE = "2s"
+"""So long everybody else waits behind a step that waits for a lock."""
+TRIES = 20
+PAUSE = 1.0
+_log = logging.getLogger("outrider")
+_HEADER = re.compile(r"^-- (breaking|functions): *(\S+)$", re.MULTILINE)
+_FUNCTION = re.compile(r"create function /\*schema\*/(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration(Numbered):
+    functions: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Numbered):
+    applied_at: datetime
+    applied_by: str
+
+
+@cache
+def known() -> tuple[Migration, ...]:
+    found = []
+    for filename, text in statement.migrations():
+        number, _, name = filename.partition("_")
+        header = dict(_HEADER.findall(text))
+        found.append(Migration(int(number), name, header["breaking"] == "yes", header["functions"], text))
+    return tuple(found)
+
+
+def functions_fingerprint() -> str:
+    """Of all function files; the newest migration's header must name it."""
+    return sha256("".join(text for _, text in statement.functions()).encode()).hexdigest()[:16]
+
+
+async def applied(conn: AsyncConnection[Any], schema: str) -> list[Applied]:
+    """What the database has, oldest first; empty when Outrider is not installed there."""
+    query = "select version, name, breaking, applied_at, applied_by from /*schema*/migration order by version"
+    return [Applied(*row) for row in await _rows(conn, schema, "migration", statement.render(query, schema).encode())]
+
+
+async def live_workers(conn: AsyncConnection[Any], schema: str) -> list[LiveWorker]:
+    """Whose code has to know a breaking step. Who only publishes leaves no trace, and is not among them."""
+    return [
+        LiveWorker(*row) for row in await _rows(conn, schema, "worker", statement.statement("live_workers", schema))
+    ]
+
+
+def pending(have: Sequence[Applied], phase: Phase = Phase.post) -> list[Migration]:
+    """What the database lacks, up to that phase."""
+    versions = {row.version for row in have}
+    return through(phase, [migration for migration in known() if migration.version not in versions])
+
+
+async def migrate(
+    conn: AsyncConnection[Any],
+    schema: str,
+    applied_by: str = APPLIED_BY,
+    *,
+    phase: Phase = Phase.post,
+    force: bool = False,
+) -> list[Migration]:
+    """Bring the schema up to what this code knows; returns what was applied. Safe when several do it at once.
+
+    `Phase.pre` leaves out what the release before cannot live with. `force` breaks live workers that do not know a step.
+    """
+    if not conn.autocommit:
+        raise ValueError("migrate needs an autocommit connection: every migration is a transaction of its own")
+    done: list[Migration] = []
+    tries = TRIES
+    while True:
+        try:
+            step = await _apply_next(conn, schema, applied_by, phase, force=force)
+        except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
+            tries -= 1
+            held = error.diag.message_primary if error.diag.message_hint else None  # by one who migrates, or seems to
+            if not tries:
+                raise (
+                    await _in_use(conn, schema, error)
+                    if held is None
+                    else MigrationRefused(f"nothing was changed: {held}. {error.diag.message_hint}")
+                ) from error
+            if held is not None and tries == TRIES - 1:
+                _log.warning("%s. It is tried %s more times", held, tries)
+            await asyncio.sleep(PAUSE)
+            continue
+        if step is None:
+            return done
+        done.append(step)
+        if step.version == 1:
+            phase = Phase.post
+
+
+async def _apply_next(
+    conn: AsyncConnection[Any], schema: str, applied_by: str, phase: Phase, *, force: bool
+) -> Migration | None:
+    async with conn.transaction():
+        await conn.execute(hold(schema, PATIENCE).encode())
+        await _refuse_strangers(conn, schema)
+        have = await applied(conn, schema)
+        refuse_newer(have, schema)
+        todo = pending(have, phase)
+        if not todo:
+            return None
+        if not force:
+            refuse_unaware(todo, await live_workers(conn, schema))
+        if not have:
+            await _make_ledger(conn, schema)
+        await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
+        await conn.execute(_step(todo, todo[0], schema).encode())
+        record = "insert into /*schema*/migration (version, name, breaking, applied_by) values (%s, %s, %s, %s)"
+        values = [todo[0].version, todo[0].name, todo[0].breaking, applied_by]
+        await conn.execute(statement.render(record, schema).encode(), values)
+        return todo[0]
+
+
+def held_block(schema: str, patience: str) -> str:
+    """A block of PL/pgSQL: of all that migrate a schema, one at a time. Its error names who is in the way."""
+    text = statement.statement("hold_migrations", schema).decode()
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    return text.replace("{schema}", schema).replace("{patience}", patience)
+
+
+def hold(schema: str, patience: str) -> str:
+    """The same as a statement."""
+    return f"do $hold$\n{held_block(schema, patience)}\n$hold$"
+
+
+def script(schema: str, applied_by: str = APPLIED_BY, after: int = 0, phase: Phase = Phase.post) -> str:
+    """The same as SQL to read, or to run with psql where a program may not."""
+    todo = through(phase, [migration for migration in known() if migration.version > after])
+    if not todo:
+        only = " of the pre phase" if phase is Phase.pre else ""
+        return f"-- nothing to do: this Outrider knows no migration{only} after {after}\n"
+    parts = ["begin;\n"]
+    if after == 0:
+        parts.append(
+            f'create schema if not exists "{schema}";\n' + statement.statement("migration_ledger", schema).decode()
+        )
+    for migration in todo:
+        if after and migration.breaking:
+            parts.append(_refuse_unaware_in_sql(migration, schema))
+        parts.append(_step(todo, migration, schema))
+        parts.append(
+            statement.render("insert into /*schema*/migration (version, name, breaking, applied_by)\n", schema)
+            + f"values ({migration.version}, '{migration.name}', {migration.breaking}, {sql.quote(applied_by)});\n"
+        )
+    parts.append("commit;\n")
+    return "\n".join(parts)
+
+
+async def check_newer(conn: AsyncConnection[Any], schema: str) -> None:
+    """Refuse to work on a schema that is newer in a way that this code cannot know. None at all is fine: it may come."""
+    try:
+        refuse_newer(await applied(conn, schema), schema)
+    except errors.InsufficientPrivilege as error:
+        raise forbidden(schema, error.diag.message_primary) from error
+
+
+async def check_needed(conn: AsyncConnection[Any], schema: str) -> None:
+    """Refuse to work on a schema that lacks what this code needs. The breaking steps at the end are not among that."""
+    have = await applied(conn, schema)
+    if not have:
+        raise missing_schema(schema)
+    if lacking := pending(have, Phase.pre):
+        raise SchemaMismatch(
+            f'the schema "{schema}" is at version {have[-1].version}, and this Outrider needs version '
+            f"{lacking[-1].version}: run outrider migrate; with --phase pre while older workers are running"
+        )
+
+
+def refuse_newer(have: Sequence[Applied], schema: str) -> None:
+    newest = known()[-1].version
+    breaking = [row for row in have if row.version > newest and row.breaking]
+    if breaking:
+        raise SchemaMismatch(
+            f'the schema "{schema}" is at version {have[-1].version}, and this Outrider knows versions up to {newest} '
+            f"only: version {breaking[0].version} ({breaking[0].name}) breaks older code. "
+            f"Upgrade outrider to the release that migrated it ({breaking[0].applied_by})"
+        )
+
+
+def _refuse_unaware_in_sql(step: Migration, schema: str) -> str:
+    text = statement.statement("refuse_unaware", schema).decode()
+    live = statement.statement("live_workers", schema).decode()
+    return text.replace("{live_workers}", live).replace("{version}", str(step.version))
+
+
+def _step(todo: Sequence[Migration], step: Migration, schema: str) -> str:
+    """Functions come with the last step, and with the last before those that may be refused."""
+    parts = [step.sql]
+    if step in (todo[-1], *through(Phase.pre, todo)[-1:]):
+        parts += [text for _, text in statement.functions()]
+        parts += [f"revoke all on function /*schema*/{name} from public;" for name in _function_names(step.version)]
+        parts.append(statement.statement("inherit_grants", schema).decode())
+    return statement.render("\n".join(parts), schema)
+
+
+def _function_names(upto: int) -> list[str]:
+    made = [name for step in known() if step.version <= upto for name in _FUNCTION.findall(step.sql)]
+    return [*dict.fromkeys(made), *(name for name, _ in statement.functions())]
+
+
+async def _rows(conn: AsyncConnection[Any], schema: str, table: str, query: bytes) -> list[tuple[Any, ...]]:
+    """Of one of our tables; nothing while it is not there yet."""
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute("select to_regclass(%s)", [f'"{schema}".{table}'])
+        if await cursor.fetchone() == (None,):
+            return []
+        await cursor.execute(query)
+        return await cursor.fetchall()
+
+
+async def _in_use(conn: AsyncConnection[Any], schema: str, error: errors.Error) -> MigrationRefused:
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(statement.statement("uninstall/blockers", schema), {"schema": schema})
+        holding = ", ".join(who for (who,) in await cursor.fetchall())
+    return MigrationRefused(
+        f"a migration waited {TRIES} times {PATIENCE} for tables that others use, and nobody was kept waiting longer behind "
+        f"it: {holding or 'somebody who is gone now'}: end those transactions, or stop the workers for a moment, and run "
+        f"it again ({error.diag.message_primary})"
+    )
+
+
+async def _refuse_strangers(conn: AsyncConnection[Any], schema: str) -> None:
+    names = _function_names(known()[-1].version)
+    query, params = statement.statement("strangers", schema), {"schema": schema, "functions": names}
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(query, params)
+        found = await cursor.fetchone()
+    if found is not None:
+        kind, name, owner = found
+        raise SchemaMismatch(
+            f'the {kind} "{name}" belongs to {owner!r}, whose code would run with the rights of {conn.info.user!r}: '
+            f'migrate as {owner!r}, or let a superuser make it yours: alter {kind} … owner to "{conn.info.user}"'
+        )
+
+
+async def _make_ledger(conn: AsyncConnection[Any], schema: str) -> None:
+    cursor = await conn.execute("select 1 from pg_namespace where nspname = %s", [schema])
+    if await cursor.fetchone() is None:
+        try:
+            await conn.execute(f'create schema "{schema}"'.encode())
+        except errors.InsufficientPrivilege as error:
+            raise SchemaMismatch(
+                f'user {conn.info.user!r} may not create the schema "{schema}" in {conn.info.dbname!r}: let the owner '
+                f'run: create schema "{schema}" authorization "{conn.info.user}"'
+            ) from error
+    await conn.execute(statement.statement("migration_ledger", schema))

@@ -1,0 +1,205 @@
+"""The few sessions on which a worker takes and handles: opened when first needed, reused, replaced when they break.
+
+They are not the app's pool: a session that a stuck thread still uses must be cut off without being closed under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from types import MappingProxyType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import AsyncConnection, pq
+from psycopg._pipeline_base import BasePipeline
+from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
+
+from outrider.postgres import connection, tenant_context
+
+# What a handler may have left in the session: settings, roles, listeners, temporary tables, locks.
+_RESET = """reset session authorization; reset all; unlisten *; discard temp; close all; discard sequences;
+            select pg_advisory_unlock_all()"""
+_WATCH = {"client_connection_check_interval": "5s"}
+_WIRE = {"tcp_user_timeout": "30s"}
+IDLE = 30.0
+
+
+class Lanes:
+    def __init__(
+        self,
+        dsn: str,
+        size: int,
+        idle: float = IDLE,
+        notify: str = "commit",
+        idles: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """`idle`: seconds that a session may be idle in a transaction; `idles`: the same for some owners."""
+        self._dsn, self._notify = dsn, notify
+        self._idle, self._idles = idle, idles
+        self._watch: dict[str, str] = {}
+        self._free: list[connection.Wire] = []
+        self._places = asyncio.Semaphore(size)
+        self._owners: WeakKeyDictionary[connection.Wire, str] = WeakKeyDictionary()
+        self._prepares = True
+        self.waiting = 0
+        """How many would like a session and have none."""
+
+    def stop_preparing(self) -> None:
+        """A pooler in between mixes up prepared statements: do without them from now on."""
+        self._prepares = False
+
+    @asynccontextmanager
+    async def lane(self, owner: str) -> AsyncIterator[connection.Wire]:
+        """A session in autocommit mode, outside a transaction. Given back in another state, it is closed.
+
+        `owner` is the handler: what another one has set in the session is reset first.
+        """
+        self.waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self.waiting -= 1
+        conn: connection.Wire | None = None
+        try:
+            conn = await self._open(owner)
+            yield conn
+        finally:
+            if conn is not None and usable(conn):
+                if conn.pgconn.transaction_status == TransactionStatus.IDLE:
+                    self._free.append(conn)
+                else:
+                    conn.pgconn.finish()
+            self._places.release()
+
+    async def _open(self, owner: str) -> connection.Wire:
+        self._free.sort(key=lambda each: self._owners.get(each) == owner)
+        while self._free:
+            conn = self._free.pop()
+            if conn.closed or (conn.prepare_threshold is not None and not self._prepares):
+                await conn.close()
+            elif self._owners.get(conn) == owner or await self._reset(conn, owner):
+                self._owners[conn] = owner
+                return conn
+        conn = await self._connect(owner)
+        self._owners[conn] = owner
+        return conn
+
+    def _guards(self, owner: str) -> dict[str, str]:
+        """A worker that is stopped or cut off in the midst of a batch keeps its partition until the server notices."""
+        idle = self._idles.get(owner, self._idle)
+        return {"idle_in_transaction_session_timeout": str(int(idle * 1000)), **connection.quiet(self._notify)}
+
+    async def _reset(self, conn: connection.Wire, owner: str) -> bool:
+        if conn.pooled:
+            conn.more = self._guards(owner)
+            return True
+        try:
+            await conn.execute(_RESET)
+            await conn.settle_in(**self._guards(owner), **_WIRE, **self._watch)
+        except psycopg.Error:
+            await conn.close()
+            return False
+        except BaseException:  # whoever waited for it has gone
+            conn.pgconn.finish()
+            raise
+        return True
+
+    async def _connect(self, owner: str) -> connection.Wire:
+        conn = await connection.connect(self._dsn, autocommit=True, name="outrider worker", notify=self._notify)
+        try:
+            if not self._prepares:
+                conn.prepare_threshold = None
+            await tenant_context.capture(conn)
+            conn.more = self._guards(owner)
+            if not conn.pooled:  # else they would be somebody else's settings
+                await conn.settle_in(**conn.more, **_WIRE)
+                with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
+                    await conn.settle_in(**conn.more, **_WATCH)
+                    self._watch = _WATCH
+        except BaseException:  # whoever waited for it has gone
+            conn.pgconn.finish()
+            raise
+        return conn
+
+    async def close(self) -> None:
+        while self._free:
+            await self._free.pop().close()
+
+
+def end_by_sync(pipeline: BasePipeline) -> None:
+    """psycopg ends a pipeline by Sync and Flush. At a Flush, a server that waits in a transaction forgets that it was to end
+    a session that stays idle there: a worker that is stopped would keep its partition. Sync alone does.
+    """
+
+    def end() -> PQGen[None]:
+        try:
+            pipeline._enqueue_sync()
+            yield from pipeline._communicate_gen()
+        finally:
+            yield from pipeline._fetch_gen(flush=False)
+
+    pipeline._exit_gen = end  # type: ignore[method-assign]
+
+
+@asynccontextmanager
+async def together(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
+    """Several statements in one round trip."""
+    async with conn.pipeline() as pipeline:
+        end_by_sync(pipeline)
+        yield
+
+
+async def begin(conn: AsyncConnection[Any]) -> None:
+    """Within `together`."""
+    await conn.execute(connection.BEGIN)
+    if isinstance(conn, connection.Wire) and (pinning := conn.pinning()) is not None:
+        await conn.execute(pinning)
+
+
+def lacks_transaction(conn: AsyncConnection[Any]) -> bool:
+    """A pooler is in between, and no transaction is open: what is sent now is sent with settings that are not ours."""
+    idle = conn.pgconn.transaction_status == TransactionStatus.IDLE and not conn._pipeline
+    return isinstance(conn, connection.Wire) and conn.pooled and conn.autocommit and idle
+
+
+@asynccontextmanager
+async def alone(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
+    """For one statement: where it lacks a transaction it gets one, in the same round trip."""
+    if not lacks_transaction(conn):
+        yield
+        return
+    try:
+        async with together(conn):
+            await begin(conn)
+            yield
+            await conn.execute("commit")
+    except psycopg.Error:
+        if conn.pgconn.transaction_status == TransactionStatus.INERROR:
+            await conn.execute("rollback")
+        raise
+
+
+def _cancel(cancel: pq.abc.PGcancel) -> None:
+    with suppress(psycopg.Error):
+        cancel.cancel()
+
+
+def usable(conn: AsyncConnection[Any]) -> bool:
+    return not conn.closed and not hasattr(conn, "abandoned")
+
+
+def abandon(conn: AsyncConnection[Any]) -> None:
+    """Cut the wire of a session that a stuck thread may still use. Who has the thread closes it when the thread is done."""
+    conn.abandoned = True  # type: ignore[attr-defined]
+    conn._pool = None  # as for a connection of a pool, psycopg does not warn that it was not closed
+    cancel = conn.pgconn.get_cancel()
+    threading.Thread(target=_cancel, args=[cancel], daemon=True).start()  # it may be in a statement that takes for ever
+    with suppress(OSError), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
+        wire.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,1 @@
+"""The worker: loops that run handlers, jobs, schedules and upkeep."""

@@ -1,0 +1,162 @@
+"""Drain: handle all that is due now, then return. For tests and scripts; a worker does the same for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from outrider.errors import CursorError
+from outrider.outcome import code_of
+from outrider.postgres.tenant_context import check_roles
+from outrider.postgres.worker_sessions import Lanes, usable
+from outrider.signals import Signals
+from outrider.worker.event_router import Route
+from outrider.worker.generations import NO_CURSOR, Generations
+from outrider.worker.handler import Handler, roles_of
+from outrider.worker.handler_loop import Step, Tail
+from outrider.worker.job_handler import JobHandler
+from outrider.worker.job_loop import Crew
+from outrider.worker.schedule_loop import CLOCK, Clock
+
+PAUSE = 0.02
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a drain came to, in events."""
+
+    handled: int = 0
+    conceded: int = 0
+    """They had a receipt already."""
+    parked: int = 0
+    """They failed and wait for their retry."""
+    buried: int = 0
+    """They failed for good: dead letters."""
+    by_handler: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Handled, by handler."""
+    jobs: int = 0
+    """Jobs that are done."""
+    jobs_failed: int = 0
+    """Attempts at jobs that failed, the last ones included."""
+    jobs_buried: int = 0
+    """Jobs that failed for good."""
+    ingested: int = 0
+    """Events that inboxes brought in, and changes that replicas took."""
+    relayed: int = 0
+    """Events that relays sent."""
+
+    def add(self, name: str, step: Step) -> None:
+        self.handled += step.handled
+        self.conceded += step.conceded
+        self.parked += step.parked
+        self.buried += step.buried
+        if step.handled:
+            self.by_handler[name] += step.handled
+
+    def __str__(self) -> str:
+        events = f"{self.handled} handled, {self.parked} parked, {self.buried} buried, {self.conceded} conceded"
+        if self.jobs or self.jobs_failed:
+            done, buried = _count(self.jobs, "job"), _count(self.jobs_buried, "job")
+            events += f"; {done} done, {_count(self.jobs_failed, 'attempt')} failed, {buried} buried"
+        if self.ingested or self.relayed:
+            events += f"; {self.ingested} ingested, {self.relayed} relayed"
+        return events
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+async def drain(
+    handlers: Sequence[Handler],
+    lanes: Lanes,
+    signals: Signals,
+    *,
+    schema: str,
+    generation: int,
+    jobs: Sequence[JobHandler] = (),
+    crew: Callable[[], Crew] | None = None,
+    clock: Clock | None = None,
+    raise_on_failure: bool = False,
+) -> Drained:
+    """Until a whole round over all handlers finds nothing: what handlers publish is handled too.
+
+    Its own generation, and those that no worker is there for.
+    """
+    total = Drained()
+    if clock is not None:
+        async with lanes.lane(CLOCK) as conn:
+            await clock.catch_up(conn)
+    if not handlers and not jobs:
+        return total
+    served = Generations(generation, handlers, schema, clock=monotonic)
+    async with lanes.lane([*(each.name for each in handlers), *(each.name for each in jobs)][0]) as conn:
+        await check_roles(conn, roles_of(handlers))
+        await served.look(conn)
+    tails = [
+        Tail(each, signals, schema=schema, generation=of, worker="drain")
+        for each in handlers
+        for name, of in served
+        if name == each.name
+    ]
+    routes = [Route(each, signals, schema) for each in jobs if each.subscription.events]
+    try:
+        found = True
+        while found:
+            found = False
+            for tail in tails:
+                found |= await _drain_one(tail, lanes, total, generation, raise_on_failure=raise_on_failure)
+            for route in routes:
+                found |= await _drain_route(route, lanes)
+            if jobs and crew is not None:
+                found |= await _drain_jobs(crew(), total, raise_on_failure=raise_on_failure)
+    finally:
+        for tail in tails:
+            tail.close()
+    return total
+
+
+async def _drain_route(route: Route, lanes: Lanes) -> bool:
+    found = False
+    async with lanes.lane(route.name) as conn:
+        while True:
+            outcome, routed = await route.step(conn)
+            found |= routed > 0
+            if outcome == "busy":
+                await asyncio.sleep(PAUSE)
+            elif outcome not in ("more", "done"):
+                return found
+
+
+async def _drain_jobs(crew: Crew, total: Drained, *, raise_on_failure: bool) -> bool:
+    counts = await crew.drain()
+    total.jobs += counts.completed
+    total.jobs_failed += counts.failed
+    total.jobs_buried += counts.buried
+    if raise_on_failure and counts.error is not None:
+        raise counts.error
+    return bool(counts.completed or counts.failed)
+
+
+async def _drain_one(tail: Tail, lanes: Lanes, total: Drained, own: int, *, raise_on_failure: bool) -> bool:
+    found = False
+    while True:
+        async with lanes.lane(tail.handler.name) as conn:
+            while usable(conn):
+                try:
+                    step = await tail.step(conn)
+                except CursorError as error:
+                    if tail.generation == own or code_of(error) != NO_CURSOR:
+                        raise
+                    return found  # folded: its events are found by generation 0
+                total.add(tail.handler.name, step)
+                if raise_on_failure and step.errors:
+                    raise step.errors[0]
+                if step.outcome in ("busy", "troubled"):
+                    await asyncio.sleep(PAUSE * (1 + tail.trouble))
+                elif not step.again:
+                    return found
+                found = True

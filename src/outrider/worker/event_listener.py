@@ -1,0 +1,61 @@
+"""`app.listener()`: an EventListener whose handlers get whole envelopes, of every type."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from outrider import names
+from outrider.envelope import Envelope
+from outrider.errors import DeclarationError
+from outrider.protocols import EventHandler
+from outrider.retry import DEFAULT_RETRY_POLICY
+from outrider.subscription import Subscription
+from outrider.worker.channels import channels, counterpart
+from outrider.worker.handler import BUDGET, LIMIT, TIMEOUT, Handler
+from outrider.worker.worker import Worker
+
+
+class Listening:
+    """Each `listen` is a worker for one handler of its own subscription, which starts when it is first heard of.
+
+    The receipt is written when the handler has returned: what the handler does outside happens at least once.
+    """
+
+    def __init__(
+        self, context: str, generation: int, work: Callable[[Handler, str], AbstractContextManager[Worker]]
+    ) -> None:
+        self._context = context
+        self._generation = generation
+        self._work = work
+
+    async def listen(self, *, channel: str, handler_name: str, handler: EventHandler) -> None:
+        if not callable(handler):
+            raise DeclarationError(f"{handler_name}: {handler!r} is not callable")
+        name = self._name(channel, handler_name)
+
+        async def call(envelope: Envelope, _: Any) -> None:
+            meant = counterpart(channel, self._generation, envelope.generation)
+            if envelope.channel == meant and inspect.isawaitable(answer := handler(envelope)):
+                await answer
+
+        subscription = Subscription(name, "handler", self._context, ())
+        listening = Handler(subscription, call, False, False, DEFAULT_RETRY_POLICY, TIMEOUT, LIMIT, BUDGET, models={})
+        with self._work(listening, channel) as worker:
+            await worker.run()
+
+    def _name(self, channel: str, handler_name: str) -> str:
+        """A class of workers has a name of its own: what is not for its channel counts as read."""
+        [everybody] = channels(self._generation, ())
+        if channel == everybody:
+            return handler_name
+        [_, prefix] = channels(self._generation, [""])
+        suffix = channel.removeprefix(prefix)
+        if not channel.startswith(prefix) or names.wrong_word(suffix):
+            raise DeclarationError(
+                f"{handler_name}: nobody publishes to the channel {channel!r}: in generation {self._generation} there are "
+                f"{everybody!r} and, for each channel_class, {prefix + '<class>'!r}"
+            )
+        return f"{handler_name}.{suffix}"

@@ -1,0 +1,87 @@
+"""What a handler gets beside its event: the transaction, the envelope, the attempt. Made on demand; dead afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.envelope import Envelope
+from outrider.postgres.handler_batches import Connection, Row
+from outrider.postgres.lent_transaction import LentSession, LentSyncSession, lend, lend_sync, take_back
+from outrider.postgres.log import ATTEMPT, WORKSPACE, envelope_of
+from outrider.postgres.tenant_context import Entry, home_of
+
+
+class _Context:
+    __slots__ = ("_conn", "_role", "_rows", "_tx", "lent")
+
+    def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None = None) -> None:
+        self._conn = conn
+        self._rows = rows
+        self._role = role
+        self._tx: LentSession | LentSyncSession | None = None
+        self.lent = False
+        """Whether the handler has asked for its transaction."""
+
+    @property
+    def envelope(self) -> Envelope:
+        """The event as the log holds it; for a handler of whole batches, the first."""
+        return envelope_of(self._rows[0])
+
+    @property
+    def envelopes(self) -> list[Envelope]:
+        """All events of the batch, in the order of the events that were passed."""
+        return [envelope_of(row) for row in self._rows]
+
+    @property
+    def attempt(self) -> int:
+        """1 = the first."""
+        return int(self._rows[0][ATTEMPT])
+
+    def raised(self, error: BaseException) -> bool:
+        """Whether this error, or what it was made of, came from the handler's transaction."""
+        failed_with = None if self._tx is None else self._tx.failed_with
+        return failed_with is not None and failed_with in (error, error.__cause__, getattr(error, "orig", None))
+
+    @property
+    def shut_out(self) -> bool:
+        """The session did not let the handler into its tenant."""
+        entry = None if self._tx is None else self._tx.entry
+        return entry is not None and entry.refused
+
+    def _entry(self) -> Entry:
+        """All events of one context are of one workspace."""
+        return home_of(self._conn).entry(self._role, self._rows[0][WORKSPACE])
+
+    def close(self) -> None:
+        if self._tx is not None:
+            take_back(self._tx)
+
+
+class HandlerContext(_Context):
+    """Beside the event: `tx` is a psycopg AsyncConnection inside the handler's transaction. What is written through it
+    commits with the receipt, or not at all. It cannot commit or roll back, and it is dead when the handler returns.
+    `app.workspace_id` is the event's workspace there."""
+
+    __slots__ = ()
+
+    @property
+    def tx(self) -> LentSession:
+        if not isinstance(self._tx, LentSession):
+            self._tx = lend(self._conn)
+            self._tx.entry = self._entry()
+            self.lent = True
+        return self._tx
+
+
+class SyncHandlerContext(_Context):
+    """The same for a blocking handler, which runs in a thread: `tx` is a blocking psycopg Connection."""
+
+    __slots__ = ()
+
+    @property
+    def tx(self) -> LentSyncSession:
+        if not isinstance(self._tx, LentSyncSession):
+            self._tx = lend_sync(self._conn)
+            self._tx.entry = self._entry()
+            self.lent = True
+        return self._tx

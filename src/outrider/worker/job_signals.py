@@ -1,0 +1,88 @@
+"""What a crew says of its jobs: signals, and the counts of a drain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.outcome import code_of, describe
+from outrider.postgres.jobs import TRACE, WORKSPACE, Leased, Other
+from outrider.postgres.log import trace_of
+from outrider.signals import (
+    JobFailed,
+    JobReleased,
+    JobRun,
+    JobsClaimed,
+    JobsCompleted,
+    LeaseLost,
+    LeasesRenewed,
+    Recovered,
+    Signals,
+    Troubled,
+)
+from outrider.trace import trace_id
+from outrider.worker.job_runner import Outcome
+
+CREW = "(jobs)"
+"""Where a subscription's name would stand."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a drain came to, in jobs."""
+
+    completed: int = 0
+    failed: int = 0
+    buried: int = 0
+    error: BaseException | None = None
+    """The first: with it live the frames that raised it, and the job."""
+
+
+class Voice:
+    def __init__(self, signals: Signals, worker: str) -> None:
+        self._signals = signals
+        self._worker = worker
+        self.counts: Counts | None = None
+        """Of a drain. A worker counts nothing: what it keeps, it keeps for ever."""
+
+    def renewed(self, leases: int) -> None:
+        if leases:
+            self._signals.emit(LeasesRenewed(leases))
+
+    def claimed(self, leased: Sequence[Leased]) -> None:
+        self._signals.emit(JobsClaimed(len(leased), lambda: (self._run(each) for each in leased)))
+
+    def completed(self, done: Sequence[Outcome]) -> None:
+        if self.counts is not None:
+            self.counts.completed += len(done)
+        details = lambda: ((self._run(each.leased), each.seconds * 1000) for each in done)  # noqa: E731
+        self._signals.emit(JobsCompleted(len(done), details))
+
+    def ended(self, outcome: Outcome, settle: Other, landed: str) -> None:
+        """It failed, or was given back."""
+        run = self._run(outcome.leased)
+        if settle.verdict in ("back", "cancelled") or landed == "cancelled":
+            self._signals.emit(JobReleased(run, landed))
+            return
+        if self.counts is not None:
+            self.counts.failed += 1
+            self.counts.buried += landed == "buried"
+            if self.counts.error is None:
+                self.counts.error = outcome.error
+        code, message = settle.code or "error", settle.message or ""
+        self._signals.emit(JobFailed(run, outcome.seconds * 1000, code, message, landed, outcome.error))
+
+    def lost(self, leased: Leased, reason: str) -> None:
+        self._signals.emit(LeaseLost(self._run(leased), reason))
+
+    def troubled(self, error: BaseException, in_a_row: int, loop: str) -> None:
+        self._signals.emit(Troubled(CREW, code_of(error), describe(error), in_a_row, loop))
+
+    def recovered(self, in_a_row: int, loop: str) -> None:
+        if in_a_row:
+            self._signals.emit(Recovered(CREW, in_a_row, loop))
+
+    def _run(self, leased: Leased) -> JobRun:
+        row = leased.row
+        traced = None if row[TRACE] is None else trace_id(trace_of(row[TRACE]))
+        return JobRun(leased.subscription, leased.id, leased.key, leased.attempt, self._worker, row[WORKSPACE], traced)
