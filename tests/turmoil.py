@@ -24,8 +24,8 @@ from tests.torture import Pace, Report
 from outrider import Event, HandlerContext, Outrider, RetryPolicy
 from outrider.errors import CursorError
 from outrider.postgres import generations
-from outrider.postgres.worker_sessions import Lanes
-from outrider.worker.handler_loop import Tail
+from outrider.postgres.worker_sessions import WorkerSessions
+from outrider.worker.handler_reader import HandlerReader
 
 SETUP = """
 create table tally (generation bigint, key text, n bigint not null, primary key (generation, key));
@@ -119,7 +119,7 @@ class Turmoil:
 
     # Readers
 
-    async def reader(self, lanes: Lanes) -> None:
+    async def reader(self, lanes: WorkerSessions) -> None:
         async with self.connect() as conn:
             while not self.stopping.is_set():
                 for generation in await self.opened(conn):
@@ -130,13 +130,13 @@ class Turmoil:
         rows = await (await conn.execute("select distinct generation from outrider.cursor")).fetchall()
         return self.random.sample([row[0] for row in rows], len(rows))
 
-    async def read(self, lanes: Lanes, name: str, generation: int, steps: int) -> bool:
+    async def read(self, lanes: WorkerSessions, name: str, generation: int, steps: int) -> bool:
         """Some batches of one generation; True when there was something in the last of them."""
         handler = next(each for each in self.apps[0].handlers if each.name == name)
-        tail = Tail(handler, self.apps[0].signals, schema="outrider", generation=generation, worker="turmoil")
+        tail = HandlerReader(handler, self.apps[0].signals, schema="outrider", generation=generation, worker="turmoil")
         again = False
         with contextlib.closing(tail), contextlib.suppress(CursorError):
-            async with lanes.lane(name) as conn:
+            async with lanes.session(name) as conn:
                 for _ in range(steps):
                     step = await tail.step(conn)
                     self.conceded[name] += step.conceded
@@ -176,7 +176,7 @@ class Turmoil:
     # The whole
 
     async def run(self, publishers: int = 6, readers: int = 3) -> Report:
-        lanes = Lanes(self.dsn, readers, 60)
+        lanes = WorkerSessions(self.dsn, readers, 60)
         self.pace.publishing = publishers
         try:
             async with asyncio.TaskGroup() as others:
@@ -192,7 +192,7 @@ class Turmoil:
             await lanes.close()
         return await self.report()
 
-    async def drain(self, lanes: Lanes) -> None:
+    async def drain(self, lanes: WorkerSessions) -> None:
         """Until all is handled; then every generation folds."""
         async with self.connect() as conn:
             moved = time.monotonic()

@@ -18,7 +18,7 @@ from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.event import Event
 from outrider.inbox.inbox import Inbox
-from outrider.inbox.inbox_loop import Inboxes
+from outrider.inbox.inbox_loop import InboxLoop
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
 from outrider.observe.log import Lines
@@ -32,24 +32,25 @@ from outrider.postgres.pool import Pool
 from outrider.postgres.schema import migrate
 from outrider.postgres.schema.orphans import refuse_renamed
 from outrider.postgres.schema.registration import Registered, register
-from outrider.postgres.worker_sessions import Lanes
+from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.protocols import EventListener, EventPublisher
 from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.relay.relay import Relay
-from outrider.relay.relay_loop import Relays
+from outrider.relay.relay_loop import RelayLoop
 from outrider.retry import Duration, option_duration
 from outrider.rollup.rollup import Rollup
-from outrider.rollup.rollup_loop import Rollups
+from outrider.rollup.rollup_loop import RollupLoop
 from outrider.schedule import Schedule
 from outrider.signals import Signals
 from outrider.subscription import Subscription
 from outrider.worker.drain import Drained, drain
 from outrider.worker.event_listener import Listening
 from outrider.worker.handler import Handler, idles
-from outrider.worker.job_loop import SLOTS, Crew
-from outrider.worker.schedule_loop import Clock, Scheduled
-from outrider.worker.upkeep_loop import Upkeep
-from outrider.worker.worker import GRACE, Worker
+from outrider.worker.job_loop import SLOTS, JobLoop
+from outrider.worker.schedule_loop import Scheduled, ScheduleLoop
+from outrider.worker.site import GRACE, Duties, Site, Times
+from outrider.worker.upkeep_loop import UpkeepLoop
+from outrider.worker.worker import Worker
 
 EMBEDDED_DATABASE = "outrider"
 
@@ -226,50 +227,49 @@ class Outrider(Declarations, Operations):
         `handlers` and `exclude` are names, or patterns like `billing.*`. `classes`: also woken by events that were
         published with that `channel_class`. `slots`: how many jobs it runs at the same time; `queues`: only of these.
         """
-        pool, dsn = self._opened(), self._dsn
-        assert dsn is not None
-        wanted, unwanted = tuple(handlers), tuple(exclude)
+        site, wanted, unwanted = self._site(), tuple(handlers), tuple(exclude)
         chosen, served = self.chosen(wanted, unwanted), self.chosen_jobs(wanted, unwanted)
         sent, received = self.chosen_relays(wanted, unwanted), self.chosen_inboxes(wanted, unwanted)
         rolled = self.chosen_rollups(wanted, unwanted)
         subscriptions = [each.subscription for each in self._chosen(wanted, unwanted) if not isinstance(each, Rollup)]
         schedules = self.schedules if chosen or served or not wanted else ()
-        return Worker(
-            dsn=dsn,
-            pool=pool,
-            settings=self.settings,
+        duties = Duties(
             handlers=chosen,
             jobs=served,
-            scheduled=[Scheduled.by(self._enqueuer, each) for each in schedules],
-            signals=self.signals,
-            register=lambda: self._register(subscriptions, schedules, rolled),
+            schedules=[Scheduled.by(self._enqueuer, each) for each in schedules],
+            others=lambda worker: [
+                *self._relay_loops(sent, worker),
+                *self._inbox_loops(received),
+                *self._rollup_loops(rolled),
+                *self._upkeep_loops(),
+            ],
             classes=tuple(classes),
-            grace=option_duration("grace", grace).total_seconds(),
             slots=slots,
             queues=tuple(queues),
-            parts=lambda worker: [
-                self._sending(sent, worker),
-                self._receiving(received),
-                self._rolling(rolled),
-                self._keeping(),
-            ],
         )
+        times = Times(grace=option_duration("grace", grace).total_seconds())
+        return Worker(site, duties, lambda: self._register(subscriptions, schedules, rolled), times)
 
-    def _sending(self, relays: Sequence[Relay], worker: str) -> Relays:
-        assert self._dsn is not None
-        return Relays(relays, dsn=self._dsn, schema=self.settings.schema, signals=self.signals, worker=worker)
+    def _site(self) -> Site:
+        pool, dsn = self._opened(), self._dsn
+        assert dsn is not None
+        return Site(dsn, pool, self.settings, self.signals)
 
-    def _receiving(self, inboxes: Sequence[Inbox]) -> Inboxes:
-        assert self._dsn is not None
-        return Inboxes(inboxes, dsn=self._dsn, settings=self.settings, signals=self.signals)
+    def _relay_loops(self, relays: Sequence[Relay], worker: str) -> list[RelayLoop]:
+        dsn, schema = self._site().dsn, self.settings.schema
+        return [RelayLoop(each, dsn=dsn, schema=schema, signals=self.signals, worker=worker) for each in relays]
 
-    def _rolling(self, rollups: Sequence[Rollup]) -> Rollups:
-        assert self._dsn is not None
-        return Rollups(rollups, dsn=self._dsn, settings=self.settings, signals=self.signals)
+    def _inbox_loops(self, inboxes: Sequence[Inbox]) -> list[InboxLoop]:
+        dsn = self._site().dsn
+        return [InboxLoop(each, dsn=dsn, settings=self.settings, signals=self.signals) for each in inboxes]
 
-    def _keeping(self) -> Upkeep:
-        assert self._dsn is not None
-        return Upkeep(dsn=self._dsn, settings=self.settings, signals=self.signals)
+    def _rollup_loops(self, declared: Sequence[Rollup]) -> list[RollupLoop]:
+        dsn = self._site().dsn
+        return [RollupLoop(declared, dsn=dsn, settings=self.settings, signals=self.signals)] if declared else []
+
+    def _upkeep_loops(self) -> list[UpkeepLoop]:
+        dsn = self._site().dsn
+        return [UpkeepLoop(dsn=dsn, settings=self.settings, signals=self.signals)] if self.settings.upkeep else []
 
     def listener(self) -> EventListener:
         """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`."""
@@ -277,19 +277,11 @@ class Outrider(Declarations, Operations):
 
     @contextmanager
     def _working_for(self, handler: Handler, channel: str) -> Iterator[Worker]:
-        pool, dsn = self._opened(), self._dsn
-        assert dsn is not None
+        site = self._site()
         self._declare(handler.subscription)
         try:
-            yield Worker(
-                dsn=dsn,
-                pool=pool,
-                settings=self.settings,
-                handlers=[handler],
-                signals=self.signals,
-                register=lambda: self._register([handler.subscription]),
-                channel=channel,
-            )
+            duties = Duties(handlers=[handler], channel=channel)
+            yield Worker(site, duties, lambda: self._register([handler.subscription]))
         finally:
             del self._subscriptions[handler.name]
 
@@ -301,34 +293,36 @@ class Outrider(Declarations, Operations):
         Before that, inboxes bring in what is there; after it, relays send. With `raise_on_failure` the first error is
         raised; its event or job is parked or buried all the same.
         """
-        pool, wanted, unwanted = self._opened(), tuple(handlers), tuple(exclude)
-        assert self._dsn is not None
-        dsn, chosen, served = self._dsn, self.chosen(wanted, unwanted), self.chosen_jobs(wanted, unwanted)
-        ingested = await self._receiving(self.chosen_inboxes(wanted, unwanted)).drain()
+        site, wanted, unwanted = self._site(), tuple(handlers), tuple(exclude)
+        chosen, served = self.chosen(wanted, unwanted), self.chosen_jobs(wanted, unwanted)
+        inboxes = self._inbox_loops(self.chosen_inboxes(wanted, unwanted))
+        ingested = sum([await each.drain() for each in inboxes])
 
-        def crew() -> Crew:
-            names = sorted(each.name for each in served)
-            identity = Identity(self.settings.generation, names)
-            return Crew(served, dsn=dsn, pool=pool, settings=self.settings, signals=self.signals, identity=identity)
+        def job_loop() -> JobLoop:
+            identity = Identity(self.settings.generation, sorted(each.name for each in served))
+            return JobLoop(
+                served, dsn=site.dsn, pool=site.pool, settings=self.settings, signals=self.signals, identity=identity
+            )
 
         scheduled = [Scheduled.by(self._enqueuer, each) for each in self.schedules]
-        lanes = Lanes(dsn, 1, notify=self.settings.notify, idles=idles(chosen))
+        sessions = WorkerSessions(site.dsn, 1, notify=self.settings.notify, idles=idles(chosen))
+        loop = ScheduleLoop(scheduled, self.settings, self.signals, sessions=sessions) if scheduled else None
         try:
             drained = await drain(
                 chosen,
-                lanes,
+                sessions,
                 self.signals,
                 schema=self.settings.schema,
                 generation=self.settings.generation,
                 jobs=served,
-                crew=crew,
-                clock=Clock(scheduled, self.settings, self.signals) if scheduled else None,
+                job_loop=job_loop,
+                schedules=loop,
                 raise_on_failure=raise_on_failure,
             )
         finally:
-            await lanes.close()
-        relayed = await self._sending(self.chosen_relays(wanted, unwanted), "drain").drain()
-        return replace(drained, ingested=ingested, relayed=relayed)
+            await sessions.close()
+        relays = self._relay_loops(self.chosen_relays(wanted, unwanted), "drain")
+        return replace(drained, ingested=ingested, relayed=sum([await each.drain() for each in relays]))
 
     async def _register(
         self, declared: Iterable[Subscription], scheduled: Iterable[Schedule] = (), rolled: Iterable[Rollup] = ()

@@ -501,7 +501,7 @@ async def test_a_worker_says_at_once_whether_it_is_woken(fragile: str) -> None:
     async with opened(fragile) as shop, working(shop) as at_work:
         for listening in (True, False):
             if not listening:
-                at_work._listener_down("the wire was cut")
+                at_work.wakeups._down("the wire was cut")
             async with asyncio.timeout(30):
                 while await shop.rows("select listening from outrider.worker") != [{"listening": listening}]:
                     pass

@@ -86,7 +86,7 @@ def about(check: str, *words: str) -> Callable[[dict[str, list[Finding]]], Findi
 async def at_work(app: Outrider) -> AsyncIterator[Worker]:
     """All that is declared, with a short heartbeat."""
     made = app.worker()
-    made._heartbeat = OFTEN
+    made.presence._every = OFTEN
     async with made:
         yield made
 
@@ -442,7 +442,7 @@ async def test_not_ready_while_takes_fail_in_a_row(fragile: str) -> None:
                 await shop.publish("a1")
             assert (await get(well, "/readyz"))[0] == 200, "not for long yet"
         async with HealthServer(WorkerHealth(at_work, silence=0.02), HOST, 0) as server:
-            at_work.last_contact = float("inf")
+            at_work.presence.last_contact = float("inf")
             status, body = await get(server, "/readyz")
             assert status == 503
             assert body["reason"].startswith("shop.effect has failed ")
@@ -450,7 +450,7 @@ async def test_not_ready_while_takes_fail_in_a_row(fragile: str) -> None:
             assert "53100: DiskFull: no space left on device" in body["reason"]
             async with expect(shop.app, Recovered):
                 execute(fragile, "drop trigger no_room on outrider.event_handled")
-            at_work.last_contact = float("inf")
+            at_work.presence.last_contact = float("inf")
             assert (await get(server, "/readyz"))[0] == 200
 
 

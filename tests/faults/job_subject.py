@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 from tests.oracle import append
 
 from outrider import Event, Job, JobContext, Outrider, RetryPolicy, SyncJobContext
+from outrider.worker.site import Duties, Times
 from outrider.worker.worker import Worker
 
 RETRY = RetryPolicy(retries=30, base="10ms", cap="40ms")
@@ -89,19 +90,9 @@ def make(dsn: str, outside: Path | None = None, *, lease: float = LEASE, **setti
 def worker_of(app: Outrider, slots: int = 10, grace: float = 10) -> Worker:
     """As app.worker(), with a heartbeat short enough for tests."""
     served = app.chosen_jobs((), ())
-    assert app._dsn is not None
-    return Worker(
-        dsn=app._dsn,
-        pool=app._opened(),
-        settings=app.settings,
-        handlers=[],
-        jobs=served,
-        signals=app.signals,
-        register=lambda: app._register([each.subscription for each in served]),
-        heartbeat=HEARTBEAT,
-        grace=grace,
-        slots=slots,
-    )
+    register = lambda: app._register([each.subscription for each in served])  # noqa: E731
+    times = Times(heartbeat=HEARTBEAT, grace=grace)
+    return Worker(app._site(), Duties(jobs=served, slots=slots), register, times)
 
 
 class Enqueuer:

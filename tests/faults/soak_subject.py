@@ -9,6 +9,7 @@ from tests.faults import subject
 from tests.faults.subject import RETRY, Fact, tracing
 
 from outrider import JobContext, Outrider
+from outrider.worker.site import Duties, Times
 from outrider.worker.worker import Worker
 
 JOB = "fault.errand"
@@ -31,16 +32,6 @@ def make(dsn: str, outside: Path | None = None, **settings: Any) -> Outrider:
 def worker_of(app: Outrider) -> Worker:
     """As app.worker(), without upkeep, which the soak does itself."""
     handlers, jobs = app.chosen((), ()), app.chosen_jobs((), ())
-    assert app._dsn is not None
-    return Worker(
-        dsn=app._dsn,
-        pool=app._opened(),
-        settings=app.settings,
-        handlers=handlers,
-        jobs=jobs,
-        signals=app.signals,
-        register=lambda: app._register(
-            [*(each.subscription for each in handlers), *(each.subscription for each in jobs)]
-        ),
-        grace=10,
-    )
+    subscriptions = [*(each.subscription for each in handlers), *(each.subscription for each in jobs)]
+    duties = Duties(handlers=handlers, jobs=jobs)
+    return Worker(app._site(), duties, lambda: app._register(subscriptions), Times(grace=10))

@@ -24,6 +24,7 @@ from tests.oracle import Fact as Numbered
 from outrider import Bury, Event, HandlerContext, Outrider, RetryPolicy, SyncHandlerContext
 from outrider.signals import Signal
 from outrider.worker.generations import FOLD_AFTER
+from outrider.worker.site import Duties, Times
 from outrider.worker.worker import Worker
 
 KEYED, LOOSE, TOTAL = "fault.keyed", "fault.loose", "fault.total"
@@ -118,18 +119,9 @@ def make(dsn: str, outside: Path | None = None, **settings: Any) -> Outrider:
 def worker_of(app: Outrider, *names: str, heartbeat: float = HEARTBEAT, fold_after: float = FOLD_AFTER) -> Worker:
     """As app.worker(), with a heartbeat short enough for tests."""
     chosen = app.chosen(names, ())
-    assert app._dsn is not None
-    return Worker(
-        dsn=app._dsn,
-        pool=app._opened(),
-        settings=app.settings,
-        handlers=chosen,
-        signals=app.signals,
-        register=lambda: app._register([each.subscription for each in chosen]),
-        heartbeat=heartbeat,
-        fold_after=fold_after,
-        grace=10,
-    )
+    register = lambda: app._register([each.subscription for each in chosen])  # noqa: E731
+    times = Times(heartbeat=heartbeat, fold_after=fold_after, grace=10)
+    return Worker(app._site(), Duties(handlers=chosen), register, times)
 
 
 async def setup(dsn: str, app: Outrider | None = None) -> None:

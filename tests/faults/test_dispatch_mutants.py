@@ -21,7 +21,7 @@ from outrider.postgres.lent_transaction import LentSession, lend
 from outrider.postgres.log import Asked
 from outrider.signals import ListenerUp
 from outrider.worker import handler_context
-from outrider.worker.worker import Worker
+from outrider.worker.wakeups import Wakeups
 
 pytestmark = pytest.mark.verify
 
@@ -125,10 +125,11 @@ async def test_the_effects_commit_before_the_receipts(
 
 
 async def test_listen_after_the_scan(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def up_without_a_look(worker: Worker) -> None:
-        worker.listening = worker.identity.listening = True
-        worker._signals.emit(ListenerUp())
+    def up_without_a_look(wakeups: Wakeups) -> None:
+        wakeups.listening = True
+        wakeups._on_change()
+        wakeups._signals.emit(ListenerUp())
 
-    monkeypatch.setattr(Worker, "_listener_up", up_without_a_look)
+    monkeypatch.setattr(Wakeups, "_up", up_without_a_look)
     with pytest.raises(TimeoutError, match="select count"):
         await listen_race(database, tmp_path, connects=20)

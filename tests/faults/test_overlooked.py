@@ -21,6 +21,7 @@ from outrider import Outrider
 from outrider.postgres import lease_renewer
 from outrider.postgres.statement import statement
 from outrider.worker import job_loop
+from outrider.worker.job_loop import JobLoop
 from outrider.worker.leases import Begun, Leases
 from outrider.worker.worker import Worker
 
@@ -56,8 +57,7 @@ async def asleep(dsn: str, outside: Path, **limits: Any) -> AsyncIterator[Worker
 
 
 def sleeps(worker: Worker) -> bool:
-    assert worker._labour is not None
-    jobs = worker._labour._crew
+    [jobs] = [loop for loop in worker.loops if isinstance(loop, JobLoop)]
     return worker.listening and not jobs._hungry and not jobs._claiming
 
 

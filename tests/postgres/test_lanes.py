@@ -14,7 +14,7 @@ from outrider import Event, Outrider
 from outrider.errors import CursorError
 from outrider.postgres import handler_batches, relays
 from outrider.postgres.log import Asked
-from outrider.postgres.worker_sessions import Lanes
+from outrider.postgres.worker_sessions import WorkerSessions
 
 GONE = "select count(*) from pg_stat_activity where pid = %s"
 
@@ -41,8 +41,8 @@ async def test_a_session_that_does_not_move_loses_its_partition(database: str, h
             await app.publish(conn, Noted(n=1))
             if held_by is relay:
                 await conn.execute("update outrider.subscription set kind = 'relay'")
-    lanes = Lanes(database, 1, idle=0.2)
-    async with lanes.lane("lanes.reader") as conn:
+    lanes = WorkerSessions(database, 1, idle=0.2)
+    async with lanes.session("lanes.reader") as conn:
         await held_by(conn)
         with psycopg.connect(database, autocommit=True) as other:
             deadline = time.monotonic() + 20
@@ -54,9 +54,9 @@ async def test_a_session_that_does_not_move_loses_its_partition(database: str, h
 
 @pytest.mark.parametrize("asked", [take, relay])
 async def test_an_error_in_a_pipeline_leaves_a_session_that_works(database: str, asked: Any) -> None:
-    lanes = Lanes(database, 1, idle=30)
+    lanes = WorkerSessions(database, 1, idle=30)
     for _ in range(20):  # the answer may come before or after all is sent
-        async with lanes.lane("lanes.reader") as conn:
+        async with lanes.session("lanes.reader") as conn:
             with pytest.raises(CursorError, match=r"there is no (cursor|relay)"):
                 await asked(conn)
             await handler_batches.roll_back(conn)
@@ -69,9 +69,9 @@ async def test_who_leaves_while_a_session_is_made_ready_leaves_none_behind(
     database: str, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """The fixture counts the sessions. `again`: one that is there is made ready for another handler."""
-    lanes, begun = Lanes(database, 1, 30), asyncio.Event()
+    lanes, begun = WorkerSessions(database, 1, 30), asyncio.Event()
     if again:
-        async with lanes.lane("a"):
+        async with lanes.session("a"):
             pass
 
     async def never(*_: object, **__: object) -> None:
@@ -81,7 +81,7 @@ async def test_who_leaves_while_a_session_is_made_ready_leaves_none_behind(
     monkeypatch.setattr(AsyncConnection, "execute", never)
 
     async def enter() -> None:
-        async with lanes.lane("b"):
+        async with lanes.session("b"):
             pass
 
     entering = asyncio.create_task(enter())

@@ -16,8 +16,9 @@ from outrider import Event, HandlerContext, Outrider
 from outrider.errors import RollupRefused
 from outrider.postgres import connection
 from outrider.rollup import rollup_loop
-from outrider.rollup.rollup_loop import BUSY_PAUSE, LOOK, Rollups
+from outrider.rollup.rollup_loop import LOOK, RollupLoop
 from outrider.signals import RolledUp, Signal, Signals, Skipped
+from outrider.worker.loop import BUSY_PAUSE
 from outrider.worker.worker import Worker
 
 DUE = "update outrider.rollup set ticked_at = null"
@@ -71,9 +72,9 @@ async def until(condition: Callable[[], object]) -> None:
 async def part(dsn: str, app: Outrider) -> AsyncIterator[tuple[Callable[[], Any], list[Signal]]]:
     """The worker's part by itself, one look at a time."""
     signals = Signals()
-    rolling = Rollups(app.rollups, dsn=dsn, settings=app.settings, signals=signals)
+    rolling = RollupLoop(app.rollups, dsn=dsn, settings=app.settings, signals=signals)
     async with await connection.connect(dsn, autocommit=True) as conn:
-        yield lambda: rolling.step(conn), heard(signals)
+        yield lambda: rolling.tick_due(conn), heard(signals)
 
 
 async def test_it_ticks_what_is_due(bare: Archive, database: str) -> None:

@@ -21,13 +21,13 @@ from outrider.errors import ConfigError
 from outrider.postgres import connection, heartbeat
 from outrider.signals import RolledUp, Signal, Signals, Troubled, Upkept
 from outrider.worker import upkeep_loop
-from outrider.worker.upkeep_loop import Upkeep
+from outrider.worker.upkeep_loop import UpkeepLoop
 
 
-def part(dsn: str) -> tuple[Upkeep, list[Signal]]:
+def part(dsn: str) -> tuple[UpkeepLoop, list[Signal]]:
     signals, heard = Signals(), list[Signal]()
     signals.listen(heard.append)
-    return Upkeep(dsn=dsn, settings=Settings(context="a"), signals=signals), heard
+    return UpkeepLoop(dsn=dsn, settings=Settings(context="a"), signals=signals), heard
 
 
 async def test_a_round_of_a_worker(house: House, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,11 +121,12 @@ async def test_one_that_may_not(house: House, database: str) -> None:
     house.ask(f"create role {role} login")
     try:
         keeping, heard = part(make_conninfo(database, user=role))
-        assert await keeping._look() == upkeep_loop.EVERY
-        assert await keeping._look() == upkeep_loop.EVERY
+        keeping._begun = True
+        assert await keeping._attempt() == upkeep_loop.EVERY
+        assert await keeping._attempt() == upkeep_loop.EVERY
         [told] = heard
         assert isinstance(told, Troubled)
-        assert (told.subscription, "may not use" in told.message) == (upkeep_loop.KEEPING, True)
+        assert (told.subscription, "may not use" in told.message) == (upkeep_loop.NAME, True)
     finally:
         house.ask(f"drop role {role}")
 
@@ -135,8 +136,6 @@ def test_it_can_be_turned_off() -> None:
     assert not Settings.load(environ={"OUTRIDER_UPKEEP": "off"}).upkeep
     with pytest.raises(ConfigError, match="OUTRIDER_UPKEEP"):
         Settings.load(environ={"OUTRIDER_UPKEEP": "perhaps"})
-    keeping = Upkeep(dsn="", settings=Settings(context="a", upkeep=False), signals=Signals())
-    assert keeping.start(lambda _: None) == []
 
 
 @pytest.mark.verify

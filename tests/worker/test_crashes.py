@@ -9,7 +9,7 @@ from tests.worker.shop import Placed, Shop, opened
 
 from outrider import HandlerContext
 from outrider.postgres import connection
-from outrider.worker.handler_loop import Tail
+from outrider.worker.handler_reader import HandlerReader
 
 POISON = "c3"
 
@@ -94,7 +94,7 @@ async def test_a_suspect_that_has_to_wait_for_its_partition_is_run_and_not_count
         await shop.publish("a1")
         [row] = await shop.rows("select id from outrider.cursor")
         await shop.rows(f"select nextval('outrider.takes_{row['id']}') from generate_series(1, 3)")
-        tail = Tail(shop.app.handlers[0], shop.app.signals, schema="outrider", generation=0, worker="test")
+        tail = HandlerReader(shop.app.handlers[0], shop.app.signals, schema="outrider", generation=0, worker="test")
         async with (
             await connection.connect(database, autocommit=True) as conn,
             await connection.connect(database, autocommit=True) as other,

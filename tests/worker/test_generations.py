@@ -25,7 +25,7 @@ from outrider.postgres.statement import statement
 from outrider.signals import ListenerUp, Settled, Skipped, Taken, Woken
 from outrider.worker.channels import counterpart
 from outrider.worker.generations import Generations
-from outrider.worker.handler_loop import Step, Tail
+from outrider.worker.site import Duties, Times
 from outrider.worker.wakeups import Polling
 from outrider.worker.worker import Worker
 
@@ -36,20 +36,14 @@ NEVER = 3600.0
 async def working(shop: Shop, *, heartbeat: float = NEVER, fold_after: float = NEVER) -> AsyncIterator[Worker]:
     """A worker that is ready. Tests look themselves: its own heartbeat does not come in their time."""
     chosen = shop.app.chosen((), ())
-    assert shop.app._dsn is not None
+    times = Times(heartbeat=heartbeat, fold_after=fold_after)
+    duties = Duties(handlers=chosen)
     async with Worker(
-        dsn=shop.app._dsn,
-        pool=shop.app._opened(),
-        settings=shop.app.settings,
-        handlers=chosen,
-        signals=shop.app.signals,
-        register=lambda: shop.app._register([each.subscription for each in chosen]),
-        heartbeat=heartbeat,
-        fold_after=fold_after,
+        shop.app._site(), duties, lambda: shop.app._register([each.subscription for each in chosen]), times
     ) as worker:
         if shop.app.settings.notify != "off":  # it beats once more as soon as it listens
             await so(lambda: _is_known_to_listen(shop, worker))
-            async with worker._one_look:
+            async with worker.presence.one_look:
                 pass
         yield worker
 
@@ -60,7 +54,7 @@ async def _is_known_to_listen(shop: Shop, worker: Worker) -> bool:
 
 def serves(worker: Worker) -> set[int]:
     """The generations of shop.effect that it has tails for."""
-    return {generation for name, generation, _ in worker._tails if name == "shop.effect"}
+    return {loop.generation for loop in worker.handler_loops if loop.name == "shop.effect"}
 
 
 async def so(condition: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -100,7 +94,7 @@ async def shops(dsn: str, *numbers: int, **options: Any) -> AsyncIterator[list[S
 
 async def test_each_generation_is_served_by_its_own(database: str) -> None:
     async with shops(database, 1, 2) as (one, two), working(one) as first, working(two) as second:
-        await first._look()
+        await first.presence.look()
         await so(lambda: (serves(first), serves(second)) == ({0, 1}, {0, 2}))
         await one.publish("a1", "a2")
         await two.publish("b1")
@@ -157,10 +151,10 @@ async def test_what_somebody_is_there_for_is_left_to_them(database: str) -> None
     async with shops(database, 1, 2) as (one, two), working(one), working(two) as second:
         assert serves(second) == {0, 2}
         await one.rows("update outrider.worker set seen_at = now() - interval '31 seconds' where generation = 1")
-        await second._look()
+        await second.presence.look()
         assert serves(second) == {0, 1, 2}, "not seen for half a minute"
         await one.rows("update outrider.worker set seen_at = now() where generation = 1")
-        await second._look()
+        await second.presence.look()
         await so(lambda: serves(second) == {0, 2})
 
 
@@ -169,11 +163,11 @@ async def test_it_is_given_back_when_its_workers_return(database: str) -> None:
         assert serves(second) == {0, 1, 2}
         async with working(one) as first:
             assert serves(first) == {0, 1}
-            await second._look()
+            await second.presence.look()
             await so(lambda: serves(second) == {0, 2})
             await one.publish("a1")
             await handled(one, "a1")
-        await second._look()
+        await second.presence.look()
         assert serves(second) == {0, 1, 2}, "it left in good order"
         assert two.calls == []
 
@@ -192,12 +186,12 @@ async def test_a_worker_that_stops_says_so_at_once(database: str) -> None:
 
     async with shops(database, 1, 2, declare=declare) as (one, two), working(two) as second:
         async with working(one) as first:
-            await second._look()
+            await second.presence.look()
             await one.publish("a1")
             await reached.wait()
             first.stop()
             await so(lambda: _true(one, "select stopping from outrider.worker where generation = 1"))
-            await second._look()
+            await second.presence.look()
             assert serves(second) == {0, 1, 2}
             release.set()
         await one.publish("a2")
@@ -211,7 +205,7 @@ async def _true(shop: Shop, query: str) -> bool:
 
 async def test_generations_that_nobody_opened_are_in_the_catch_all(database: str) -> None:
     async with shops(database, 0, 1) as (none, one), working(none) as other, working(one) as first:
-        await other._look()
+        await other.presence.look()
         await so(lambda: (serves(other), serves(first)) == ({0}, {1}))
         web = Outrider(context="shop", dsn=database, generation=9)
         async with await AsyncConnection.connect(database) as conn:
@@ -237,14 +231,14 @@ async def test_a_worker_that_does_not_know_all_types_leaves_it_to_others(databas
         assert (skipped.subscription, skipped.reason) == ("shop.effect", "unknown")
         await so(lambda: _true(one, "select unable = '{shop.effect}' from outrider.worker where generation = 1"))
         await so(lambda: serves(first) == set())
-        await second._look()
+        await second.presence.look()
         assert serves(second) == {0, 1, 2}
         await handled(two, "a1")
         async with await AsyncConnection.connect(database, autocommit=True) as conn:
             await subscriptions.narrow(conn, "shop.effect", ["dispatch.cancelled"], "outrider")
-        await first._look()
+        await first.presence.look()
         assert serves(first) == {0, 1}, "it is able again"
-        await second._look()
+        await second.presence.look()
         await so(lambda: serves(second) == {0, 2})
         await one.publish("a2")
         await handled(one, "a2")
@@ -256,7 +250,7 @@ async def test_a_worker_that_is_unable_from_the_start_is_ready_and_says_so_once(
         heard = Heard(one.app)
         async with working(one) as worker:
             assert serves(worker) == set()
-            await worker._look()
+            await worker.presence.look()
             assert [each.reason for each in heard.signals if isinstance(each, Skipped)] == ["unknown"]
             assert await _true(one, "select unable = '{shop.effect}' from outrider.worker")
         assert not [each for each in heard.signals if isinstance(each, Taken)]
@@ -280,8 +274,8 @@ async def test_a_generation_that_was_left_is_folded(database: str) -> None:
 
 async def _look_until(worker: Worker, shop: Shop, expected: list[int]) -> bool:
     """What it adopted must have been passed by the catch-all first: its tails are woken to look."""
-    worker._wakes.wake_all("test")
-    await worker._look()
+    worker.loops.wake_all("test")
+    await worker.presence.look()
     return await open_at(shop) == expected
 
 
@@ -301,7 +295,7 @@ async def test_it_is_not_folded_before_its_time_nor_beside_a_worker_of_its_own(d
         assert await left_after(59) == [0, 1, 2], "a restart takes less than a minute"
         async with working(one) as first:
             assert await left_after(100) == [0, 1, 2]
-            first._generations.cannot("shop.effect")
+            first.generations.cannot("shop.effect")
             await one.rows("update outrider.worker set unable = '{shop.effect}'")
             assert await left_after(1) == [0, 1, 2]
             assert looking.serves("shop.effect", 1)
@@ -317,7 +311,7 @@ async def test_a_worker_whose_generation_was_folded_beneath_it_opens_it_again(da
         heard = Heard(one.app)
         [row] = await one.rows("select outrider.fold_generation('shop.effect', 1) as folded")
         assert row["folded"]
-        worker._wakes.wake_all("test")
+        worker.loops.wake_all("test")
         await so(lambda: _open(one, [0, 1]))
         await so(lambda: serves(worker) == {0, 1})
         await one.publish("a1")
@@ -334,7 +328,7 @@ async def test_a_tail_whose_adopted_cursor_is_gone_just_ends(database: str) -> N
         assert serves(worker) == {0, 1, 2}
         [row] = await one.rows("select outrider.fold_generation('shop.effect', 1) as folded")
         assert row["folded"]
-        worker._wakes.wake_all("test")
+        worker.loops.wake_all("test")
         await so(lambda: serves(worker) == {0, 2})
         await two.publish("a1")
         await handled(two, "a1")
@@ -361,7 +355,7 @@ async def test_a_drain_of_an_app_that_was_never_registered(database: str) -> Non
 async def retired_under(shop: Shop) -> None:
     async with working(shop) as worker:
         await shop.rows("delete from outrider.subscription")
-        worker._wakes.wake_all("test")
+        worker.loops.wake_all("test")
         await so(lambda: worker.stopping)
 
 
@@ -385,7 +379,7 @@ async def test_a_catch_all_that_is_held_does_not_keep_a_worker_from_its_work(
             async with working(one) as worker:
                 assert serves(worker) == {0}
                 await frozen.rollback()
-                await worker._look()
+                await worker.presence.look()
                 assert serves(worker) == {0, 1}
 
 
@@ -395,15 +389,15 @@ async def test_a_catch_all_that_is_held_does_not_keep_a_worker_from_its_work(
 async def test_a_generation_can_be_moved_to_workers_of_another(database: str) -> None:
     async with shops(database, 1, 2) as (one, two), working(one) as first, working(two) as second:
         await one.rows("select outrider.move_generation(1, 2)")
-        await first._look()
-        await second._look()
+        await first.presence.look()
+        await second.presence.look()
         await so(lambda: (serves(first), serves(second)) == ({0}, {0, 1, 2}))
         await one.publish("a1")
         await one.rows("select pg_notify('outbox_gen_1', 'dispatch.placed')")
         await handled(two, "a1")
         await one.rows("select outrider.move_generation(1, 1)")
-        await first._look()
-        await second._look()
+        await first.presence.look()
+        await second.presence.look()
         await so(lambda: (serves(first), serves(second)) == ({0, 1}, {0, 2}))
 
 
@@ -417,21 +411,22 @@ async def test_a_worker_whose_generation_was_moved_away_is_ready(database: str) 
 # Wake-ups
 
 
-def rings(worker: Worker, generation: int) -> int:
-    return worker._wakes._bells["shop.effect", generation].rings
+def wakes(worker: Worker, generation: int) -> int:
+    """How often the loops of that generation were woken."""
+    return sum(each.wakes for each in worker.handler_loops if each.generation == generation)
 
 
 async def test_a_poke_wakes_the_tails_of_its_own_generation_only(database: str) -> None:
     async with shops(database, 1, 2) as (one, two), working(two, heartbeat=0.2) as worker:
         heard = Heard(two.app)
         await so(lambda: worker.listening)
-        await so(lambda: set(worker._channels) == {"outbox_gen_1", "outbox_gen_2", "outbox_default"})
+        await so(lambda: set(worker.wakeups.channels) == {"outbox_gen_1", "outbox_gen_2", "outbox_default"})
         await so(lambda: _listens(two, 4))
         for shop, generation in ((two, 2), (one, 1)):
-            before = {each: rings(worker, each) for each in (0, 1, 2)}
+            before = {each: wakes(worker, each) for each in (0, 1, 2)}
             await shop.publish(f"a{generation}")
             await heard.until(lambda n=2 - generation: heard.handled() == n + 1)  # type: ignore[misc]
-            assert {each: rings(worker, each) - before[each] for each in (0, 1, 2)} == {
+            assert {each: wakes(worker, each) - before[each] for each in (0, 1, 2)} == {
                 each: int(each == generation) for each in (0, 1, 2)
             }
         assert {each.reason for each in heard.signals if isinstance(each, Woken)} <= {"poke", "listener"}
@@ -454,10 +449,10 @@ async def test_a_channel_that_is_followed_later_is_heard(database: str) -> None:
         working(two, heartbeat=0.2) as worker,
     ):
         async with working(one):
-            await other._look()
+            await other.presence.look()
             await so(lambda: serves(other) == {0} and serves(worker) == {2} and worker.listening)
-            assert set(worker._channels) == {"outbox_gen_2"}
-            worker._polling = Polling(listening=NEVER, blind=NEVER)
+            assert set(worker.wakeups.channels) == {"outbox_gen_2"}
+            worker.wakeups.polling = Polling(listening=NEVER, blind=NEVER)
             heard = Heard(two.app)
         await so(lambda: serves(worker) == {1, 2})
         n = 0
@@ -478,30 +473,26 @@ async def test_a_context_that_never_sets_a_generation_is_woken_by_the_others(dat
             await workers.beat(conn, identity, "outrider")
         async with working(shop) as worker:
             await heard.first(Woken, lambda each: each.reason == "listener")
-            assert worker._channels == {"outbox_default": 0, "outbox_gen_4": 4}
+            assert worker.wakeups.channels == {"outbox_default": 0, "outbox_gen_4": 4}
             async with other.connect() as conn:
                 await other.publish(conn, Placed(customer="a", n=1))
             await heard.until(lambda: heard.handled() == 1)
-            before = rings(worker, 0)
+            before = wakes(worker, 0)
             await shop.rows("insert into outrider.subscription (name, kind, context) values ('x.y', 'handler', 'x')")
-            assert rings(worker, 0) == before
+            assert wakes(worker, 0) == before
 
 
 async def test_what_pokes_may_miss_is_polled_more_often(database: str) -> None:
     async with opened(database, generation=1) as one, working(one) as worker:
         await so(lambda: worker.listening)
         for generation, seconds in ((1, 30), (0, 5)):
-            tail = Tail(one.app.handlers[0], one.app.signals, schema="outrider", generation=generation, worker="test")
-            assert seconds * 0.9 <= worker._pause(tail, Step("idle")) <= seconds
-            tail.close()
+            assert seconds * 0.9 <= worker.wakeups.pause(generation) <= seconds
     async with opened(database) as none, working(none) as worker:
         await so(lambda: worker.listening)
-        tail = Tail(none.app.handlers[0], none.app.signals, schema="outrider", generation=0, worker="test")
-        assert worker._pause(tail, Step("idle")) <= 5, "there is a generation somewhere: others may follow"
+        assert worker.wakeups.pause(0) <= 5, "there is a generation somewhere: others may follow"
         await none.rows("delete from outrider.cursor where generation = 1")
-        await worker._look()
-        assert worker._pause(tail, Step("idle")) > 5, "without generations nothing changes"
-        tail.close()
+        await worker.presence.look()
+        assert worker.wakeups.pause(0) > 5, "without generations nothing changes"
 
 
 # Drain, listeners, rights
@@ -596,7 +587,7 @@ async def test_the_rights_of_a_worker(database: str, may_open: bool) -> None:
             async with app, working(shop, fold_after=0) as worker:
                 assert serves(worker) == {0, 1}
                 await owner.rows("select outrider.open_generation('shop.effect', 5)")
-                await worker._look()
+                await worker.presence.look()
                 await owner.publish("a1")
                 await handled(shop, "a1")
                 assert await open_at(owner) == ([0, 1] if may_open else [0, 1, 5])
@@ -613,7 +604,7 @@ async def test_a_database_whose_default_is_another_isolation_level(database: str
             assert await open_at(again) == [0, 1]
             async with again.app._opened().autocommit() as conn:
                 assert await generations.open_generation(conn, "shop.effect", 5, "outrider")
-            await worker._look()
+            await worker.presence.look()
             assert await open_at(again) == [0, 1]
 
 
@@ -621,7 +612,7 @@ async def test_rights_that_are_taken_away_for_a_while_do_not_end_it(database: st
     """A migration replaces functions; its takes say that they fail, and go on when they can."""
     async with shops(database, 1) as (one,), working(one) as worker:
         await one.rows("alter table outrider.worker rename to worker_away")
-        await worker._look()
+        await worker.presence.look()
         await one.rows("alter table outrider.worker_away rename to worker")
         await one.publish("a1")
         await handled(one, "a1")

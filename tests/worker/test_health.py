@@ -126,10 +126,10 @@ async def test_a_worker_whose_database_is_away(database: str) -> None:
         worker: Worker = shop.app.worker()
         asked = WorkerHealth(worker)
         worker.ready.set()
-        worker.last_contact = asyncio.get_running_loop().time()
+        worker.presence.last_contact = asyncio.get_running_loop().time()
         async with HealthServer(asked, "127.0.0.1", 0) as server:
             assert (await get(server, "/readyz"))[0] == 200
-            worker.last_contact -= 600
+            worker.presence.last_contact -= 600
             asked._since -= 1000
             assert await _reason(server, "/readyz") == "the database has not answered for 600 s"
             status, body = await get(server, "/healthz")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from outrider.worker.isolation import Quarantine
+from outrider.worker.isolation import Isolation
 
 
 async def test_who_wants_to_be_alone_waits_for_those_at_work_and_keeps_the_others_out() -> None:
-    quarantine, told = Quarantine(), list[str]()
+    quarantine, told = Isolation(), list[str]()
     first_may_end, alone_may_end = asyncio.Event(), asyncio.Event()
 
     async def beside(name: str, may_end: asyncio.Event) -> None:
@@ -45,7 +45,7 @@ async def test_who_wants_to_be_alone_waits_for_those_at_work_and_keeps_the_other
 
 
 async def test_one_that_is_cancelled_while_it_waits_does_no_harm() -> None:
-    quarantine = Quarantine()
+    quarantine = Isolation()
     async with quarantine.beside_others():
 
         async def alone() -> None:

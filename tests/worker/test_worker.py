@@ -15,7 +15,9 @@ from tests.worker.shop import Placed, Shop, opened
 from outrider import Backoff, HandlerContext, Outrider
 from outrider.config import Settings
 from outrider.signals import ListenerDown, ListenerUp, Settled, Signal, Skipped, Taken, Woken, WorkerDown
-from outrider.worker.channels import channels, polling
+from outrider.worker.channels import channels
+from outrider.worker.site import Duties, Times
+from outrider.worker.wakeups import Polling
 from outrider.worker.worker import Worker
 
 WAIT = 15
@@ -141,15 +143,8 @@ async def test_a_black_hole_is_noticed_by_the_heartbeat(database: str) -> None:
         async with opened(database, listen_dsn=proxy.dsn, poll="100ms") as shop:
             heard = Heard(shop.app)
             made = shop.app.worker()
-            worker = Worker(
-                dsn=database,
-                pool=shop.app._opened(),
-                settings=shop.app.settings,
-                handlers=shop.app.chosen((), ()),
-                signals=shop.app.signals,
-                register=made._register,
-                heartbeat=0.2,
-            )
+            duties = Duties(handlers=shop.app.chosen((), ()))
+            worker = Worker(shop.app._site(), duties, made._register, Times(heartbeat=0.2))
             async with worker:
                 await heard.first(ListenerUp)
                 await asyncio.to_thread(proxy.black_hole)
@@ -285,5 +280,5 @@ async def test_a_class_of_workers_is_woken_by_its_own_channel(database: str) -> 
     ],
 )
 def test_phases_of_a_rollout(environ: dict[str, str], listening: float, blind: float) -> None:
-    found = polling(Settings.load(environ=environ))
+    found = Polling.of(Settings.load(environ=environ))
     assert (found.listening, found.blind) == (listening, blind)

@@ -17,7 +17,7 @@ from outrider.payload import in_full
 from outrider.postgres import inboxes, replicas
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.inboxes import Place, Refused, Stamp
-from outrider.postgres.worker_sessions import Lanes
+from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import EntryRefused, Ingested, Rewound, Signals, Trimmed
 from outrider.streams.replica import Change, read_change
 from outrider.streams.stream import Entry, Page
@@ -87,7 +87,7 @@ class IntoTable:
 class Receiver:
     """Brings in what one inbox finds."""
 
-    def __init__(self, inbox: Inbox, landing: Landing, lanes: Lanes, signals: Signals, schema: str) -> None:
+    def __init__(self, inbox: Inbox, landing: Landing, lanes: WorkerSessions, signals: Signals, schema: str) -> None:
         self.inbox = inbox
         self._landing = landing
         self._lanes = lanes
@@ -104,7 +104,7 @@ class Receiver:
         """One batch, committed. ingested; idle; moved: another session has read on; paused."""
         inbox = self.inbox
         if self._after is None:
-            async with self._lanes.lane(inbox.name) as conn:
+            async with self._lanes.session(inbox.name) as conn:
                 self._after = await inboxes.open_stream(
                     conn, inbox.name, inbox.source.stream, inbox.start, self._schema
                 )
@@ -114,7 +114,7 @@ class Receiver:
         hit("inbox.read")
         if not page.entries and page.position == after:
             return "idle"
-        async with self._lanes.lane(inbox.name) as conn:
+        async with self._lanes.session(inbox.name) as conn:
             self._after = None  # until it is known that this was committed
             return await self._land(conn, page, after)
 

@@ -31,7 +31,7 @@ _WIRE = {"tcp_user_timeout": "30s"}
 IDLE = 30.0
 
 
-class Lanes:
+class WorkerSessions:
     def __init__(
         self,
         dsn: str,
@@ -56,7 +56,7 @@ class Lanes:
         self._prepares = False
 
     @asynccontextmanager
-    async def lane(self, owner: str) -> AsyncIterator[connection.Wire]:
+    async def session(self, owner: str) -> AsyncIterator[connection.Wire]:
         """A session in autocommit mode, outside a transaction. Given back in another state, it is closed.
 
         `owner` is the handler: what another one has set in the session is reset first.
@@ -203,3 +203,22 @@ def abandon(conn: AsyncConnection[Any]) -> None:
     threading.Thread(target=_cancel, args=[cancel], daemon=True).start()  # it may be in a statement that takes for ever
     with suppress(OSError), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
         wire.shutdown(socket.SHUT_RDWR)
+
+
+class OwnSession:
+    """One session for one purpose: opened when it is needed, and again when it broke."""
+
+    def __init__(self, dsn: str, notify: str, name: str) -> None:
+        self._dsn, self._notify, self._name = dsn, notify, name
+        self._conn: connection.AsyncSession | None = None
+
+    async def open(self) -> connection.AsyncSession:
+        if self._conn is None or self._conn.closed:
+            self._conn = await connection.connect(self._dsn, autocommit=True, name=self._name, notify=self._notify)
+        return self._conn
+
+    def drop(self) -> None:
+        """Close it without a word: its state is unknown."""
+        if self._conn is not None:
+            self._conn.pgconn.finish()
+            self._conn = None

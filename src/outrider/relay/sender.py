@@ -42,7 +42,7 @@ SHORTEST, LONGEST = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Sent:
     """What one batch came to."""
 
     outcome: str
@@ -83,7 +83,7 @@ class Sender:
         """Taken with the last commit, in a transaction that is open."""
         self._marked = float("-inf")
 
-    async def step(self, conn: AsyncSession) -> Step:
+    async def step(self, conn: AsyncSession) -> Sent:
         """One batch, committed; or rolled back, with what is known about why."""
         hit("relay.sent")
         batch, self._next = self._next, None
@@ -94,7 +94,7 @@ class Sender:
         self._limit = self.relay.batch
         if not batch.taken:
             await handler_batches.roll_back(conn)
-            return Step(batch.outcome, due_in=batch.due_in)
+            return Sent(batch.outcome, due_in=batch.due_in)
         try:
             return await self._send(conn, batch)
         except BaseException:
@@ -110,14 +110,14 @@ class Sender:
     def _asked(self, limit: int) -> Take:
         return Take(self.relay.name, limit, SCAN, self._knows, self.relay.workspace_id)
 
-    async def _send(self, conn: AsyncSession, batch: Batch) -> Step:
+    async def _send(self, conn: AsyncSession, batch: Batch) -> Sent:
         if (held := self._held(batch)) is not None:
             return await self._wait(conn, held)
         parcel = self._packed(batch)
         if new := parcel.streams.keys() - batch.positions.keys():
             await handler_batches.roll_back(conn)
             await self.open(conn, sorted(new))
-            return Step("more")
+            return Sent("more")
         if not all(readable(self.relay.sink, batch.positions[stream]) for stream in parcel.streams):
             await handler_batches.roll_back(conn)
             return await self.recover(conn)
@@ -151,13 +151,13 @@ class Sender:
             before += not item.replayed
         return None
 
-    async def _wait(self, conn: AsyncSession, held: tuple[int, float]) -> Step:
+    async def _wait(self, conn: AsyncSession, held: tuple[int, float]) -> Sent:
         await handler_batches.roll_back(conn)
         before, due_in = held
         if before:
             self._limit = before
-            return Step("more")
-        return Step("waiting", due_in=due_in)
+            return Sent("more")
+        return Sent("waiting", due_in=due_in)
 
     def _packed(self, batch: Batch) -> _Parcel:
         now = time.monotonic()
@@ -199,7 +199,7 @@ class Sender:
                 raise outcome
         return dict(zip(parcel.streams, outcomes, strict=True))  # type: ignore[arg-type]
 
-    async def _settle(self, conn: AsyncSession, batch: Batch, parcel: _Parcel) -> Step:
+    async def _settle(self, conn: AsyncSession, batch: Batch, parcel: _Parcel) -> Sent:
         settling, topics = parcel.settling, self._topics(batch, parcel)
         more = self._asked(self.relay.batch) if batch.outcome == "more" else None
         self._next = await relays.settle(conn, settling, more, self._schema)
@@ -209,7 +209,7 @@ class Sender:
         for stream, counts in topics.items():
             position = bare(settling.positions[stream])
             self._signals.emit(Relayed(self.relay.name, stream, counts.total(), position, dict(counts)))
-        return Step(batch.outcome, sum(map(len, parcel.streams.values())), read=len(batch.items))
+        return Sent(batch.outcome, sum(map(len, parcel.streams.values())), read=len(batch.items))
 
     def _topics(self, batch: Batch, parcel: _Parcel) -> dict[str, Counter[str]]:
         """How many events of each type are in each stream now, and were not counted before."""
@@ -226,7 +226,7 @@ class Sender:
             parcel.settling.events[stream] = counts.total()
         return topics
 
-    async def _rejected(self, conn: AsyncSession, item: Item, code: str, message: str) -> Step:
+    async def _rejected(self, conn: AsyncSession, item: Item, code: str, message: str) -> Sent:
         """The broker refuses one event for what it is. Those before it are in the stream, which the next look will find."""
         await handler_batches.roll_back(conn)
         envelope, relay = item.envelope, self.relay
@@ -248,7 +248,7 @@ class Sender:
             self._signals.emit(Rejection(relay.name, envelope, attempts, code, message, buried))
         if buried:
             self._signals.emit(Buried(relay.name, envelope, attempts, code, message))
-        return Step("rejected")
+        return Sent("rejected")
 
     async def open(self, conn: AsyncSession, streams: Sequence[str], *, adopt: bool = False) -> None:
         """Begin to write to streams: they must be empty, or this relay would not be the only one.
@@ -279,11 +279,11 @@ class Sender:
                 return await relays.wrote(conn, relay.name, relay.workspace_id, stream, ids, self._schema)
         return False
 
-    async def recover(self, conn: AsyncSession) -> Step:
+    async def recover(self, conn: AsyncSession) -> Sent:
         """The streams do not end where they should: find out what is in them."""
         found = await recover(conn, self.relay, self._signals, self._schema)
         hit("relay.recovered")
-        return Step("busy" if found is None else "recovered" if found else "idle")
+        return Sent("busy" if found is None else "recovered" if found else "idle")
 
 
 def _checked(stream: object) -> str:

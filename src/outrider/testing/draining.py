@@ -27,7 +27,7 @@ from outrider.postgres.worker_sessions import usable
 from outrider.worker.batch_runner import Failure, Runner, TransactionEnded
 from outrider.worker.drain import Drained
 from outrider.worker.handler import Handler
-from outrider.worker.handler_loop import Step
+from outrider.worker.handler_reader import BatchResult
 from outrider.worker.thread import HandlerThread, work
 
 AT_MOST = 10_000
@@ -136,7 +136,7 @@ class _End:
         except Failure as failure:
             failed = failure
         else:
-            total.add(self._handler.name, Step("done", handled=len(won), conceded=len(rows) - len(won)))
+            total.add(self._handler.name, BatchResult("done", handled=len(won), conceded=len(rows) - len(won)))
             return
         if self._raising:
             raise failed.error
@@ -160,7 +160,7 @@ class _End:
                 await asyncio.sleep(0.01)
             raise
 
-    def _judge(self, failed: Failure) -> Step:
+    def _judge(self, failed: Failure) -> BatchResult:
         """Parked or buried, as a worker would; what breaks the session or the transaction is raised in any case."""
         row = failed.rows[0]
         chance = random.random()  # noqa: S311
@@ -169,10 +169,10 @@ class _End:
         if lost or isinstance(failed.error, TransactionEnded) or isinstance(verdict, Infrastructure):
             raise failed.error
         if isinstance(verdict, Dead):
-            return Step("done", buried=1)
+            return BatchResult("done", buried=1)
         if (line := self._line(row)) is not None:
             self._held.add(line)
-        return Step("done", parked=1)
+        return BatchResult("done", parked=1)
 
     def _line(self, row: Row) -> str | None:
         match self._handler.subscription.order:

@@ -1,11 +1,8 @@
-"""Where publishers poke and workers listen, and how often a worker looks without a poke."""
+"""The channels on which publishers notify and workers listen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from outrider.config import Settings
-from outrider.worker.wakeups import Polling
 
 
 def channels(generation: int, classes: Sequence[str]) -> list[str]:
@@ -20,10 +17,3 @@ def counterpart(channel: str, generation: int, other: int) -> str:
     if channel == base:
         return channels(other, ())[0]
     return f"outbox_gen_{other}_{channel.removeprefix(f'outbox_gen_{generation}_')}"
-
-
-def polling(settings: Settings) -> Polling:
-    if settings.poll is None:
-        return Polling()
-    blind = settings.poll if settings.notify == "off" else min(settings.poll, Polling().blind)
-    return Polling(listening=settings.poll, blind=blind)

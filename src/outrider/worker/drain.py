@@ -11,15 +11,15 @@ from time import monotonic
 from outrider.errors import CursorError
 from outrider.outcome import code_of
 from outrider.postgres.tenant_context import check_roles
-from outrider.postgres.worker_sessions import Lanes, usable
+from outrider.postgres.worker_sessions import WorkerSessions, usable
 from outrider.signals import Signals
-from outrider.worker.event_router import Route
+from outrider.worker.event_router import EventRouter
 from outrider.worker.generations import NO_CURSOR, Generations
 from outrider.worker.handler import Handler, roles_of
-from outrider.worker.handler_loop import Step, Tail
+from outrider.worker.handler_reader import BatchResult, HandlerReader
 from outrider.worker.job_handler import JobHandler
-from outrider.worker.job_loop import Crew
-from outrider.worker.schedule_loop import CLOCK, Clock
+from outrider.worker.job_loop import JobLoop
+from outrider.worker.schedule_loop import ScheduleLoop
 
 PAUSE = 0.02
 
@@ -48,7 +48,7 @@ class Drained:
     relayed: int = 0
     """Events that relays sent."""
 
-    def add(self, name: str, step: Step) -> None:
+    def add(self, name: str, step: BatchResult) -> None:
         self.handled += step.handled
         self.conceded += step.conceded
         self.parked += step.parked
@@ -72,14 +72,14 @@ def _count(number: int, noun: str) -> str:
 
 async def drain(
     handlers: Sequence[Handler],
-    lanes: Lanes,
+    sessions: WorkerSessions,
     signals: Signals,
     *,
     schema: str,
     generation: int,
     jobs: Sequence[JobHandler] = (),
-    crew: Callable[[], Crew] | None = None,
-    clock: Clock | None = None,
+    job_loop: Callable[[], JobLoop] | None = None,
+    schedules: ScheduleLoop | None = None,
     raise_on_failure: bool = False,
 ) -> Drained:
     """Until a whole round over all handlers finds nothing: what handlers publish is handled too.
@@ -87,43 +87,43 @@ async def drain(
     Its own generation, and those that no worker is there for.
     """
     total = Drained()
-    if clock is not None:
-        async with lanes.lane(CLOCK) as conn:
-            await clock.catch_up(conn)
+    if schedules is not None:
+        async with sessions.session(schedules.name) as conn:
+            await schedules.catch_up(conn)
     if not handlers and not jobs:
         return total
     served = Generations(generation, handlers, schema, clock=monotonic)
-    async with lanes.lane([*(each.name for each in handlers), *(each.name for each in jobs)][0]) as conn:
+    async with sessions.session([*(each.name for each in handlers), *(each.name for each in jobs)][0]) as conn:
         await check_roles(conn, roles_of(handlers))
         await served.look(conn)
-    tails = [
-        Tail(each, signals, schema=schema, generation=of, worker="drain")
+    readers = [
+        HandlerReader(each, signals, schema=schema, generation=of, worker="drain")
         for each in handlers
         for name, of in served
         if name == each.name
     ]
-    routes = [Route(each, signals, schema) for each in jobs if each.subscription.events]
+    routers = [EventRouter(each, signals, schema, sessions=sessions) for each in jobs if each.subscription.events]
     try:
         found = True
         while found:
             found = False
-            for tail in tails:
-                found |= await _drain_one(tail, lanes, total, generation, raise_on_failure=raise_on_failure)
-            for route in routes:
-                found |= await _drain_route(route, lanes)
-            if jobs and crew is not None:
-                found |= await _drain_jobs(crew(), total, raise_on_failure=raise_on_failure)
+            for reader in readers:
+                found |= await _drain_one(reader, sessions, total, generation, raise_on_failure=raise_on_failure)
+            for router in routers:
+                found |= await _drain_router(router, sessions)
+            if jobs and job_loop is not None:
+                found |= await _drain_jobs(job_loop(), total, raise_on_failure=raise_on_failure)
     finally:
-        for tail in tails:
-            tail.close()
+        for reader in readers:
+            reader.close()
     return total
 
 
-async def _drain_route(route: Route, lanes: Lanes) -> bool:
+async def _drain_router(router: EventRouter, sessions: WorkerSessions) -> bool:
     found = False
-    async with lanes.lane(route.name) as conn:
+    async with sessions.session(router.name) as conn:
         while True:
-            outcome, routed = await route.step(conn)
+            outcome, routed = await router.route(conn)
             found |= routed > 0
             if outcome == "busy":
                 await asyncio.sleep(PAUSE)
@@ -131,8 +131,8 @@ async def _drain_route(route: Route, lanes: Lanes) -> bool:
                 return found
 
 
-async def _drain_jobs(crew: Crew, total: Drained, *, raise_on_failure: bool) -> bool:
-    counts = await crew.drain()
+async def _drain_jobs(loop: JobLoop, total: Drained, *, raise_on_failure: bool) -> bool:
+    counts = await loop.drain()
     total.jobs += counts.completed
     total.jobs_failed += counts.failed
     total.jobs_buried += counts.buried
@@ -141,22 +141,24 @@ async def _drain_jobs(crew: Crew, total: Drained, *, raise_on_failure: bool) -> 
     return bool(counts.completed or counts.failed)
 
 
-async def _drain_one(tail: Tail, lanes: Lanes, total: Drained, own: int, *, raise_on_failure: bool) -> bool:
+async def _drain_one(
+    reader: HandlerReader, sessions: WorkerSessions, total: Drained, own: int, *, raise_on_failure: bool
+) -> bool:
     found = False
     while True:
-        async with lanes.lane(tail.handler.name) as conn:
+        async with sessions.session(reader.handler.name) as conn:
             while usable(conn):
                 try:
-                    step = await tail.step(conn)
+                    step = await reader.step(conn)
                 except CursorError as error:
-                    if tail.generation == own or code_of(error) != NO_CURSOR:
+                    if reader.generation == own or code_of(error) != NO_CURSOR:
                         raise
                     return found  # folded: its events are found by generation 0
-                total.add(tail.handler.name, step)
+                total.add(reader.handler.name, step)
                 if raise_on_failure and step.errors:
                     raise step.errors[0]
                 if step.outcome in ("busy", "troubled"):
-                    await asyncio.sleep(PAUSE * (1 + tail.trouble))
+                    await asyncio.sleep(PAUSE * (1 + reader.trouble))
                 elif not step.again:
                     return found
                 found = True

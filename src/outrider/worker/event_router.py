@@ -1,23 +1,35 @@
-"""Events that are jobs: a cursor reads them, and each becomes a job, set-based."""
+"""The loop of a job that subscribes to events: a cursor reads them, and one statement makes a job of each."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from outrider.failpoint import hit
 from outrider.postgres import jobs
 from outrider.postgres.connection import AsyncSession
-from outrider.signals import Recovered, Routed, Signals
+from outrider.postgres.worker_sessions import WorkerSessions
+from outrider.signals import Routed, Signals
 from outrider.worker.job_handler import JobHandler
+from outrider.worker.loop import BUSY_PAUSE, Loop
 
 LIMIT = 1000
 SCAN = 10_000
 
 
-class Route:
-    def __init__(self, handler: JobHandler, signals: Signals, schema: str) -> None:
-        self.name = handler.name
-        self.trouble = 0
-        self._signals = signals
+class EventRouter(Loop):
+    def __init__(
+        self,
+        handler: JobHandler,
+        signals: Signals,
+        schema: str,
+        *,
+        sessions: WorkerSessions,
+        poll: Callable[[], float] = lambda: 0,
+    ) -> None:
+        super().__init__(handler.name, signals, types=frozenset(handler.models))
         self._schema = schema
+        self._sessions = sessions
+        self._poll = poll
         self._params = {
             "subscription": handler.name,
             "limit": LIMIT,
@@ -27,13 +39,18 @@ class Route:
             "priority": handler.priority,
         }
 
-    async def step(self, conn: AsyncSession) -> tuple[str, int]:
-        """One batch, in a transaction of its own: the outcome of the take, and how many jobs came of it."""
+    async def step(self) -> float:
+        async with self._sessions.session(self.name) as conn:
+            outcome, _ = await self.route(conn)
+        self.skips(outcome if outcome in ("paused", "unknown") else "")
+        if outcome in ("more", "done"):
+            return 0
+        return min(self._poll(), BUSY_PAUSE) if outcome == "busy" else self._poll()
+
+    async def route(self, conn: AsyncSession) -> tuple[str, int]:
+        """One batch, in a transaction of its own. Returns the outcome of the take and the number of jobs made."""
         outcome, routed = await jobs.route(conn, self._params, self._schema)
         hit("route.done")
-        if self.trouble:
-            self._signals.emit(Recovered(self.name, self.trouble))
-        self.trouble = 0
         if routed:
             self._signals.emit(Routed(self.name, routed))
         return outcome, routed

@@ -1,352 +1,159 @@
-"""The hot path: take → handle → settle, one batch after the other, until there is nothing left.
+"""The loop of a handler: take → handle → settle while there is work, then sleep until there may be more.
 
-A take locks a partition, reads the batch, writes its receipts and moves the position; then the handlers run in that same
-transaction; settle commits it. When a handler fails, everything is rolled back and the event is parked (or buried) in the
-same round trip; the next take passes it over, parks what must wait behind it, and returns the others.
+handler_reader.py does one batch. This module gives it a session and decides when to do the next.
 """
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from time import monotonic as clock
-from time import time
+from typing import ClassVar
 
-from outrider import trace
-from outrider.envelope import Envelope
-from outrider.failpoint import hit
-from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, describe, last_frames, sqlstate
-from outrider.postgres import handler_batches
+from outrider.errors import CursorError, DatabaseUnavailable, SchemaMismatch
+from outrider.outcome import code_of, describe
 from outrider.postgres.connection import DatabaseError
-from outrider.postgres.handler_batches import Claim, Connection, Row
-from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, Params, envelope_of, occurred
-from outrider.postgres.worker_sessions import usable
-from outrider.retry import Breaker, parse_duration
-from outrider.signals import Buried, Failed, Handled, Parked, Recovered, Settled, Signals, Taken, Troubled
-from outrider.worker.batch_runner import Failure, Runner, TransactionEnded
-from outrider.worker.batch_size import Size
+from outrider.postgres.handler_batches import Connection
+from outrider.postgres.worker_sessions import WorkerSessions, usable
+from outrider.signals import Signals, Troubled
+from outrider.worker.deadline import at_work
+from outrider.worker.generations import NO_CURSOR, Generations
 from outrider.worker.handler import Handler
+from outrider.worker.handler_reader import BatchResult, HandlerReader
+from outrider.worker.isolation import Isolation
+from outrider.worker.loop import BUSY_PAUSE, Loop, pause
+from outrider.worker.wakeups import Wakeups
 
-SCAN = 10_000
-ISOLATE_AFTER = 3
-"""So often in a row a batch may be rolled back for no fault of its own; then its events are taken one at a time."""
-ALONE_AT_MOST = 10
-"""So often in a row an event may fail alone for reasons that are not its own; then it is parked."""
-TROUBLE_DELAY = timedelta(seconds=30)
-ARMED_PATIENCE = 50
-"""So often a suspect that was counted may find its partition held by others; then the count is taken back."""
-UNIQUE_VIOLATION = "23505"
-CAREFUL_TAKES = 100
-_OUTCOMES = {Later: "failed", Dead: "dead", Infrastructure: "troubled"}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one batch came to."""
-
-    outcome: str
-    handled: int = 0
-    conceded: int = 0
-    parked: int = 0
-    buried: int = 0
-    due_in: float | None = None
-    errors: tuple[BaseException, ...] = ()
-    code: str = ""
-    """What the trouble was."""
-
-    @property
-    def again(self) -> bool:
-        """There may be more at once."""
-        return self.outcome in ("more", "done", "probe", "suspect", "armed", "failed")
+FAREWELL = 2.0
+"""Seconds to report at shutdown what was rolled back."""
+ARMED_PAUSE = 0.02
+"""Seconds until a suspect that was counted asks again for its partition."""
+TURN = 0.5
+"""Seconds that a loop may keep a session while others wait for one."""
+MIXED_UP = {"26000", "42P05"}
+"""SQLSTATEs of a pooler that mixes up prepared statements."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsaid:
-    """A failure that the database does not know of yet."""
+class Shared:
+    """What the handler loops of a worker share."""
 
-    cursor: int | None
-    batch: int | None
-    envelope: Envelope
-    attempt: int
-    verdict: Later | Dead
-    error: BaseException
-    breaker: Breaker | None
-    """Where the failure counts for it."""
-    spared: bool
-    """It was tried to see whether all is well again; it waits until others have been tried."""
-
-    def as_json(self) -> str:
-        later = self.verdict if isinstance(self.verdict, Later) else None
-        failure: dict[str, object] = {
-            "seq": self.envelope.seq,
-            "attempt": self.attempt,
-            "delay": later.delay.total_seconds() if later else 0,
-            "code": self.verdict.code,
-            "message": self.verdict.message,
-            "traceback": last_frames(self.error),
-            "counted": later.counted if later else True,
-            "dead": later is None,
-            "batch": f"{self.cursor}.{self.batch}",
-        }
-        if self.breaker is not None:
-            probe, longest = parse_duration(self.breaker.probe), parse_duration(self.breaker.longest)
-            failure |= {"trip": self.breaker.failures, "spared": self.spared}
-            failure |= {"probe": probe.total_seconds(), "longest": longest.total_seconds()}
-        return json.dumps([failure])
+    signals: Signals
+    schema: str
+    worker: str
+    sessions: WorkerSessions
+    generations: Generations
+    isolation: Isolation
+    wakeups: Wakeups
+    look_again: Callable[[], None]
+    """What there is to serve has changed: look at it before the next heartbeat."""
 
 
-class Tail:
-    """One reader of a handler's subscription."""
+class HandlerLoop(Loop):
+    """Serves one generation of a subscription. Where it has several partitions, several loops compete for them."""
 
-    def __init__(
-        self, handler: Handler, signals: Signals, *, schema: str, generation: int, worker: str, place: int = 0
-    ) -> None:
-        self.handler = handler
-        self.loop = f"{generation}/{place}"
-        self._runner = Runner(handler)
-        self._signals = signals
-        self._schema = schema
+    troubles: ClassVar = (DatabaseError, DatabaseUnavailable, SchemaMismatch, OSError)
+
+    def __init__(self, handler: Handler, generation: int, number: int, shared: Shared) -> None:
+        name, types = handler.name, frozenset(handler.models) or None
+        super().__init__(name, shared.signals, types=types, id=f"{generation}/{number}")
         self.generation = generation
-        self._worker = worker
-        self._size = Size(handler.limit, handler.budget)
-        self.alone = True
-        """Nothing else runs in this process: a suspect that kills it is to blame."""
-        self.suspect = False
-        """Its next take should be made alone."""
-        self._unsaid: _Unsaid | None = None
-        self._partition: int | None = None
-        """The one to go on with; None = any."""
-        self._armed: int | None = None
-        self._patience = 0
-        self._unexcused = 0
-        """Rollbacks in good order that could not be reported, because the session was gone."""
-        self._cursor: int | None = None
-        """Whose they were."""
-        self._alone = 0
-        """So many events are to be taken one at a time, because one of them did harm and nobody knows which."""
-        self._careful = 0
-        """So many takes are to expect events that have a receipt already."""
-        self._troubles: dict[int, int] = {}
-        """How often an event, alone, was rolled back for no fault of its own."""
-        self.trouble = 0
-        """How often in a row; the worker waits longer each time."""
+        self.number = number
+        self.reader = HandlerReader(
+            handler,
+            shared.signals,
+            schema=shared.schema,
+            generation=generation,
+            worker=shared.worker,
+            loop=self.id,
+        )
+        self._shared = shared
 
-    def close(self) -> None:
-        self._runner.close()
+    def wants(self, kind: str, generation: int) -> bool:
+        finds = self._shared.generations.route(self.name, generation)
+        return finds == self.generation and super().wants(kind, generation)
 
     @property
-    def armed(self) -> bool:
-        """Its next take runs a suspect, which may kill the process."""
-        return self._armed is not None
+    def wanted(self) -> bool:
+        return not self.stopping and self._shared.generations.serves(self.name, self.generation)
 
-    async def step(self, conn: Connection) -> Step:
-        """One batch, committed; or rolled back, with what failed parked."""
-        if self._unsaid is not None:
-            return await self._say(conn, self._unsaid)
-        hit("take.sent")
+    async def step(self) -> float:
         try:
-            claim = await handler_batches.take(conn, self._asked(), self._schema)
-        except DatabaseError as error:
-            if self._careful or sqlstate(error) != UNIQUE_VIOLATION:
+            result = await self._batches()
+        except CursorError as error:
+            if code_of(error) != NO_CURSOR:
                 raise
-            await handler_batches.roll_back(conn)
-            self._careful = CAREFUL_TAKES
-            return Step("failed")
-        hit("take.done")
-        self._signals.emit(Taken(self.handler.name, claim.partition, len(claim.rows), claim.outcome))
-        if claim.batch is None:
-            await self._nothing(conn, claim)
-            return Step(claim.outcome, due_in=claim.due_in)
-        self._cursor = claim.cursor
-        begun, spans = clock(), trace.handling(self.handler.name) if claim.rows else None
+            self._shared.generations.forget(self.name, self.generation)  # it was folded, or more than that is gone
+            self._shared.look_again()
+            return 0
+        self.skips(result.outcome if result.outcome in ("paused", "open") else "")
+        return self._pause(result)
+
+    async def _batches(self) -> BatchResult:
+        """Batch after batch on one session, until there is nothing left or another loop waits for the session."""
+        shared = self._shared
+        async with shared.sessions.session(self.name) as conn:
+            turn = clock() + TURN
+            while True:
+                result = await self._batch(conn)
+                self.last_contact = clock()
+                if result.code in MIXED_UP:
+                    shared.sessions.stop_preparing()
+                if result.outcome == "unknown":
+                    shared.generations.cannot(self.name)
+                    shared.look_again()
+                waited_for = shared.sessions.waiting and clock() > turn
+                if not result.again or waited_for or not usable(conn) or not self.wanted:
+                    return result
+
+    async def _batch(self, conn: Connection) -> BatchResult:
+        """A suspect is counted and run while nothing else runs in this process: if it dies, the culprit is known."""
+        reader, isolation = self.reader, self._shared.isolation
+        reader.alone = reader.suspect or reader.armed
+        if not reader.alone:
+            async with isolation.beside_others():
+                return await reader.step(conn)
         try:
-            took = await self._runner.run(conn, claim.rows, spans) if claim.rows else []
-            handled = clock() - begun
-            hit("commit.before")
-            await handler_batches.settle(conn, claim.batch, self._schema)
-            hit("commit.after")
-        except Failure as failure:
-            return await self._failed(conn, claim, failure, spans)
-        except DatabaseError as error:
-            return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True), spans)
-        except BaseException:  # it was cancelled
-            self._unexcused += 1
-            if spans is not None:
-                spans.end("rolled_back")
-            raise
-        if spans is not None:
-            spans.end("success")
-        return self._settled(claim, took, handled, clock() - begun)
+            async with isolation.alone():
+                result = await reader.step(conn)
+                return await reader.step(conn) if reader.armed else result
+        except TimeoutError:  # a handler does not end: let the others go on for a while
+            return BatchResult("busy")
 
-    def _asked(self) -> Asked:
-        return Asked(
-            subscription=self.handler.name,
-            partition=self._partition,
-            limit=1 if self._alone else self._size.now,
-            scan=SCAN,
-            generation=self.generation,
-            knows=list(self.handler.models),
-            armed=self._armed,
-            excused=self._unexcused,
-            worker=self._worker,
-            careful=self._careful > 0,
-            alone=self.alone,
-        )
+    def _pause(self, result: BatchResult) -> float:
+        if result.again:
+            return 0
+        if result.outcome == "troubled":
+            return pause(self.reader.trouble)
+        skipped = result.outcome in ("busy", "paused")  # what is due may have been due for long
+        sleep = self._shared.wakeups.pause(self.generation, None if skipped else result.due_in)
+        if result.outcome == "busy":
+            return min(sleep, ARMED_PAUSE if self.reader.armed else BUSY_PAUSE)
+        return sleep
 
-    async def _nothing(self, conn: Connection, claim: Claim) -> None:
-        await handler_batches.roll_back(conn)
-        self._patience -= 1
-        if self._armed is not None and (claim.outcome != "busy" or self._patience <= 0):
-            await self.disarm(conn)
-        if self._armed is None:
-            self._partition, self._unexcused, self.suspect = None, 0, False
-        if claim.outcome != "busy":
-            self._recovered()
+    def troubled(self, error: BaseException) -> float:
+        if isinstance(error, SchemaMismatch) and self.last_contact == float("-inf"):
+            raise error
+        if code_of(error) in MIXED_UP:
+            self._shared.sessions.stop_preparing()
+        self.reader.trouble += 1
+        self._signals.emit(Troubled(self.name, code_of(error), describe(error), self.reader.trouble, self.id))
+        return pause(self.reader.trouble)
 
-    def _recovered(self) -> None:
-        if self.trouble:
-            self._signals.emit(Recovered(self.handler.name, self.trouble, self.loop))
-        self.trouble = 0
+    def recovered(self) -> None:
+        """The reader says so, after a batch."""
 
-    def _settled(self, claim: Claim, took: list[float], handled: float, seconds: float) -> Step:
-        assert claim.partition is not None
-        name, events, conceded = self.handler.name, len(claim.rows), claim.conceded or 0
-        self._size.learn(events, handled)
-        self._alone = max(0, self._alone - max(1, events))
-        self._careful = max(0, self._careful - 1)
-        self._troubles.clear()
-        self._unexcused = 0
-        self._recovered()
-        self._armed, self._patience = claim.delivery, ARMED_PATIENCE
-        self.suspect = claim.outcome == "suspect"
-        self._partition = claim.partition if self._alone or self.armed or self.suspect else None
-        details = _Details(claim.rows, took)
-        self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details, details.times))
-        return Step(claim.outcome, events, conceded, due_in=claim.due_in)
+    def at_work(self) -> list[str]:
+        name = None if self.task is None else at_work(self.task)
+        return [] if name is None else [name]
 
-    async def _failed(self, conn: Connection, claim: Claim, failure: Failure, spans: trace.Handling | None) -> Step:
-        self._size.shrink()
-        self._partition = claim.partition
-        verdict, rows = self._judge(failure), failure.rows
-        if spans is not None:
-            spans.end(_OUTCOMES[type(verdict)], failure.error)
-        if isinstance(failure.error, TimeoutError) or not handler_batches.in_use(conn):
-            handler_batches.end(conn)  # whatever the handler left running on it ends too
-        if isinstance(verdict, Infrastructure) or len(rows) != 1:
-            await self._roll_back(conn, claim.cursor)
-            hit("rollback.after")
-            return self._puzzled(claim, verdict, rows)
-        envelope, attempt = envelope_of(rows[0]), rows[0][ATTEMPT]
-        self._signals.emit(Failed(self.handler.name, envelope, attempt, failure.seconds * 1000, verdict, failure.error))
-        self._armed = None
-        counts = isinstance(verdict, Dead) or verdict.counted
-        breaker = self.handler.breaker if counts else None
-        spared = (
-            breaker is not None and claim.outcome == "probe" and not (isinstance(verdict, Dead) and verdict.terminal)
-        )
-        if spared:
-            verdict = Later(timedelta(0), verdict.code, verdict.message, counted=False)
-        self._unsaid = _Unsaid(claim.cursor, claim.batch, envelope, attempt, verdict, failure.error, breaker, spared)
-        hit("rollback.after")
-        return await self._say(conn, self._unsaid) if usable(conn) else Step("failed")
-
-    def _puzzled(self, claim: Claim, verdict: Verdict, rows: Sequence[Row]) -> Step:
-        """Nobody's fault; or one of several is to blame, and only alone it can be found."""
-        if rows and not isinstance(verdict, Infrastructure):
-            self._alone = max(self._alone, len(rows))
-            return Step("failed")
-        self.trouble += 1
-        self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message, self.trouble, self.loop))
-        if self.trouble >= ISOLATE_AFTER:
-            self._alone = max(self._alone, len(claim.rows))
-        return Step("troubled", code=verdict.code)
-
-    async def _roll_back(self, conn: Connection, cursor: int | None) -> None:
-        """In good order: nobody shall take it for a death."""
+    async def close(self) -> None:
         try:
-            if usable(conn):
-                await handler_batches.park(conn, self._parking(cursor, None, self._armed), self._schema)
-                self._armed = None
-                return
-        except DatabaseError:
-            handler_batches.end(conn)
-        self._unexcused += 1
-
-    @property
-    def unfinished(self) -> bool:
-        """The database must still hear of something before this tail may end."""
-        return self.armed or self._unsaid is not None or self._unexcused > 0
-
-    async def finish(self, conn: Connection) -> None:
-        if self._unsaid is not None:
-            await self._say(conn, self._unsaid)
-        while self._unexcused:
-            await handler_batches.park(conn, self._parking(self._cursor, None, self._armed), self._schema)
-            self._armed = None
-            self._unexcused -= 1
-        if self.armed:
-            await self.disarm(conn)
-
-    async def disarm(self, conn: Connection) -> None:
-        """It does not run the suspect that was counted: take the count back."""
-        await handler_batches.park(conn, self._parking(None, None, self._armed), self._schema)
-        self._armed = None
-
-    async def _say(self, conn: Connection, unsaid: _Unsaid) -> Step:
-        """Tell the database what failed. The same may be told twice: it counts once."""
-        told = await handler_batches.park(conn, self._parking(unsaid.cursor, unsaid.as_json(), None), self._schema)
-        self._unsaid = None
-        if unsaid.envelope.seq not in told:
-            return Step("failed")
-        name, envelope, attempt, verdict = self.handler.name, unsaid.envelope, unsaid.attempt, unsaid.verdict
-        if isinstance(verdict, Dead):
-            self._signals.emit(Buried(name, envelope, attempt, verdict.code, verdict.message))
-            return Step("failed", buried=1, errors=(unsaid.error,))
-        self._signals.emit(Parked(name, envelope, attempt, verdict.code, verdict.delay))
-        return Step("failed", parked=1, errors=(unsaid.error,))
-
-    def _parking(self, cursor: int | None, failed: str | None, armed: int | None) -> Params:
-        return {
-            "subscription": self.handler.name,
-            "cursor": cursor,
-            "failed": failed,
-            "armed": armed,
-            "worker": self._worker,
-        }
-
-    def _judge(self, failure: Failure) -> Verdict:
-        error, rows = failure.error, failure.rows
-        attempt = rows[0][ATTEMPT] if rows else 1
-        verdict = (
-            Dead("transaction_ended", describe(error))
-            if isinstance(error, TransactionEnded) or sqlstate(error) == "OR005"
-            else classify(error, attempt, self.handler.policy, random.random(), ours=failure.ours)  # noqa: S311
-        )
-        if isinstance(verdict, Infrastructure) and len(rows) == 1:
-            seq = rows[0][SEQ]
-            self._troubles[seq] = self._troubles.get(seq, 0) + 1
-            if self._troubles[seq] >= ALONE_AT_MOST:
-                return Later(TROUBLE_DELAY, verdict.code, verdict.message, counted=False)
-        return verdict
-
-
-class _Details:
-    """The events of a settled batch, made into values only if somebody asks."""
-
-    __slots__ = ("_rows", "_took")
-
-    def __init__(self, rows: Sequence[Row], took: Sequence[float]) -> None:
-        self._rows = rows
-        self._took = took
-
-    def __call__(self) -> Iterator[Handled]:
-        for row, seconds in zip(self._rows, self._took, strict=True):
-            yield Handled(envelope_of(row), row[ATTEMPT], seconds * 1000)
-
-    def times(self) -> Iterator[tuple[str, float, float]]:
-        now = time()
-        for row, seconds in zip(self._rows, self._took, strict=True):
-            yield row[TYPE], now - occurred(row), seconds
+            if self.reader.unfinished:
+                with suppress(DatabaseError, DatabaseUnavailable, TimeoutError):
+                    async with asyncio.timeout(FAREWELL), self._shared.sessions.session(self.name) as conn:
+                        await self.reader.finish(conn)
+        finally:
+            self.reader.close()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 PATIENCE = 1.0
 
 
-class Quarantine:
+class Isolation:
     def __init__(self) -> None:
         self._at_work = 0
         self._alone = asyncio.Lock()

@@ -8,9 +8,10 @@ after that does not land.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from time import monotonic as clock
+from typing import Any
 
 from outrider.config import Settings
 from outrider.errors import DatabaseUnavailable, SchemaMismatch
@@ -21,14 +22,15 @@ from outrider.postgres.connection import AsyncSession
 from outrider.postgres.heartbeat import Identity
 from outrider.postgres.jobs import Asked, Claimed, Done, Lane, Leased, Other
 from outrider.postgres.pool import Pool
+from outrider.postgres.worker_sessions import OwnSession
 from outrider.signals import Signals
 from outrider.worker.job_handler import JobHandler
 from outrider.worker.job_processes import Processes
-from outrider.worker.job_runner import Outcome, Work
-from outrider.worker.job_signals import Counts, Voice
-from outrider.worker.job_slots import Slots
+from outrider.worker.job_runner import JobRunner, Outcome
+from outrider.worker.job_signals import JOBS, Counts, JobSignals
+from outrider.worker.job_slots import JobSlots
 from outrider.worker.leases import Begun, Leases, Report
-from outrider.worker.loop import DEADLINE, TROUBLES, Session, beside, pause, within
+from outrider.worker.loop import DEADLINE, TROUBLES, Loop, pause, within
 
 SLOTS = 10
 AHEAD = 1000
@@ -38,13 +40,29 @@ AHEAD_SECONDS = 0.1
 RENEWAL = 20.0
 """The longest time between two renewals: also a sign of life of the side process."""
 FAREWELL = 1.0
+INTERRUPTED = 0.4
+"""Seconds to wait for cancelled jobs to stop, and again for them to be released."""
 LOOK = 1.0
 """So long it may take more of one lane without a look at anything else."""
 PROGRESS = 1.0
 CLAIM, SETTLE = "claim", "settle"
 
 
-class Crew:
+@asynccontextmanager
+async def beside(running: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run it as a task of its own while the block lasts."""
+    task = asyncio.create_task(running)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, *TROUBLES):
+            await task
+
+
+class JobLoop(Loop):
+    """Claims jobs, runs them in its slots, settles them. Its steps overlap, so it has a run of its own."""
+
     def __init__(
         self,
         handlers: Sequence[JobHandler],
@@ -58,12 +76,13 @@ class Crew:
         queues: Sequence[str] = (),
         poll: Callable[[], float] = lambda: 5.0,
     ) -> None:
+        super().__init__(JOBS, signals, types=frozenset(each.name for each in handlers))
         self._dsn = dsn
         self._schema, self._notify = settings.schema, settings.notify
         self._generation = settings.generation
         self._identity = identity
         self._worker = str(identity)
-        self._voice = Voice(signals, self._worker)
+        self._voice = JobSignals(signals, self._worker)
         self._queues = list(queues) or None
         self._names = sorted(each.name for each in handlers)
         self._limited = {
@@ -72,10 +91,10 @@ class Crew:
             if each.limits.concurrency is not None or each.limits.key_concurrency is not None
         }
         self._processes = Processes()
-        work = {each.name: Work(each, pool.connection, dsn, self._processes) for each in handlers}
-        self._slots = Slots(slots, work, self._processes, on_change=self._changed, on_lost=self._voice.lost)
+        work = {each.name: JobRunner(each, pool.connection, dsn, self._processes) for each in handlers}
+        self._slots = JobSlots(slots, work, self._processes, on_change=self._changed, on_lost=self._voice.lost)
         self._renewal = min([RENEWAL, *(each.limits.lease.total_seconds() / 3 for each in handlers)])
-        self._claims, self._settles = Session(dsn, settings.notify), Session(dsn, settings.notify)
+        self._claims, self._settles = (OwnSession(dsn, settings.notify, "outrider jobs") for _ in range(2))
         self._room = asyncio.Event()
         """There may be room, or something to claim."""
         self._news = asyncio.Event()
@@ -105,8 +124,6 @@ class Crew:
         """How long it sleeps without a reason to wake."""
         self._polls_at = float("-inf")
         self._told_at = float("-inf")
-        self._stopping = False
-        self.last_contact = float("-inf")
 
     # Start and stop
 
@@ -144,32 +161,36 @@ class Crew:
                     await within(PROGRESS, self._news.wait())
                 self._news.clear()
 
-    def wake(self) -> None:
+    async def step(self) -> float:
+        raise NotImplementedError
+
+    def wake(self, reason: str) -> None:  # noqa: ARG002
         """There may be something to claim, or to stop."""
         self._hungry = self._looking = True
         self._room.set()
 
     def stop(self) -> None:
-        """Claim nothing more, hand back what has not begun."""
-        self._stopping = True
+        """Claim nothing more, release what has not begun."""
+        super().stop()
         self._slots.stop()
         self._changed()
+
+    async def finish(self, over: asyncio.Event) -> bool:
+        """What runs may end until the grace time is over; the rest is released. True: nothing was interrupted."""
+        finished = await super().finish(over)
+        for insist in (self._slots.interrupt, self._slots.abandon):
+            if self.task is not None and not self.task.done():
+                insist()
+                await asyncio.wait([self.task], timeout=INTERRUPTED)
+        return finished
 
     def spare(self) -> None:
         """Whatever ends this process from now on is no crash of its jobs."""
         if self._slots.begun is not None:
             self._slots.begun.spare()
 
-    def running(self) -> list[str]:
+    def at_work(self) -> list[str]:
         return [each.leased.subscription for each in self._slots.running()]
-
-    def interrupt(self) -> None:
-        """The time is over: what still runs shall stop, and is handed back."""
-        self._slots.interrupt()
-
-    def abandon(self) -> None:
-        """What does not stop is handed back all the same."""
-        self._slots.abandon()
 
     def _changed(self) -> None:
         self._news.set()
@@ -180,7 +201,7 @@ class Crew:
         try:
             yield
         finally:
-            self._stopping = True
+            self._stopped.set()
             try:
                 if not self._slots.idle:  # it was interrupted: what it holds shall not wait for its lease
                     self._slots.stop()
@@ -228,7 +249,7 @@ class Crew:
 
     async def _claim_all(self, looked: Callable[[], None]) -> None:
         trouble = 0
-        while not self._stopping:
+        while not self.stopping:
             self._room.clear()
             if clock() >= self._polls_at:
                 self._hungry = self._looking = True
@@ -262,7 +283,7 @@ class Crew:
             self._hungry = True
         room = slots.number + self._ahead - slots.busy - slots.waiting
         full = room <= 0 or (slots.busy >= slots.number and slots.waiting > self._ahead // 2)
-        if self._stopping or not self._hungry or (full and not self._looking):
+        if self.stopping or not self._hungry or (full and not self._looking):
             return None
         return Asked(self._identity.id, self._names, max(0, room), self._generation, self._queues, not slots.suspect)
 
@@ -323,7 +344,7 @@ class Crew:
         for each in leased:
             each.until += each.lease
             self._wary = self._wary or each.suspect
-        if self._stopping:  # it was told while the claim was under way
+        if self.stopping:  # it was told while the claim was under way
             self._slots.hand_back(leased)
             return
         self._voice.claimed(leased)
@@ -354,18 +375,18 @@ class Crew:
                 raise self._slots.broken
             if claiming.done() and self._slots.idle:
                 return
-            await within(PROGRESS if not self._slots.idle or self._stopping else None, self._news.wait())
+            await within(PROGRESS if not self._slots.idle or self.stopping else None, self._news.wait())
             self._slots.expire()
             if self._slots.shed():
                 self._ahead = 0
             await self._tell()
 
-    async def _settle(self, where: Session) -> bool:
+    async def _settle(self, where: OwnSession) -> bool:
         """What has ended; whether there was anything."""
         async with self._one_at_a_time:
             return await self._settle_on(where)
 
-    async def _settle_on(self, where: Session) -> bool:
+    async def _settle_on(self, where: OwnSession) -> bool:
         outcomes, back = self._slots.begin_settling(), self._slots.back
         if not outcomes and not back:
             return False
@@ -434,7 +455,7 @@ class Crew:
         self._slots.heard(report, claiming=self._claiming)
         self._voice.renewed(len(report.held))
 
-    async def _troubled(self, error: BaseException, where: Session, in_a_row: int, loop: str) -> None:
+    async def _troubled(self, error: BaseException, where: OwnSession, in_a_row: int, loop: str) -> None:
         where.drop()
         self._voice.troubled(error, in_a_row, loop)
         self._slots.expire()

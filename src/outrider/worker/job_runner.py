@@ -69,7 +69,7 @@ class Outcome:
     error: BaseException | None = None
 
 
-class Work:
+class JobRunner:
     def __init__(
         self,
         handler: JobHandler,

@@ -23,7 +23,7 @@ from outrider.signals import (
 from outrider.trace import trace_id
 from outrider.worker.job_runner import Outcome
 
-CREW = "(jobs)"
+JOBS = "(jobs)"
 """Where a subscription's name would stand."""
 
 
@@ -38,7 +38,7 @@ class Counts:
     """The first: with it live the frames that raised it, and the job."""
 
 
-class Voice:
+class JobSignals:
     def __init__(self, signals: Signals, worker: str) -> None:
         self._signals = signals
         self._worker = worker
@@ -76,11 +76,11 @@ class Voice:
         self._signals.emit(LeaseLost(self._run(leased), reason))
 
     def troubled(self, error: BaseException, in_a_row: int, loop: str) -> None:
-        self._signals.emit(Troubled(CREW, code_of(error), describe(error), in_a_row, loop))
+        self._signals.emit(Troubled(JOBS, code_of(error), describe(error), in_a_row, loop))
 
     def recovered(self, in_a_row: int, loop: str) -> None:
         if in_a_row:
-            self._signals.emit(Recovered(CREW, in_a_row, loop))
+            self._signals.emit(Recovered(JOBS, in_a_row, loop))
 
     def _run(self, leased: Leased) -> JobRun:
         row = leased.row

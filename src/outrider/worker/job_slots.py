@@ -9,7 +9,7 @@ from time import monotonic as clock
 
 from outrider.postgres.jobs import Done, Leased, Other
 from outrider.worker.job_processes import Processes
-from outrider.worker.job_runner import Outcome, Running, Work
+from outrider.worker.job_runner import JobRunner, Outcome, Running
 from outrider.worker.leases import Begun, Report
 from outrider.worker.thread import HandlerThread
 
@@ -21,13 +21,13 @@ BREATH = 0.005
 """So long jobs that never wait may keep the event loop."""
 
 
-class Slots:
+class JobSlots:
     """`on_change` is called whenever a job has ended; `on_lost` when a job is this worker's no more."""
 
     def __init__(
         self,
         number: int,
-        work: Mapping[str, Work],
+        work: Mapping[str, JobRunner],
         processes: Processes,
         *,
         on_change: Callable[[], None],

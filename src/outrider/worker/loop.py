@@ -1,55 +1,166 @@
-"""Small parts of the loops of a worker: a session that is opened again when it broke, work beside other work, pauses."""
+"""`Loop`: one thing that a worker does again and again. It takes a step, then sleeps until it is woken or its pause is over.
+
+A handler, the jobs, the schedules, a relay, an inbox, the rollups and upkeep are loops. The worker holds a list of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection
+from typing import ClassVar
 
 from outrider.errors import DatabaseUnavailable, SchemaMismatch
-from outrider.postgres import connection
-from outrider.postgres.connection import AsyncSession, DatabaseError
+from outrider.outcome import code_of, describe
+from outrider.postgres.connection import DatabaseError
+from outrider.signals import Recovered, Signals, Skipped, Troubled, Woken
 
 DEADLINE = 30.0
-"""So long a round trip may take."""
-LONGEST_TROUBLE = 5.0
+"""The longest time that a round trip may take, in seconds."""
+LONGEST_PAUSE = 5.0
+"""The longest pause after an infrastructure failure, in seconds."""
+BUSY_PAUSE = 1.0
+"""Seconds until a loop looks again at what another session holds, in case that session dies."""
 TROUBLES = (DatabaseError, DatabaseUnavailable, SchemaMismatch, OSError, TimeoutError)
+"""Infrastructure failures."""
 
 
-class Session:
-    """Opened when it is needed, and again when it broke."""
+class Loop(ABC):
+    """`name`: a subscription, or a word in parentheses. `types`: events and jobs whose notifications wake it; None = all."""
 
-    def __init__(self, dsn: str, notify: str = "commit") -> None:
-        self._dsn, self._notify = dsn, notify
-        self._conn: AsyncSession | None = None
+    troubles: ClassVar[tuple[type[Exception], ...]] = TROUBLES
+    """What a step may raise without ending the worker."""
+    awaited: ClassVar[bool] = True
+    """The worker counts as ready only after the first step of this loop."""
 
-    async def open(self) -> AsyncSession:
-        if self._conn is None or self._conn.closed:
-            self._conn = await connection.connect(self._dsn, autocommit=True, name="outrider jobs", notify=self._notify)
-        return self._conn
+    def __init__(self, name: str, signals: Signals, *, types: Collection[str] | None = (), id: str = "") -> None:  # noqa: A002
+        self.name = name
+        self.id = id
+        """Which of several loops of that name."""
+        self._signals = signals
+        self._types = types
+        self.trouble = 0
+        """Infrastructure failures in a row."""
+        self._skipped = ""
+        self._woken = asyncio.Event()
+        self._reason = ""
+        self.wakes = 0
+        """How often it was woken."""
+        self._stopped = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.last_contact = float("-inf")
+        """When the database last answered, by time.monotonic."""
 
-    def drop(self) -> None:
-        """Without a word: nobody knows what state it is in."""
-        if self._conn is not None:
-            self._conn.pgconn.finish()
-            self._conn = None
+    # What a loop is
 
+    @abstractmethod
+    async def step(self) -> float:
+        """Do what there is to do. Returns the pause until the next step in seconds; 0 = none."""
 
-@asynccontextmanager
-async def beside(running: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(running)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError, *TROUBLES):
-            await task
+    async def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Release what it holds. Called once, when it has ended."""
+
+    def at_work(self) -> list[str]:
+        """The handlers and jobs that it runs now."""
+        return []
+
+    def spare(self) -> None:  # noqa: B027 (only jobs count crashes)
+        """Count no crash of what it runs from now on, whatever ends this process."""
+
+    # Wake and stop
+
+    def wants(self, kind: str, generation: int) -> bool:  # noqa: ARG002
+        """Whether a notification of this event or job type, on the channel of that generation, concerns it."""
+        return self._types is None or kind in self._types
+
+    def wake(self, reason: str) -> None:
+        self.wakes += 1
+        self._reason = reason
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Begin no further step."""
+        self._stopped.set()
+        self.wake("stop")
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopped.is_set()
+
+    async def finish(self, over: asyncio.Event) -> bool:
+        """Wait until it has ended or the grace time is over. Returns whether it has ended."""
+        return self.task is None or await first(self.task, over)
+
+    # Run
+
+    def start(self, looked: Callable[[Loop], None]) -> asyncio.Task[None]:
+        self.task = asyncio.create_task(self.run(lambda: looked(self)), name=f"outrider {self.name}")
+        return self.task
+
+    async def run(self, looked: Callable[[], None] = lambda: None) -> None:
+        """Until it is told to stop."""
+        try:
+            while self.wanted:
+                pause = await self._attempt()
+                looked()
+                if pause > 0 and self.wanted:
+                    await self._sleep(pause)
+        finally:
+            await self.close()
+
+    @property
+    def wanted(self) -> bool:
+        return not self.stopping
+
+    async def _attempt(self) -> float:
+        try:
+            pause = await self.step()
+        except self.troubles as error:
+            return self.troubled(error)
+        self.recovered()
+        return pause
+
+    async def _sleep(self, seconds: float) -> None:
+        if self.patient or not self._hears:
+            await within(seconds, self._stopped.wait())
+            return
+        woken = await within(seconds, self._woken.wait())
+        self._woken.clear()
+        if not self.stopping:
+            self._signals.emit(Woken(self.name, self._reason if woken else "poll"))
+
+    @property
+    def patient(self) -> bool:
+        """It sleeps through wake-ups now."""
+        return False
+
+    @property
+    def _hears(self) -> bool:
+        return self._types is None or len(self._types) > 0
+
+    # What it says
+
+    def troubled(self, error: BaseException) -> float:
+        """Count and report an infrastructure failure. Returns the pause before the next attempt, in seconds."""
+        self.trouble += 1
+        self._signals.emit(Troubled(self.name, code_of(error), describe(error), self.trouble, self.id))
+        return pause(self.trouble)
+
+    def recovered(self) -> None:
+        if self.trouble:
+            self._signals.emit(Recovered(self.name, self.trouble, self.id))
+        self.trouble = 0
+
+    def skips(self, reason: str) -> None:
+        """Report that it does nothing, and why: once, until the reason changes. "" = it works."""
+        if reason and reason != self._skipped:
+            self._signals.emit(Skipped(self.name, reason))
+        self._skipped = reason
 
 
 async def within(seconds: float | None, waited: Awaitable[object]) -> bool:
-    """False when the time is up."""
+    """Returns False when the time is up."""
     try:
         async with asyncio.timeout(None if seconds is None else max(0.0, seconds)):
             await waited
@@ -58,22 +169,17 @@ async def within(seconds: float | None, waited: Awaitable[object]) -> bool:
     return True
 
 
-async def ended(tasks: Sequence[asyncio.Task[None]], over: asyncio.Event) -> bool:
-    """Wait until all of them have ended, or it is over; whether they have ended."""
-    if tasks:
-        waiting = [asyncio.create_task(over.wait()), asyncio.create_task(_all(tasks))]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
-    return all(task.done() for task in tasks)
-
-
-async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
-    await asyncio.wait(tasks)
+async def first(task: asyncio.Task[None], over: asyncio.Event) -> bool:
+    """Wait for the task or the event. Returns whether the task has ended."""
+    waiting = asyncio.create_task(over.wait())
+    try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    return task.done()
 
 
 def pause(trouble: int) -> float:
-    longest: float = min(LONGEST_TROUBLE, 0.02 * 2.0 ** min(trouble, 10))
+    """Seconds to wait after that many infrastructure failures in a row: 20 ms, doubled each time, at most 5 s."""
+    longest: float = min(LONGEST_PAUSE, 0.02 * 2.0 ** min(trouble, 10))
     return longest * random.uniform(0.5, 1)  # noqa: S311

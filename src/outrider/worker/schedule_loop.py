@@ -1,33 +1,29 @@
-"""The clock of a worker: look what time it is in the database, fire the schedules that are due, sleep until the next.
+"""The loop of the schedules: ask the database for the time, enqueue the jobs that are due, sleep until the next.
 
-Any number of workers do it. A schedule is moved on and its job enqueued in one statement, by the one that is first.
+Every worker does it. One statement moves a schedule on and enqueues its job, so the first worker wins.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 from outrider.config import Settings
 from outrider.enqueue import Enqueuer
 from outrider.errors import DeclarationError, EnqueueRefused, SubscriptionRefused
-from outrider.outcome import code_of, describe
 from outrider.postgres import schedules
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.job_inserts import Request
 from outrider.postgres.schedules import Seen
-from outrider.postgres.worker_sessions import Lanes
+from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.schedule import AHEAD, Schedule
-from outrider.signals import Fired, Recovered, Signals, Troubled
-from outrider.worker.loop import DEADLINE, TROUBLES, pause
+from outrider.signals import Fired, Signals, Troubled
+from outrider.worker.loop import BUSY_PAUSE, DEADLINE, TROUBLES, Loop
 
-CLOCK = "(schedules)"
-"""Where a subscription's name would stand."""
-BUSY_PAUSE = 1.0
-"""Somebody else is firing it: look again soon, in case they die."""
+NAME = "(schedules)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +47,40 @@ class Scheduled:
         return cls(schedule, request)
 
 
-class Clock:
+class ScheduleLoop(Loop):
+    troubles: ClassVar = (*TROUBLES, SubscriptionRefused)
+
     def __init__(
         self,
         scheduled: Sequence[Scheduled],
         settings: Settings,
         signals: Signals,
+        *,
+        sessions: WorkerSessions,
+        poll: Callable[[], float] = lambda: 0,
         on_fired: Callable[[str], None] = lambda _: None,
     ) -> None:
+        super().__init__(NAME, signals)
         self._scheduled = scheduled
         self._names = [each.schedule.name for each in scheduled]
         self._schema = settings.schema
         self._context = settings.context
         self._poke = settings.notify != "off"
-        self._signals = signals
+        self._sessions = sessions
+        self._poll = poll
         self._on_fired = on_fired
-        self._trouble = 0
-        self._stopping = asyncio.Event()
 
-    async def run(self, lanes: Lanes, poll: Callable[[], float], looked: Callable[[], None]) -> None:
-        """Until it is told to stop."""
-        while not self._stopping.is_set():
-            pause = await self._look(lanes)
-            looked()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(pause, poll())):
-                    await self._stopping.wait()
-
-    def stop(self) -> None:
-        self._stopping.set()
+    async def step(self) -> float:
+        async with asyncio.timeout(DEADLINE), self._sessions.session(NAME) as conn:
+            return min(await self.fire_due(conn), self._poll())
 
     async def catch_up(self, conn: AsyncSession) -> None:
         """Fire all that is due now, then return."""
-        while await self.step(conn) == 0:
+        while await self.fire_due(conn) == 0:
             pass
 
-    async def step(self, conn: AsyncSession) -> float:
-        """Fire what is due. In how many seconds to look again; 0 = something has happened, look at once."""
+    async def fire_due(self, conn: AsyncSession) -> float:
+        """Fire what is due. Returns the seconds until the next look; 0 = something has happened, look at once."""
         now, seen = await schedules.seen(conn, self._names, self._schema, self._context)
         pauses, refused = [], None
         for each in self._scheduled:
@@ -101,9 +94,6 @@ class Clock:
                 refused = error
         if refused is not None:  # after the others were fired
             raise refused
-        if self._trouble:
-            self._signals.emit(Recovered(CLOCK, self._trouble))
-        self._trouble = 0
         return min(pauses)
 
     async def _fire(self, conn: AsyncSession, each: Scheduled, seen: Seen, now: datetime) -> float:
@@ -111,7 +101,7 @@ class Clock:
         # Of "all" times up to `last` each has its job already, to run at its time.
         if last - now > AHEAD and schedule.missed != "all":
             if await schedules.rewind(conn, schedule.name, last, self._schema):
-                self._signals.emit(Troubled(CLOCK, "clock_went_back", _went_back(schedule.name, last, now)))
+                self._signals.emit(Troubled(NAME, "clock_went_back", _went_back(schedule.name, last, now)))
             return 0
         if (due := schedule.due(last, now, changed=seen.changed_at, ahead=seen.ahead)) is None:
             following = schedule.next(last)
@@ -122,15 +112,6 @@ class Clock:
             self._signals.emit(Fired(schedule.name, len(due.times)))
             self._on_fired(schedule.job_type)
         return 0
-
-    async def _look(self, lanes: Lanes) -> float:
-        try:
-            async with asyncio.timeout(DEADLINE), lanes.lane(CLOCK) as conn:
-                return await self.step(conn)
-        except (*TROUBLES, SubscriptionRefused) as error:
-            self._trouble += 1
-            self._signals.emit(Troubled(CLOCK, code_of(error), describe(error), self._trouble))
-            return pause(self._trouble)
 
 
 def _went_back(name: str, last: datetime, now: datetime) -> str:

@@ -24,7 +24,7 @@ from outrider.signals import (
     Troubled,
 )
 from outrider.worker.deadline import longest
-from outrider.worker.job_signals import CREW
+from outrider.worker.job_signals import JOBS
 
 HEARTBEAT = "(heartbeat)"
 """Where a subscription's name would stand."""
@@ -98,7 +98,7 @@ class Troubles:
     def standstill(self, longest: float) -> str | None:
         """Why takes or claims have failed in a row for more than that many seconds; None when they have not."""
         for each in self.now():
-            ours = not each.name.startswith("(") or each.name in (CREW, HEARTBEAT)
+            ours = not each.name.startswith("(") or each.name in (JOBS, HEARTBEAT)
             seconds = clock() - each.since
             if each.kind == "rolled_back" and ours and each.in_a_row > 1 and seconds > longest:
                 return (

@@ -1,4 +1,4 @@
-"""One round of upkeep, and the part of a worker that does one every five minutes, of all workers one at a time."""
+"""One round of upkeep, and the loop that does one every five minutes. Of all workers one does it at a time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from typing import ClassVar
 
 from outrider.config import Settings
 from outrider.errors import RollupRefused, SchemaMismatch, UpkeepRefused
-from outrider.outcome import code_of, describe
 from outrider.postgres import rollups, upkeep
 from outrider.postgres.connection import AsyncSession, DatabaseError
 from outrider.postgres.rollups import LONGEST, Tick, told
 from outrider.postgres.upkeep import STEPS, Did, Step
-from outrider.postgres.worker_sessions import Lanes, usable
-from outrider.signals import Recovered, Signals, Troubled, Upkept
+from outrider.postgres.worker_sessions import WorkerSessions, usable
+from outrider.signals import Signals, Upkept
 from outrider.worker.deadline import Deadline
-from outrider.worker.loop import DEADLINE, TROUBLES, pause, within
+from outrider.worker.loop import BUSY_PAUSE, DEADLINE, TROUBLES, Loop, within
 
-KEEPING = "(upkeep)"
-"""Where a subscription's name would stand."""
+NAME = "(upkeep)"
 FIRST = 20.0
 EVERY = 300.0
 IDLE = 30.0
 TRIES = 3
 """So often a round asks for a lock that others hold; the next round asks again."""
-BUSY_PAUSE = 1.0
 BUDGET = 20.0
 """Seconds that a step which comes in pages may go on; the next round goes on from there."""
 AT_ONCE = {"more", "detached"}
@@ -108,58 +106,36 @@ async def _step(conn: AsyncSession, name: Step, schema: str, dry: bool, rest: Re
             yield did
 
 
-class Upkeep:
-    """A part of a worker."""
+class UpkeepLoop(Loop):
+    troubles: ClassVar = (*TROUBLES, RollupRefused, UpkeepRefused)
+    awaited: ClassVar = False
 
     def __init__(self, *, dsn: str, settings: Settings, signals: Signals) -> None:
+        super().__init__(NAME, signals)
         self._schema = settings.schema
-        self._wanted = settings.upkeep
-        self._signals = signals
-        self._lanes = Lanes(dsn, 1, IDLE, settings.notify)
+        self._sessions = WorkerSessions(dsn, 1, IDLE, settings.notify)
         self._said: dict[str, str | None] = {}
-        self._trouble = 0
-        self._stopped = asyncio.Event()
-        self.names: list[str] = []
+        self._refused = ""
+        self._begun = False
 
-    def start(self, looked: Callable[[str], None]) -> list[asyncio.Task[None]]:  # noqa: ARG002
-        return [asyncio.create_task(self._run(), name="outrider upkeep")] if self._wanted else []
-
-    def poke(self, kind: str) -> None:
-        """Nothing of it is urgent."""
-
-    def wake_all(self, reason: str) -> None:
-        """Nothing of it is urgent."""
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    async def _run(self) -> None:
-        wait = FIRST
-        while not await within(wait * random.uniform(0.8, 1.2), self._stopped.wait()):  # noqa: S311
-            wait = await self._look()
-
-    async def _look(self) -> float:
-        try:
+    async def step(self) -> float:
+        if self._begun:
             try:
-                async with self._lanes.lane(KEEPING) as conn:
-                    with Deadline(KEEPING, None):  # it is seen at work
+                async with self._sessions.session(NAME) as conn:
+                    with Deadline(NAME, None):  # a heartbeat tells what runs longest
                         await self.round(conn)
             finally:
-                await self._lanes.close()  # five minutes are too long to hold a session for nothing
-        except (SchemaMismatch, UpkeepRefused) as error:
-            # Its role may not, or the schema is too old: that does not change by asking again soon.
-            if self._said.get(KEEPING) != str(error):
-                self._signals.emit(Troubled(KEEPING, code_of(error), describe(error), 1))
-            self._said[KEEPING] = str(error)
-            return EVERY
-        except (*TROUBLES, RollupRefused) as error:
-            self._trouble += 1
-            self._signals.emit(Troubled(KEEPING, code_of(error), describe(error), self._trouble))
-            return max(1.0, pause(self._trouble))
-        if self._trouble:
-            self._signals.emit(Recovered(KEEPING, self._trouble))
-        self._trouble = 0
-        self._said.pop(KEEPING, None)
+                await self._sessions.close()  # five minutes are too long to hold a session for nothing
+        wait, self._begun, self._refused = EVERY if self._begun else FIRST, True, ""
+        return wait * random.uniform(0.8, 1.2)  # noqa: S311
+
+    def troubled(self, error: BaseException) -> float:
+        if not isinstance(error, SchemaMismatch | UpkeepRefused):
+            return max(1.0, super().troubled(error))
+        # Its role lacks a right, or the schema is too old: that does not change soon, and is said once.
+        if str(error) != self._refused:
+            super().troubled(error)
+        self._refused = str(error)
         return EVERY
 
     async def round(self, conn: AsyncSession) -> None:

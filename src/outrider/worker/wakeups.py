@@ -1,109 +1,144 @@
-"""Who is woken by what, and how long one sleeps at most. No I/O; everything happens on one event loop."""
+"""Wakes the loops of a worker: notifications reach those that want them, and polling covers what notifications miss."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from outrider.config import Settings
+from outrider.postgres.listener import Listener
+from outrider.signals import ListenerDown, ListenerUp, Notified, Signals
+from outrider.worker.channels import channels, counterpart
+from outrider.worker.generations import Generations
+from outrider.worker.loop import Loop
+
 JITTER = 0.1
-
-
-class _Bell:
-    """The wake-ups of one subscription, counted, so that each waiter knows which of them it has answered."""
-
-    def __init__(self) -> None:
-        self.rings = 0
-        self.reason = ""
-        self._next = asyncio.Event()
-
-    def ring(self, reason: str) -> None:
-        self.rings += 1
-        self.reason = reason
-        self._next.set()
-        self._next = asyncio.Event()
-
-    async def next_ring(self, seconds: float | None) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._next.wait()
-
-
-class Wakes:
-    """Routes wake-ups to the subscriptions that want them, and there to the readers of one generation.
-
-    `wants`: the event types of each subscription, None = all of them. `on_woken(name, reason)` is called whenever a wait
-    ends, except for "stop". `route(name, generation)` says which generation's readers of a subscription find the events
-    of a generation: its own, or those of 0.
-    """
-
-    def __init__(
-        self,
-        wants: Mapping[str, frozenset[str] | None],
-        on_woken: Callable[[str, str], None],
-        *,
-        generation: int = 0,
-        route: Callable[[str, int], int] = lambda _, generation: generation,
-    ) -> None:
-        self._wants = dict(wants)
-        self._on_woken = on_woken
-        self._route = route
-        self._bells = {(name, generation): _Bell() for name in wants}
-        self._answered: dict[tuple[str, int, Hashable], int] = {}
-        self._stopped = False
-
-    def expect(self, name: str, generation: int) -> None:
-        """Keep wake-ups for the readers of this generation from now on: before they look for the first time."""
-        self._bells.setdefault((name, generation), _Bell())
-
-    def poke(self, event_type: str, generation: int = 0) -> None:
-        """`event_type` is what a notification said: any text, of which nothing is kept."""
-        for name, types in self._wants.items():
-            if types is None or event_type in types:
-                bell = self._bells.get((name, self._route(name, generation)))
-                if bell is not None:
-                    bell.ring("poke")
-
-    def wake_all(self, reason: str) -> None:
-        for bell in self._bells.values():
-            bell.ring(reason)
-
-    def stop(self) -> None:
-        """Every wait ends, now and from now on."""
-        self._stopped = True
-        self.wake_all("stop")
-
-    async def wait(self, name: str, timeout: float | None, waiter: Hashable = None, generation: int = 0) -> str:  # noqa: ASYNC109
-        """The reason of the latest wake-up since the last wait of this `waiter`, or "poll" when `timeout` has passed.
-
-        Tasks that serve the same subscription (its partitions) each name themselves: then one that is busy still finds
-        the wake-up that another has answered.
-        """
-        bell, key = self._bells[name, generation], (name, generation, waiter)
-        answered = self._answered.get(key, 0)
-        if bell.rings == answered:
-            await bell.next_ring(timeout)
-        if self._stopped:
-            return "stop"
-        reason = bell.reason if bell.rings > answered else "poll"
-        self._answered[key] = bell.rings
-        self._on_woken(name, reason)
-        return reason
+WATCH = 0.05
+"""Seconds between two looks at the log's sequence, where publishers notify after their commit or not at all."""
+LOOKS_AFTER_TICK = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""A position is drawn before its transaction commits: look again after so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """How long to sleep without a wake-up, in seconds: polling covers what pokes miss."""
+    """How long to sleep without a wake-up, in seconds."""
 
     listening: float = 30
     """While the listener is up."""
     blind: float = 5
     """While it is down."""
 
+    @classmethod
+    def of(cls, settings: Settings) -> Polling:
+        if settings.poll is None:
+            return cls()
+        blind = settings.poll if settings.notify == "off" else min(settings.poll, cls().blind)
+        return cls(listening=settings.poll, blind=blind)
+
     def next(self, listener_up: bool, due_in: float | None) -> float:
         """`due_in`: until the next owed row is due. The interval is shortened by up to 10 %, so that workers spread."""
         interval = self.listening if listener_up else self.blind
         interval *= 1 - JITTER * random.random()  # noqa: S311 (spreads the workers, keeps no secret)
         return max(0.0, interval if due_in is None else min(interval, due_in))
+
+
+class Wakeups:
+    """`loops` returns the loops of now. `on_change` is called when the listener comes or goes."""
+
+    def __init__(
+        self,
+        dsn: str,
+        settings: Settings,
+        signals: Signals,
+        generations: Generations,
+        loops: Callable[[], Iterable[Loop]],
+        on_change: Callable[[], None],
+        *,
+        heartbeat: float,
+        classes: Sequence[str] = (),
+        channel: str | None = None,
+    ) -> None:
+        self._settings = settings
+        self._signals = signals
+        self._generations = generations
+        self._loops = loops
+        self._on_change = on_change
+        self._classes = classes
+        self._channel = channel
+        self.listening = False
+        self.polling = Polling.of(settings)
+        self.channels = self._channels_of(settings.generation)
+        """The channels it listens to, with the generation whose publishers notify there."""
+        self._listener = Listener(
+            settings.listen_dsn or dsn,
+            list(self.channels),
+            on_poke=self.notified,
+            on_up=self._up,
+            on_down=self._down,
+            on_tick=self._ticked,
+            watch_sequence=WATCH if settings.notify == "after_commit" else None,
+            schema=settings.schema,
+            heartbeat=heartbeat,
+            deadline=heartbeat / 2,
+        )
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        if self._settings.notify == "off":
+            await asyncio.Event().wait()
+        await self._listener.run()
+
+    def follow(self) -> None:
+        """Listen to the channels of the generations that are served now."""
+        self.channels = {}
+        for generation in sorted(self._generations.heard()):
+            self.channels |= self._channels_of(generation)
+        self._listener.follow(self.channels)
+
+    def notified(self, channel: str, kind: str) -> None:
+        """`kind` is what a notification said: the type of an event or a job."""
+        if (generation := self.channels.get(channel)) is not None:
+            self._signals.emit(Notified(channel, kind))
+            self.wake(kind, generation)
+
+    def wake(self, kind: str, generation: int) -> None:
+        for loop in self._loops():
+            if loop.wants(kind, generation):
+                loop.wake("poke")
+
+    def wake_all(self, reason: str) -> None:
+        for loop in self._loops():
+            loop.wake(reason)
+
+    def pause(self, generation: int | None = None, due_in: float | None = None) -> float:
+        """Seconds to sleep without a wake-up. `generation`: whose events the loop reads; None = all."""
+        addressed = generation is None or self._generations.addressed(generation)
+        return self.polling.next(self.listening and addressed, due_in)
+
+    def _channels_of(self, generation: int) -> dict[str, int]:
+        if self._channel is None:
+            found = channels(generation, self._classes)
+        else:
+            found = [counterpart(self._channel, self._settings.generation, generation)]
+        return dict.fromkeys(found, generation)
+
+    def _up(self) -> None:
+        if not self.listening:
+            self.listening = True
+            self._on_change()
+            self._signals.emit(ListenerUp())
+        self.wake_all("listener")
+
+    def _down(self, reason: str) -> None:
+        if self.listening:
+            self.listening = False
+            self._on_change()
+        self._signals.emit(ListenerDown(reason))
+        self.wake_all("listener")
+
+    def _ticked(self) -> None:
+        self.wake_all("sequence")
+        for delay in LOOKS_AFTER_TICK:
+            asyncio.get_running_loop().call_later(delay, self.wake_all, "sequence")

@@ -23,11 +23,11 @@ from tests.worker.jobs.factory import Make, Paint
 from outrider import Outrider
 from outrider.errors import DeclarationError, SubscriptionRefused
 from outrider.postgres import connection, schedules
-from outrider.postgres.worker_sessions import Lanes
+from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.schedule import Schedule
 from outrider.signals import Fired, JobsCompleted, Troubled
 from outrider.testing import expect
-from outrider.worker.schedule_loop import CLOCK, Clock, Scheduled
+from outrider.worker.schedule_loop import NAME, Scheduled, ScheduleLoop
 
 NEVER = "0 0 29 2 *"
 """Not while this test runs, in all likelihood."""
@@ -170,12 +170,12 @@ async def test_a_schedule_that_another_context_took_over_is_not_fired_any_more(d
             expect(app, Troubled, lambda each: "belongs to the context 'laundry'" in each.message),
             expect(app, Fired) as fired,
         ):
-            clock = Clock(scheduled, app.settings, app.signals)
-            lanes = Lanes(database, 1, 10)
-            running = asyncio.create_task(clock.run(lanes, lambda: 0.1, lambda: None))
-        clock.stop()
+            sessions = WorkerSessions(database, 1, 10)
+            loop = ScheduleLoop(scheduled, app.settings, app.signals, sessions=sessions, poll=lambda: 0.1)
+            running = asyncio.create_task(loop.run())
+        loop.stop()
         await running
-        await lanes.close()
+        await sessions.close()
         assert {each.schedule for each in fired} == {"factory.own"}
         assert {job["payload"]["n"] for job in jobs_of(desk)} == {2}
 
@@ -290,7 +290,7 @@ async def test_a_clock_that_went_back_does_not_stop_a_schedule(database: str, de
         app.signals.listen(lambda signal: told.append(signal) if isinstance(signal, Troubled) else None)
         async with app.worker(), expect(app, Fired, times=2):
             pass
-        assert [(each.subscription, each.code) for each in told] == [(CLOCK, "clock_went_back")]
+        assert [(each.subscription, each.code) for each in told] == [(NAME, "clock_went_back")]
         assert "'factory.make' was fired up to" in told[0].message
         row = schedule_of(desk)
         assert (row["fired_at"] < to, row["ahead"]) == (True, to)
@@ -346,10 +346,13 @@ async def test_of_many_that_see_the_same_time_one_fires(database: str, desk: Des
                 await stack.enter_async_context(await connection.connect(database, autocommit=True))
                 for _ in range(many)
             ]
-            clocks = [Clock(scheduled, app.settings, app.signals) for _ in range(many)]
+            clocks = [
+                ScheduleLoop(scheduled, app.settings, app.signals, sessions=WorkerSessions(database, 1))
+                for _ in range(many)
+            ]
             for n in range(1, rounds + 1):
                 back_date(desk, at - timedelta(hours=1))
-                await asyncio.gather(*(clock.step(conn) for clock, conn in zip(clocks, sessions, strict=True)))
+                await asyncio.gather(*(clock.fire_due(conn) for clock, conn in zip(clocks, sessions, strict=True)))
                 assert len(jobs_of(desk)) == n
         assert fired == [1] * rounds
 
@@ -497,7 +500,7 @@ async def test_trouble_passes(database: str, desk: Desk) -> None:
         opened(database, lambda app: app.schedule(EVERY_SECOND, Make(n=1))) as app,
         app.worker(),
     ):
-        async with expect(app, Troubled, lambda each: each.subscription == CLOCK and each.in_a_row == 2):
+        async with expect(app, Troubled, lambda each: each.subscription == NAME and each.in_a_row == 2):
             desk.execute("alter table outrider.schedule rename to gone")
         async with expect(app, Fired):
             desk.execute("alter table outrider.gone rename to schedule")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from outrider.postgres.jobs import Done, Leased
-from outrider.worker.job_runner import Outcome, Running, Work
-from outrider.worker.job_slots import Slots
+from outrider.worker.job_runner import JobRunner, Outcome, Running
+from outrider.worker.job_slots import JobSlots
 from outrider.worker.thread import HandlerThread
 
 
@@ -36,8 +36,8 @@ def leased(delivery: int) -> Leased:
 async def test_a_job_that_comes_while_a_slot_is_closing_is_run() -> None:
     """The slot has seen that nothing is left, and is still counted when the next job arrives."""
     quick = Quick()
-    work = {"slots.quick": cast(Work, quick)}
-    slots = Slots(1, work, cast(Any, None), on_change=lambda: None, on_lost=lambda *_: None)
+    work = {"slots.quick": cast(JobRunner, quick)}
+    slots = JobSlots(1, work, cast(Any, None), on_change=lambda: None, on_lost=lambda *_: None)
     quick.afterwards = lambda: slots.add([leased(2)])
     slots.add([leased(1)])
     for _ in range(10):

@@ -1,0 +1,75 @@
+"""The loops of a worker, together: started, watched, woken, finished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+
+from outrider.worker.loop import Loop
+
+
+class Loops:
+    """`on_end` is called when a loop has ended, with its error or None."""
+
+    def __init__(
+        self, loops: Iterable[Loop], expected: Iterable[str], on_end: Callable[[BaseException | None], None]
+    ) -> None:
+        self._loops = list(loops)
+        self._on_end = on_end
+        self._unlooked = {*expected, *(loop.name for loop in self._loops if loop.awaited)}
+        self.ready = asyncio.Event()
+        """Every loop has looked once for what there is to do."""
+
+    def __iter__(self) -> Iterator[Loop]:
+        return iter(list(self._loops))
+
+    def start_all(self) -> None:
+        for loop in self:
+            if loop.task is None:
+                self._start(loop)
+
+    def add(self, loop: Loop) -> None:
+        self._loops.append(loop)
+        self._start(loop)
+
+    def expect_no_more(self, names: Iterable[str]) -> None:
+        """Nothing is served under these names: the worker is ready without them."""
+        self._unlooked.difference_update(names)
+        self._check_ready()
+
+    def wake(self, kind: str, generation: int) -> None:
+        for loop in self:
+            if loop.wants(kind, generation):
+                loop.wake("poke")
+
+    def wake_all(self, reason: str) -> None:
+        for loop in self:
+            loop.wake(reason)
+
+    async def finish(self, grace: float, over: asyncio.Event) -> bool:
+        """Begin nothing more; what was begun may end within the grace time. Returns whether all of it has."""
+        timer = asyncio.get_running_loop().call_later(grace, over.set)
+        try:
+            for loop in self:
+                loop.stop()
+            return all(await asyncio.gather(*(loop.finish(over) for loop in self)))
+        finally:
+            timer.cancel()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [loop.task for loop in self if loop.task is not None]
+
+    def _start(self, loop: Loop) -> None:
+        loop.start(self._looked).add_done_callback(lambda task: self._ended(loop, task))
+
+    def _looked(self, loop: Loop) -> None:
+        self._unlooked.discard(loop.name)
+        self._check_ready()
+
+    def _check_ready(self) -> None:
+        if not self._unlooked:
+            self.ready.set()
+
+    def _ended(self, loop: Loop, task: asyncio.Task[None]) -> None:
+        self._loops.remove(loop)
+        self._on_end(None if task.cancelled() else task.exception())

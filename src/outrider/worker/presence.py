@@ -1,0 +1,110 @@
+"""The heartbeat of a worker: it shows what the worker does and what troubles it, and finds what there is to serve."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic as clock
+
+from outrider.errors import DatabaseUnavailable, SchemaMismatch
+from outrider.outcome import code_of, describe, sqlstate
+from outrider.postgres import heartbeat
+from outrider.postgres.connection import DatabaseError
+from outrider.postgres.heartbeat import Identity
+from outrider.signals import LoopHeld, Recovered, Skipped, Troubled
+from outrider.worker.generations import Generations
+from outrider.worker.loop import within
+from outrider.worker.site import Site
+from outrider.worker.troubles import HEARTBEAT, Troubles
+
+FAREWELL = 2.0
+"""Seconds to try to delete the worker's row at shutdown. If that fails, the row expires."""
+HELD = 2.0
+"""Seconds that the event loop may be held before the worker's row says so."""
+REFUSED = ("25", "42")
+"""Classes of SQLSTATE: the session is read-only; a right or a table is missing."""
+
+
+class Presence:
+    """`on_look` is called after each look at what there is to serve."""
+
+    def __init__(
+        self,
+        site: Site,
+        identity: Identity,
+        generations: Generations,
+        every: float,
+        on_look: Callable[[], None],
+    ) -> None:
+        self._identity = identity
+        self._generations = generations
+        self._dsn, self._pool, self._schema, self._signals = site.dsn, site.pool, site.settings.schema, site.signals
+        self._every = every
+        self._on_look = on_look
+        self._news = asyncio.Event()
+        self.one_look = asyncio.Lock()
+        self.last_contact = float("-inf")
+        """When the database last answered, by time.monotonic."""
+        self.troubles = Troubles(self._loop_held)
+        self._unseen = 0
+        """Heartbeats in a row that the database refused."""
+        self._telling: threading.Thread | None = None
+
+    def look_again(self) -> None:
+        """The next heartbeat does not wait for its time."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled: also while the worker finishes what it has begun."""
+        while True:
+            await within(self._every, self._news.wait())
+            self._news.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        """Be seen first, then see who else is there: of two workers that start at once, one sees the other."""
+        self._say_unable()
+        try:
+            async with self.one_look, self._pool.autocommit() as conn:
+                self._identity.report = self.troubles.report()
+                await heartbeat.beat(conn, self._identity, self._schema)
+                if not self._identity.stopping:
+                    await self._generations.look(conn)
+                if self._say_unable():
+                    await heartbeat.beat(conn, self._identity, self._schema)
+            self.last_contact = clock()
+            if self._unseen:
+                self._signals.emit(Recovered(HEARTBEAT, self._unseen))
+            self._unseen = 0
+        except (DatabaseError, DatabaseUnavailable, SchemaMismatch) as error:
+            if isinstance(error, SchemaMismatch) and self.last_contact == float("-inf"):
+                raise
+            if (sqlstate(error) or "").startswith(REFUSED):  # everything else its loops will report
+                self._unseen += 1
+                self._signals.emit(Troubled(HEARTBEAT, code_of(error), describe(error), self._unseen))
+        if not self._identity.stopping:
+            self._on_look()
+
+    async def leave(self) -> None:
+        with suppress(DatabaseError, DatabaseUnavailable, TimeoutError):
+            async with asyncio.timeout(FAREWELL), self._pool.autocommit() as conn:
+                await heartbeat.leave(conn, self._identity, self._schema)
+
+    def _say_unable(self) -> bool:
+        before, self._identity.unable = self._identity.unable, sorted(self._generations.unable)
+        for name in self._generations.unable.difference(before):
+            self._signals.emit(Skipped(name, "unknown"))
+        return before != self._identity.unable
+
+    def _loop_held(self, held: LoopHeld) -> None:
+        """On the thread of the watchdog: no heartbeat comes while the event loop is held."""
+        if held.seconds >= HELD and (self._telling is None or not self._telling.is_alive()):
+            self._telling = threading.Thread(target=self._tell_held, name="outrider-report", daemon=True)
+            self._telling.start()
+
+    def _tell_held(self) -> None:
+        if (report := self.troubles.report()) is not None:
+            with suppress(DatabaseError, DatabaseUnavailable, OSError):
+                heartbeat.tell(self._dsn, self._identity, report, self._schema)

@@ -1,0 +1,88 @@
+"""Where a worker works, and what it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outrider.config import Settings
+from outrider.postgres.heartbeat import Identity
+from outrider.postgres.pool import Pool
+from outrider.postgres.worker_sessions import WorkerSessions
+from outrider.signals import Signals
+from outrider.worker.event_router import EventRouter
+from outrider.worker.generations import FOLD_AFTER
+from outrider.worker.handler import Handler
+from outrider.worker.job_handler import JobHandler
+from outrider.worker.job_loop import SLOTS, JobLoop
+from outrider.worker.loop import Loop
+from outrider.worker.schedule_loop import Scheduled, ScheduleLoop
+from outrider.worker.wakeups import Wakeups
+
+GRACE = 30.0
+HEARTBEAT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a worker works."""
+
+    dsn: str
+    pool: Pool
+    settings: Settings
+    signals: Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What a worker runs."""
+
+    handlers: Sequence[Handler] = ()
+    jobs: Sequence[JobHandler] = ()
+    schedules: Sequence[Scheduled] = ()
+    others: Callable[[str], Sequence[Loop]] = lambda _: ()
+    """The loops of relays, inboxes, rollups and upkeep, made for the worker of that name."""
+    classes: Sequence[str] = ()
+    """Channel classes that wake it too."""
+    channel: str | None = None
+    """The only channel that wakes it; None = those of its generation and classes."""
+    slots: int = SLOTS
+    """How many jobs run at the same time."""
+    queues: Sequence[str] = ()
+    """Only jobs of these queues; empty = of all."""
+
+    def loops(self, site: Site, identity: Identity, sessions: WorkerSessions, wakeups: Wakeups) -> list[Loop]:
+        """All loops but those of handlers, which depend on the generations that are served."""
+        settings, signals, poll = site.settings, site.signals, wakeups.pause
+        loops: list[Loop] = [
+            EventRouter(each, signals, settings.schema, sessions=sessions, poll=poll)
+            for each in self.jobs
+            if each.subscription.events
+        ]
+        if self.jobs:
+            jobs = JobLoop(
+                self.jobs,
+                dsn=site.dsn,
+                pool=site.pool,
+                settings=settings,
+                signals=signals,
+                identity=identity,
+                slots=self.slots,
+                queues=self.queues,
+                poll=poll,
+            )
+            loops.append(jobs)
+        if self.schedules:
+            fired = lambda kind: wakeups.wake(kind, settings.generation)  # noqa: E731
+            loops.append(ScheduleLoop(self.schedules, settings, signals, sessions=sessions, poll=poll, on_fired=fired))
+        return [*loops, *self.others(str(identity))]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """In seconds."""
+
+    grace: float = GRACE
+    """How long what was begun may take to finish after a stop."""
+    heartbeat: float = HEARTBEAT
+    fold_after: float = FOLD_AFTER
