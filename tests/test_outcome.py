@@ -164,6 +164,7 @@ def test_other_states_are_the_handlers_fault(state: str) -> None:
         Disconnected("gone"),
         InterfaceError("closed"),
         psycopg.OperationalError("the connection is closed"),
+        psycopg.DatabaseError("server closed the connection unexpectedly"),  # libpq's own, in a pipeline
         psycopg.InterfaceError("closed"),
         Wrapped(psycopg.OperationalError("gone")),
         raised_from(Exception(), Disconnected()),

@@ -299,8 +299,9 @@ def _by_policy(
 
 
 def _lost(error: BaseException) -> bool:
-    """Drivers report a lost connection without a SQLSTATE, by these classes of the DB-API."""
-    return any(_is_called(link, _LOST) for link in _chain(error))
+    """Drivers report a lost connection without a SQLSTATE, by these classes of the DB-API. psycopg makes a bare
+    DatabaseError of what libpq itself says in place of a result, as when the wire breaks in a pipeline."""
+    return any(_is_called(link, _LOST) or _name(type(link)) == "DatabaseError" for link in _chain(error))
 
 
 def _is_called(error: BaseException, names: set[str]) -> bool:

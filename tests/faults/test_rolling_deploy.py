@@ -168,7 +168,7 @@ async def roll(dsn: str, folder: Path, seed: int, load: int) -> None:
         assert retried > [(10,)], "too little has failed to prove anything"
         for running in ("old", "old", "other"):
             await deploy.stop(running)
-    check(dsn, deploy.oracle, crashes=deploy.killed)
+    check(dsn, deploy.oracle)  # handlers fail on purpose, and each failure rolls a batch back: no bound for I4
 
 
 @pytest.mark.timeout(240)

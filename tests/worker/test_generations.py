@@ -54,7 +54,7 @@ async def _is_known_to_listen(shop: Shop, worker: Worker) -> bool:
 
 def serves(worker: Worker) -> set[int]:
     """The generations of shop.effect that it has tails for."""
-    return {loop.generation for loop in worker.handler_loops if loop.name == "shop.effect"}
+    return {loop.generation for loop in worker._handler_loops if loop.name == "shop.effect"}
 
 
 async def so(condition: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -413,7 +413,7 @@ async def test_a_worker_whose_generation_was_moved_away_is_ready(database: str) 
 
 def wakes(worker: Worker, generation: int) -> int:
     """How often the loops of that generation were woken."""
-    return sum(each.wakes for each in worker.handler_loops if each.generation == generation)
+    return sum(each.wakes for each in worker._handler_loops if each.generation == generation)
 
 
 async def test_a_poke_wakes_the_tails_of_its_own_generation_only(database: str) -> None:

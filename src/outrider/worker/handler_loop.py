@@ -6,9 +6,9 @@ handler_reader.py does one batch. This module gives it a session and decides whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic as clock
 from typing import ClassVar
 
@@ -17,13 +17,15 @@ from outrider.outcome import code_of, describe
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.handler_batches import Connection
 from outrider.postgres.worker_sessions import WorkerSessions, usable
-from outrider.signals import Signals, Troubled
+from outrider.signals import Troubled
 from outrider.worker.deadline import at_work
 from outrider.worker.generations import NO_CURSOR, Generations
 from outrider.worker.handler import Handler
 from outrider.worker.handler_reader import BatchResult, HandlerReader
 from outrider.worker.isolation import Isolation
 from outrider.worker.loop import BUSY_PAUSE, Loop, pause
+from outrider.worker.loops import Loops
+from outrider.worker.site import Site
 from outrider.worker.wakeups import Wakeups
 
 FAREWELL = 2.0
@@ -40,15 +42,14 @@ MIXED_UP = {"26000", "42P05"}
 class Shared:
     """What the handler loops of a worker share."""
 
-    signals: Signals
-    schema: str
+    site: Site
     worker: str
     sessions: WorkerSessions
     generations: Generations
-    isolation: Isolation
     wakeups: Wakeups
     look_again: Callable[[], None]
     """What there is to serve has changed: look at it before the next heartbeat."""
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 class HandlerLoop(Loop):
@@ -58,13 +59,13 @@ class HandlerLoop(Loop):
 
     def __init__(self, handler: Handler, generation: int, number: int, shared: Shared) -> None:
         name, types = handler.name, frozenset(handler.models) or None
-        super().__init__(name, shared.signals, types=types, id=f"{generation}/{number}")
+        super().__init__(name, shared.site.signals, types=types, id=f"{generation}/{number}")
         self.generation = generation
         self.number = number
         self.reader = HandlerReader(
             handler,
-            shared.signals,
-            schema=shared.schema,
+            shared.site.signals,
+            schema=shared.site.settings.schema,
             generation=generation,
             worker=shared.worker,
             loop=self.id,
@@ -157,3 +158,28 @@ class HandlerLoop(Loop):
                         await self.reader.finish(conn)
         finally:
             self.reader.close()
+
+
+class HandlerLoops:
+    """Starts a loop wherever there is something to serve."""
+
+    def __init__(self, handlers: Sequence[Handler], shared: Shared, loops: Loops) -> None:
+        self._handlers = {each.name: each for each in handlers}
+        self._shared = shared
+        self._loops = loops
+
+    def __iter__(self) -> Iterator[HandlerLoop]:
+        return (loop for loop in self._loops if isinstance(loop, HandlerLoop))
+
+    def follow(self) -> None:
+        """After a look at the generations. Loops of what is not served any more end when they are woken."""
+        generations, most = self._shared.generations, self._shared.site.settings.pool_size
+        have = {(loop.name, loop.generation, loop.number) for loop in self}
+        for name, generation in generations:
+            handler = self._handlers[name]
+            for number in range(min(handler.subscription.partitions, most)):
+                if (name, generation, number) not in have:
+                    self._loops.add(HandlerLoop(handler, generation, number, self._shared))
+        self._loops.expect_no_more(self._handlers.keys() - {name for name, _ in generations})
+        if not all(loop.wanted for loop in self):
+            self._loops.wake_all("generations")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from outrider.config import Settings
@@ -50,6 +50,11 @@ class Duties:
     """How many jobs run at the same time."""
     queues: Sequence[str] = ()
     """Only jobs of these queues; empty = of all."""
+
+    def names(self, loops: Iterable[Loop]) -> list[str]:
+        """The subscriptions that it serves, with those of these loops."""
+        names = [each.name for of in (self.handlers, self.jobs, loops) for each in of]
+        return sorted({name for name in names if not name.startswith("(")})
 
     def loops(self, site: Site, identity: Identity, sessions: WorkerSessions, wakeups: Wakeups) -> list[Loop]:
         """All loops but those of handlers, which depend on the generations that are served."""

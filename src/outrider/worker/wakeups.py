@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from outrider.config import Settings
 from outrider.postgres.listener import Listener
-from outrider.signals import ListenerDown, ListenerUp, Notified, Signals
+from outrider.signals import ListenerDown, ListenerUp, Notified
 from outrider.worker.channels import channels, counterpart
 from outrider.worker.generations import Generations
-from outrider.worker.loop import Loop
+
+if TYPE_CHECKING:
+    from outrider.worker.loops import Loops
+    from outrider.worker.site import Duties, Site
 
 JITTER = 0.1
 WATCH = 0.05
@@ -49,30 +53,25 @@ class Wakeups:
 
     def __init__(
         self,
-        dsn: str,
-        settings: Settings,
-        signals: Signals,
+        site: Site,
+        duties: Duties,
         generations: Generations,
-        loops: Callable[[], Iterable[Loop]],
+        loops: Callable[[], Loops],
         on_change: Callable[[], None],
-        *,
         heartbeat: float,
-        classes: Sequence[str] = (),
-        channel: str | None = None,
     ) -> None:
-        self._settings = settings
-        self._signals = signals
+        settings = self._settings = site.settings
+        self._signals = site.signals
         self._generations = generations
         self._loops = loops
         self._on_change = on_change
-        self._classes = classes
-        self._channel = channel
+        self._classes, self._channel = duties.classes, duties.channel
         self.listening = False
         self.polling = Polling.of(settings)
         self.channels = self._channels_of(settings.generation)
         """The channels it listens to, with the generation whose publishers notify there."""
         self._listener = Listener(
-            settings.listen_dsn or dsn,
+            settings.listen_dsn or site.dsn,
             list(self.channels),
             on_poke=self.notified,
             on_up=self._up,
@@ -104,13 +103,10 @@ class Wakeups:
             self.wake(kind, generation)
 
     def wake(self, kind: str, generation: int) -> None:
-        for loop in self._loops():
-            if loop.wants(kind, generation):
-                loop.wake("poke")
+        self._loops().wake(kind, generation)
 
     def wake_all(self, reason: str) -> None:
-        for loop in self._loops():
-            loop.wake(reason)
+        self._loops().wake_all(reason)
 
     def pause(self, generation: int | None = None, due_in: float | None = None) -> float:
         """Seconds to sleep without a wake-up. `generation`: whose events the loop reads; None = all."""

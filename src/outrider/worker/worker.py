@@ -18,8 +18,7 @@ from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import WorkerDown, WorkerStopping, WorkerUp
 from outrider.worker.generations import Generations
 from outrider.worker.handler import idles, roles_of
-from outrider.worker.handler_loop import HandlerLoop, Shared
-from outrider.worker.isolation import Isolation
+from outrider.worker.handler_loop import HandlerLoops, Shared
 from outrider.worker.loops import Loops
 from outrider.worker.presence import Presence
 from outrider.worker.site import Duties, Site, Times
@@ -53,35 +52,12 @@ class Worker:
             settings.generation, handlers, settings.schema, fold_after=self._times.fold_after, clock=monotonic
         )
         self.presence = Presence(site, self.identity, self.generations, self._times.heartbeat, self.follow)
-        self.wakeups = Wakeups(
-            site.dsn,
-            settings,
-            site.signals,
-            self.generations,
-            lambda: self.loops,
-            self._listens,
-            heartbeat=self._times.heartbeat,
-            classes=duties.classes,
-            channel=duties.channel,
-        )
-        self._shared = Shared(
-            site.signals,
-            settings.schema,
-            str(self.identity),
-            sessions,
-            self.generations,
-            Isolation(),
-            self.wakeups,
-            self.presence.look_again,
-        )
+        self.wakeups = Wakeups(site, duties, self.generations, lambda: self.loops, self._listens, self._times.heartbeat)
+        shared = Shared(site, str(self.identity), sessions, self.generations, self.wakeups, self.presence.look_again)
         others = duties.loops(site, self.identity, sessions, self.wakeups)
         self.loops = Loops(others, [each.name for each in handlers], self._loop_ended)
-        names = {
-            *(each.name for each in handlers),
-            *(each.name for each in duties.jobs),
-            *(each.name for each in others),
-        }
-        self.identity.subscriptions = sorted(name for name in names if not name.startswith("("))
+        self._handler_loops = HandlerLoops(handlers, shared, self.loops)
+        self.identity.subscriptions = duties.names(others)
 
     # Run
 
@@ -141,19 +117,7 @@ class Worker:
     def follow(self) -> None:
         """Start a loop wherever there is something to serve. Loops of what is not served any more end when woken."""
         self.wakeups.follow()
-        have = {(each.name, each.generation, each.number) for each in self.handler_loops}
-        handlers = {each.name: each for each in self._duties.handlers}
-        for name, generation in self.generations:
-            for number in range(min(handlers[name].subscription.partitions, self._site.settings.pool_size)):
-                if (name, generation, number) not in have:
-                    self.loops.add(HandlerLoop(handlers[name], generation, number, self._shared))
-        self.loops.expect_no_more(handlers.keys() - {name for name, _ in self.generations})
-        if not all(each.wanted for each in self.handler_loops):
-            self.loops.wake_all("generations")
-
-    @property
-    def handler_loops(self) -> list[HandlerLoop]:
-        return [loop for loop in self.loops if isinstance(loop, HandlerLoop)]
+        self._handler_loops.follow()
 
     def _listens(self) -> None:
         """The listener came or went: what the worker's row says is true at once."""
@@ -183,9 +147,10 @@ class Worker:
         """Report once what a stop waits for. Works also from a thread, while the event loop is blocked."""
         if not self._announced:
             self._announced = True
-            handlers = [name for loop in self.handler_loops for name in loop.at_work()]
-            jobs = [name for loop in self.loops if not isinstance(loop, HandlerLoop) for name in loop.at_work()]
-            stopping = WorkerStopping(self.identity.id, tuple(handlers), tuple(jobs), self._times.grace)
+            busy = [name for loop in self.loops for name in loop.at_work()]
+            jobs = {each.name for each in self._duties.jobs}
+            handlers, running = [each for each in busy if each not in jobs], [each for each in busy if each in jobs]
+            stopping = WorkerStopping(self.identity.id, tuple(handlers), tuple(running), self._times.grace)
             self._site.signals.emit(stopping)
 
     # How it is

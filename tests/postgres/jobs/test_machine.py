@@ -673,4 +673,4 @@ QUICK = (
 def test_a_broken_one_differs(conn: Conn, name: str) -> None:
     conn.execute(MUTANTS[name].encode())
     with pytest.raises((AssertionError, psycopg.Error, Flaky)):
-        compare(conn, 1000, 40, [Phase.generate])
+        compare(conn, 4000, 40, [Phase.generate])
