@@ -31,7 +31,7 @@ from outrider.observe.exposed import sample
 from outrider.observe.metrics import Metrics
 from outrider.rollup.rollup import declare_rollup
 from outrider.schedule import Schedule
-from outrider.signals import Notified, Taken
+from outrider.signals import ListenerUp, Notified, Taken
 from outrider.streams import RedisStreams
 
 TEXTS = {
@@ -310,6 +310,7 @@ async def test_forged_pokes_wake_nobody_and_break_nothing(database: str) -> None
                 "0",
             ]
             looks: list[int] = []
+            await ear.until(lambda: bool(ear.all(ListenerUp)))
             for rounds in (1, 11):
                 for payload in forged * (10 if looks else 1):
                     await conn.execute("select pg_notify('outbox_default', %s)", [payload])
