@@ -11,12 +11,15 @@ import asyncio
 import json
 import multiprocessing
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,6 +38,8 @@ from benchmarks.trial import SETTINGS, tell
 from outrider.postgres.embedded import Embedded
 
 DATABASE = "operational"
+PUBLISHERS = 4
+"""Sessions that publish, so that a slow commit does not hold up the rate."""
 JOB_EVERY = 10
 """Events to a job."""
 WARM_UP = 3.0
@@ -42,7 +47,7 @@ WARM_UP = 3.0
 PATIENCE = 120.0
 MIB = 1024 * 1024
 LOGGING = {
-    "log_line_prefix": "%d ",
+    "log_line_prefix": "%d %p ",
     "track_commit_timestamp": "on",  # when a receipt was committed; its own time is that of the transaction's start
 }
 SESSIONS = "select application_name, pid from pg_stat_activity where datname = %s and backend_type = 'client backend'"
@@ -56,15 +61,12 @@ Figures = dict[str, float]
 
 
 def publish(dsn: str, rate: int, seconds: float, gate: Connection) -> None:
-    """One event per commit, at a fixed rate; every tenth with a job. Says how many seconds it took."""
+    """One event per commit, every tenth with a job, at a fixed rate over all sessions. Says how many seconds it took."""
     from benchmarks.event import event
     from benchmarks.operational_app import Mail, Report, app
 
-    with psycopg.connect(dsn, application_name="publisher") as conn:
-        gate.send("ready")
-        gate.recv()
-        begun = time.monotonic()
-        for number in range(int(rate * seconds)):
+    def some(conn: Conn, offset: int) -> None:
+        for number in range(offset, int(rate * seconds), PUBLISHERS):
             time.sleep(max(0.0, begun + number / rate - time.monotonic()))
             made = event(number)
             app.publish_sync(conn, made)
@@ -72,6 +74,13 @@ def publish(dsn: str, rate: int, seconds: float, gate: Connection) -> None:
                 job = Mail if number // JOB_EVERY % 2 else Report
                 app.enqueue_sync(conn, job(customer=made.customer))
             conn.commit()
+
+    with ExitStack() as stack, ThreadPoolExecutor(PUBLISHERS) as threads:
+        conns = [stack.enter_context(psycopg.connect(dsn)) for _ in range(PUBLISHERS)]
+        gate.send("ready")
+        gate.recv()
+        begun = time.monotonic()
+        list(threads.map(some, conns, range(PUBLISHERS)))
         gate.send(time.monotonic() - begun)
 
 
@@ -127,16 +136,19 @@ class Bench:
             f"{when}: side process, of its own, MiB": sum(each.uss for each in side) / MIB,
         }
 
-    def statements(self, seconds: float) -> float:
-        """Those that clients send, in a second."""
+    def statements(self, seconds: float) -> Figures:
+        """Those that clients send. The session of an idle relay sends most of them."""
         log = self.server.home / "server.log"
         self._configure("alter system set log_statement = 'all'")
         before = log.stat().st_size
         time.sleep(seconds)
         said = log.read_bytes()[before:].decode(errors="replace")
         self._configure("alter system reset log_statement")
-        marks = tuple(f"{DATABASE} LOG:  {kind}" for kind in ("statement:", "execute "))
-        return sum(line.startswith(marks) for line in said.splitlines()) / seconds
+        sent = Counter(re.findall(rf"^{DATABASE} (\d+) LOG:  (?:statement:|execute )", said, re.MULTILINE))
+        return {
+            "idle: statements/s": sent.total() / seconds,
+            "idle: statements/s of the busiest session": max(sent.values(), default=0) / seconds,
+        }
 
     def _configure(self, statement: str) -> None:
         self.admin.execute(statement.encode())
@@ -185,7 +197,7 @@ def _figures(bench: Bench, log: Path, idle: float, load: float, rate: int) -> Fi
     after = bench.backend_cpu()
     figures["idle: CPU of its sessions, s/minute"] = sum(after[pid] - backends.get(pid, 0.0) for pid in after) / minutes
     figures |= bench.memory("idle")
-    figures["idle: statements/s"] = bench.statements(idle)
+    figures |= bench.statements(idle)
 
     meter, events = Meter(bench.admin), int(rate * load)
     with psycopg.connect(bench.dsn) as conn:
