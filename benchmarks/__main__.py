@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import cursor, dispatch, jobs, log_volume, relay
+from benchmarks import cursor, dispatch, jobs, log_volume, operational, relay
 
 BENCHMARKS: dict[str, tuple[str, Callable[[list[str]], None]]] = {
     "cursor": ("publish and the exact cursor, beside the plainest SQL (the default)", cursor.main),
     "dispatch": ("handlers: drain, one row per event, pickup latency, publish with subscribers", dispatch.main),
     "jobs": ("jobs: drain, beside Graphile Worker; claims with a million waiting and an old snapshot", jobs.main),
     "log": ("bytes of log lines per event, at info and at debug", log_volume.main),
+    "operational": (
+        "one worker, idle and at 300 events/s: sessions, memory, statements, CPU, WAL, log",
+        operational.main,
+    ),
     "relay": (
         "relays: into Redis Streams and NATS JetStream, beside the raw append of the same client",
         relay.main,
@@ -26,7 +30,7 @@ def main(arguments: list[str]) -> None:
     elif {"-h", "--help"} & set(arguments):
         print("usage: python -m benchmarks [NAME] [OPTIONS]\n")
         for name, (about, _) in BENCHMARKS.items():
-            print(f"  {name:10} {about}")
+            print(f"  {name:11} {about}")
         print("\npython -m benchmarks NAME --help shows the options of one.")
     else:
         cursor.main(arguments)
