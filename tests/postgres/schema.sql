@@ -379,6 +379,9 @@ declare
     counted bigint;
     suspect boolean := false;
     reaped  integer;
+    partly  boolean;
+    -- By type, the lane at which the session's last claim stopped.
+    after   jsonb := coalesce(nullif(current_setting('outrider.lanes', true), ''), '{}');
 begin
     perform "outrider".sees_all();
     reaped := "outrider".reap(p_names);
@@ -410,14 +413,18 @@ begin
 
     -- The lanes that hold anything, by skipping from one to the next.
     with recursive lane as (
-        select first.* from unnest(names) as n (name)
+        select first.*, 1 as number from unnest(names) as n (name)
         cross join lateral (
             select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
             from "outrider".delivery as d
-            where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+            where d.subscription = n.name
+              and (d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id))
+                  > (coalesce((after -> n.name ->> 0)::bigint, -9223372036854775808), coalesce(after -> n.name ->> 1, ''),
+                     coalesce((after -> n.name ->> 2)::smallint, 0), coalesce((after -> n.name ->> 3)::integer, 0))
+              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
             order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as first
         union all
-        select next.* from lane
+        select next.*, lane.number + 1 from lane
         cross join lateral (
             select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
             from "outrider".delivery as d
@@ -426,15 +433,22 @@ begin
                   > (lane.generation, lane.queue, lane.priority, lane.tenanted)
               and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
             order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as next
+        where lane.number < 500
     )
     select array_agg(lane.subscription) as subscription, array_agg(lane.generation) as generation,
            array_agg(lane.queue) as queue, array_agg(lane.priority) as priority,
-           array_agg(lane.tenanted) as tenanted, count(*) as number, coalesce(max(lane.tenanted), 0) > 0 as shared
+           array_agg(lane.tenanted) as tenanted, count(*) as number, coalesce(max(lane.tenanted), 0) > 0 as shared,
+           (select jsonb_object_agg(l.subscription, jsonb_build_array(l.generation, l.queue, l.priority, l.tenanted))
+            from lane as l where l.number = 500) as stopped
     into lanes
     from lane
     where (p_queues is null or lane.queue = any (p_queues))
       and (lane.generation = p_generation
            or not "outrider".has_workers(lane.subscription, lane.generation, lane.queue));
+    partly := lanes.stopped is not null or after <> '{}';
+    if partly then
+        perform set_config('outrider.lanes', coalesce(lanes.stopped::text, ''), false);
+    end if;
 
     if p_suspect then
         chosen := array(
@@ -573,12 +587,15 @@ begin
                 lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, moment);
         end if;
     end if;
+    if partly then
+        due_in := least(due_in, 0.1);
+    end if;
     if limited and taken = 0 and reaped = 0 then
         -- The locked limits make it a transaction that is written to disk, and others wait for it: not for nothing.
         perform set_config('synchronous_commit', 'off', true);
     end if;
     last.head := jsonb_build_object(
-        'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
+        'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared and not partly);
     return next last;
 end
 $$;
@@ -4950,7 +4967,7 @@ begin
         from gone where gone.seq is not null
         on conflict do nothing
     ),
-    -- Nobody else has the id of an enqueued job: a plain insert does, which costs less (see take).
+    -- Hardly ever has another job the same id, and settle_jobs sees to that: a plain insert does, which costs less (see take).
     own_receipts as (
         insert into "outrider".event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id,
@@ -4996,12 +5013,17 @@ begin
     perform "outrider".sees_all();
     begin
         landed := "outrider".settle_done(p_done, p_tokens, p_results);
-    exception when lock_not_available then
+    exception when lock_not_available or unique_violation then
         for place in 1..cardinality(p_done) loop
             begin
                 landed := landed || "outrider".settle_done(p_done[place:place], p_tokens[place:place], p_results[place:place]);
-            exception when lock_not_available then
-                held := held || p_done[place];
+            exception
+                when lock_not_available then
+                    held := held || p_done[place];
+                -- Whoever enqueues can choose the id: another job with it has left the receipt.
+                when unique_violation then
+                    delete from "outrider".delivery as d where d.id = p_done[place] and d.lease_token = p_tokens[place];
+                    landed := landed || p_done[place];
             end;
         end loop;
     end;

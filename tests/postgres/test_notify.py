@@ -15,6 +15,7 @@ from tests.worker.jobs.factory import Make, Ordered, Paint, opened, until
 
 from outrider import Outrider
 from outrider.postgres.embedded import Embedded
+from outrider.postgres.listener import Listener
 from outrider.signals import ListenerUp
 from outrider.testing import expect
 
@@ -201,3 +202,29 @@ async def test_a_type_that_is_too_long_for_a_notification_can_be_replayed(databa
         )
         [row] = await factory.rows("select outcome from outrider.replay(array(select id from outrider.delivery))")
         assert row["outcome"] == "replayed"
+
+
+async def test_who_overfills_the_queue_and_fails_does_not_silence_it(small: str) -> None:
+    """Anybody who can connect. Its transaction ends with an error, so nobody who listens was told to read on, and the queue
+    was full for as long as no listener came anew."""
+    told: asyncio.Queue[str] = asyncio.Queue()
+    listener = Listener(
+        small,
+        ["outbox_default"],
+        on_poke=lambda _, payload: told.put_nowait(payload),
+        on_up=lambda: told.put_nowait("up"),
+        on_down=told.put_nowait,
+        heartbeat=0.1,
+    )
+    listening = asyncio.create_task(listener.run())
+    try:
+        async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(small, autocommit=True) as conn:
+            assert await told.get() == "up"
+            with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="NOTIFY queue"):
+                await conn.execute("select pg_notify('x', n || repeat('x', 7000)) from generate_series(1, 100) as n")
+            assert await told.get() == "up"
+            await conn.execute("select outrider.notify('outbox_default', 'a.b')")
+            assert await told.get() == "a.b"
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])

@@ -14,7 +14,7 @@ from outrider.cli.find import find_app, in_pyproject
 from outrider.config import Settings
 from outrider.errors import ConfigError
 from outrider.postgres.admin.tenants import refuse_hidden
-from outrider.postgres.connection import AsyncSession
+from outrider.postgres.connection import AsyncSession, NearestTime
 from outrider.postgres.schema.migrate import check_needed
 from outrider.schedule import Schedule
 from outrider.subscription import Subscription
@@ -94,6 +94,7 @@ class Place:
         there = Outrider(dsn=settings.dsn, embedded=settings.embedded, schema=settings.schema, notify=settings.notify)
         async with there, there.connect() as conn:
             await conn.set_autocommit(True)
+            conn.adapters.register_loader("timestamptz", NearestTime)
             if migrated:
                 await check_needed(conn, self.schema)
             if every_tenant:

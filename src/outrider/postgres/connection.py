@@ -6,17 +6,19 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection
-from psycopg.abc import RV, PQGen
+from psycopg.abc import RV, Buffer, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import error_from_result
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus
+from psycopg.types.datetime import TimestamptzLoader
 
 from outrider.errors import DatabaseUnavailable
 from outrider.outcome import conceal, mask
@@ -175,6 +177,18 @@ class SyncWire(_Pinned, Connection[Any]):
     def settle_in(self) -> None:
         for each in self._look_at(self.execute(self._look(), prepare=False).fetchone()):
             self.execute(each.encode())
+
+
+class NearestTime(TimestamptzLoader):
+    """A time that Python cannot say, infinity for one, is the nearest that it can: whoever may write our tables shall not be
+    able to silence the commands that look at them."""
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            past = bytes(data).endswith(b"BC") or bytes(data).startswith(b"-")
+            return datetime(1, 1, 2, tzinfo=UTC) if past else datetime(9999, 12, 30, tzinfo=UTC)
 
 
 async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider", notify: str = "commit") -> Wire:

@@ -115,7 +115,7 @@ class Renewer:
         return self.conn
 
     def settle_in(self, conn: "psycopg.Connection[Any]") -> None:
-        """As postgres.session does: settings of the role do not reach us, and ours nobody else behind a pooler."""
+        """As postgres.connection does: settings of the role do not reach us, and ours nobody else behind a pooler."""
         pid = conn.info.backend_pid
         look = next(text for version, text in self.told["looks"] if conn.info.server_version >= version)
         row = conn.execute(look.replace("{pid}", str(pid)).encode()).fetchone()

@@ -20,6 +20,8 @@ from outrider.postgres.listener_session import Line, tell
 from outrider.postgres.statement import statement
 
 FIRST_BACKOFF = 0.1
+_FULL = b"select pg_notification_queue_usage() >= 0.9"
+"""From then on nobody is poked (notify)."""
 
 
 class Listener:
@@ -50,8 +52,9 @@ class Listener:
         self._dsn = dsn
         self._channels = frozenset(channels)
         self._on_poke, self._on_up, self._on_down, self._on_tick = on_poke, on_up, on_down, on_tick
-        self._pulse = statement("drawn", schema) if watch_sequence is not None else b"select 1"
+        self._pulse = statement("drawn", schema) if watch_sequence is not None else _FULL
         self._pause = heartbeat if watch_sequence is None else min(watch_sequence, heartbeat)
+        self._heartbeat = heartbeat
         self._deadline = deadline
         self._longest_backoff = longest_backoff
 
@@ -95,16 +98,29 @@ class Listener:
 
     async def _keep(self, line: Line, drawn: list[bytes | None], heard: frozenset[str]) -> NoReturn:
         """Only an answer shows that the session lives: what a black hole swallowed gives no other sign."""
+        clock = asyncio.get_running_loop().time
+        looked = clock()
         while True:
             await line.rest(self._pause)
             before, drawn = drawn, await line.ask(self._pulse)
-            if drawn != before:
+            *numbers, full = drawn
+            if numbers != before[:-1]:
                 tell(self._on_tick)
+            if full == b"t" and clock() - looked >= self._heartbeat:
+                looked = clock()
+                await self._listen_again(line, heard)
             if (wanted := self._channels) != heard:
                 changes = [_commands("unlisten", heard - wanted), _commands("listen", wanted - heard)]
                 await line.ask(b"; ".join(filter(None, changes)))
                 heard = wanted
                 tell(self._on_up)
+
+    async def _listen_again(self, line: Line, heard: frozenset[str]) -> None:
+        """A transaction that found no room in the queue has filled it, and tells nobody who listens to read on."""
+        await line.ask(b"unlisten *")
+        await line.ask(_FULL)  # gives back what only this session had not read
+        await line.ask(_commands("listen", heard | {line.name}))
+        tell(self._on_up)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Line]:

@@ -7,12 +7,13 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from tests.cli import inprocess
+from tests.postgres.jobs.sqljobs import claim, done
 from tests.postgres.roles.house import House
 from tests.postgres.roles.test_each import Placed, Send, among, shop
 
@@ -323,3 +324,53 @@ def test_tables_that_everybody_reads_are_not_locked(house: House, role: str, tab
             for mode in ("access exclusive", "exclusive", "share row exclusive", "share", "share update exclusive"):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege), low.transaction():
                     low.execute(f"lock table outrider.{table} in {mode} mode".encode())
+
+
+def test_jobs_with_one_id_are_settled(house: House) -> None:
+    """Whoever enqueues chooses the id. The second receipt was refused, and all that its worker had done, for ever."""
+    house.owner.execute("select outrider.register('shop.send', 'job', 'shop', '{}')")
+    with house.as_("producer") as low:
+        for _ in range(3):
+            low.execute("select outrider.enqueue_one('shop.send', '{\"n\": 1}', p_id => %s)", [UUID(int=7)])
+        low.execute("select outrider.enqueue('shop.send', '{\"n\": 2}')")
+    with house.as_("worker") as worker:
+        jobs = claim(worker, 10, ["shop.send"]).jobs
+        assert len(jobs) == 4
+        assert done(worker, *jobs) == dict.fromkeys((job.delivery for job in jobs), "done")
+    assert house.owner.execute("select count(*) from outrider.delivery").fetchone() == (0,)
+    assert house.owner.execute("select count(*) from outrider.event_handled").fetchone() == (2,)
+
+
+def test_a_producer_of_countless_queues_delays_only_its_own_type(house: House) -> None:
+    """A claim looks at each lane that holds a job, and jobs for the year 9000 stay: 40,000 of them held up the jobs of all
+    types for seconds."""
+    for name in ("shop.send", "shop.settle"):
+        house.owner.execute("select outrider.register(%s, 'job', 'shop', '{}')", [name])
+    with house.as_("producer") as low:
+        low.execute(
+            """select outrider.enqueue('shop.send', '{"n": 0}', queue => 'q' || n, run_at => '9000-01-01')
+               from generate_series(1, 1200) as n"""
+        )
+        low.execute("select outrider.enqueue('shop.send', '{\"n\": 1}', queue => 'z')")
+        low.execute("select outrider.enqueue('shop.settle', '{\"n\": 2}')")
+    with house.as_("worker") as worker:
+        claims = [claim(worker, 10, ["shop.send", "shop.settle"]) for _ in range(3)]
+        assert [each.names for each in claims] == [[2], [], [1]]
+        assert all(each.due_in is not None and each.due_in <= 0.1 for each in claims)
+        house.owner.execute("delete from outrider.delivery where status = 'pending'")
+        assert claim(worker, 10, ["shop.send", "shop.settle"]).jobs == []
+        house.owner.execute("select outrider.enqueue('shop.send', '{\"n\": 3}', queue => 'a')")
+        assert claim(worker, 10, ["shop.send", "shop.settle"]).names == [3]
+
+
+def test_a_time_that_python_cannot_say_silences_no_command(house: House, tmp_path: Path) -> None:
+    """A heartbeat of that time ended `status`, and took the findings about workers from the doctor."""
+    beat = """insert into outrider.worker (
+                  id, host, pid, version, generation, subscriptions, seen_at, started_at, reported_at)
+              values (gen_random_uuid(), 'h', 1, '1', 0, '{}', %s, %s, %s)"""
+    with house.as_("relay") as low:
+        for time in ("infinity", "-infinity", "294000-01-01", "4000-01-01 BC"):
+            low.execute(beat, [time] * 3)
+    asked = inprocess.run(tmp_path, "status", "--json", "--dsn", house.dsn("dashboard"))
+    assert asked.returncode == 0, asked.stderr
+    assert [worker["host"] for worker in json.loads(asked.stdout)["workers"]] == ["h"] * 4

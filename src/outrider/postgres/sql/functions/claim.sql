@@ -10,7 +10,8 @@
 --         most one healthy job can be taken for the killer, and once.
 -- Locks:  the limits of the types that have any; then the jobs, FOR UPDATE SKIP LOCKED.
 -- Reads:  delivery by job_due: a look-up for each lane (generation, queue, priority, with or without a workspace) of each
---         type, then the jobs.
+--         type, then the jobs. At most 500 lanes of a type: whoever enqueues can make as many as it likes. Where there are
+--         more, the session's next claim goes on after them, and is due soon.
 -- The CTE is MATERIALIZED: inlined, a join may run it more than once, and each run would lock and claim another p_limit.
 --
 -- First what ran out is reaped. Back: the jobs in their order, and after them a row without one: the seconds until there
@@ -48,6 +49,9 @@ declare
     counted bigint;
     suspect boolean := false;
     reaped  integer;
+    partly  boolean;
+    -- By type, the lane at which the session's last claim stopped.
+    after   jsonb := coalesce(nullif(current_setting('outrider.lanes', true), ''), '{}');
 begin
     perform /*schema*/sees_all();
     reaped := /*schema*/reap(p_names);
@@ -79,14 +83,18 @@ begin
 
     -- The lanes that hold anything, by skipping from one to the next.
     with recursive lane as (
-        select first.* from unnest(names) as n (name)
+        select first.*, 1 as number from unnest(names) as n (name)
         cross join lateral (
             select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
             from /*schema*/delivery as d
-            where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
+            where d.subscription = n.name
+              and (d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id))
+                  > (coalesce((after -> n.name ->> 0)::bigint, -9223372036854775808), coalesce(after -> n.name ->> 1, ''),
+                     coalesce((after -> n.name ->> 2)::smallint, 0), coalesce((after -> n.name ->> 3)::integer, 0))
+              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
             order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as first
         union all
-        select next.* from lane
+        select next.*, lane.number + 1 from lane
         cross join lateral (
             select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
             from /*schema*/delivery as d
@@ -95,15 +103,22 @@ begin
                   > (lane.generation, lane.queue, lane.priority, lane.tenanted)
               and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
             order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as next
+        where lane.number < 500
     )
     select array_agg(lane.subscription) as subscription, array_agg(lane.generation) as generation,
            array_agg(lane.queue) as queue, array_agg(lane.priority) as priority,
-           array_agg(lane.tenanted) as tenanted, count(*) as number, coalesce(max(lane.tenanted), 0) > 0 as shared
+           array_agg(lane.tenanted) as tenanted, count(*) as number, coalesce(max(lane.tenanted), 0) > 0 as shared,
+           (select jsonb_object_agg(l.subscription, jsonb_build_array(l.generation, l.queue, l.priority, l.tenanted))
+            from lane as l where l.number = 500) as stopped
     into lanes
     from lane
     where (p_queues is null or lane.queue = any (p_queues))
       and (lane.generation = p_generation
            or not /*schema*/has_workers(lane.subscription, lane.generation, lane.queue));
+    partly := lanes.stopped is not null or after <> '{}';
+    if partly then
+        perform set_config('outrider.lanes', coalesce(lanes.stopped::text, ''), false);
+    end if;
 
     if p_suspect then
         chosen := array(
@@ -242,12 +257,15 @@ begin
                 lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, moment);
         end if;
     end if;
+    if partly then
+        due_in := least(due_in, 0.1);
+    end if;
     if limited and taken = 0 and reaped = 0 then
         -- The locked limits make it a transaction that is written to disk, and others wait for it: not for nothing.
         perform set_config('synchronous_commit', 'off', true);
     end if;
     last.head := jsonb_build_object(
-        'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared);
+        'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared and not partly);
     return next last;
 end
 $$;

@@ -38,7 +38,7 @@ begin
         from gone where gone.seq is not null
         on conflict do nothing
     ),
-    -- Nobody else has the id of an enqueued job: a plain insert does, which costs less (see take).
+    -- Hardly ever has another job the same id, and settle_jobs sees to that: a plain insert does, which costs less (see take).
     own_receipts as (
         insert into /*schema*/event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id,

@@ -27,12 +27,17 @@ begin
     perform /*schema*/sees_all();
     begin
         landed := /*schema*/settle_done(p_done, p_tokens, p_results);
-    exception when lock_not_available then
+    exception when lock_not_available or unique_violation then
         for place in 1..cardinality(p_done) loop
             begin
                 landed := landed || /*schema*/settle_done(p_done[place:place], p_tokens[place:place], p_results[place:place]);
-            exception when lock_not_available then
-                held := held || p_done[place];
+            exception
+                when lock_not_available then
+                    held := held || p_done[place];
+                -- Whoever enqueues can choose the id: another job with it has left the receipt.
+                when unique_violation then
+                    delete from /*schema*/delivery as d where d.id = p_done[place] and d.lease_token = p_tokens[place];
+                    landed := landed || p_done[place];
             end;
         end loop;
     end;
