@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from tests.cli import inprocess
 from tests.docs.test_docs import ROOT, python_blocks
-from tests.docs.test_operating import BLOCK, Reader
+from tests.docs.test_monitoring import BLOCK, Reader
 from tests.postgres.embedded.conftest import place
 from tests.processes import clean
 

@@ -1,4 +1,4 @@
-"""What docs/operations.md says of connections and rights is so."""
+"""What docs/capacity.md says of connections and rights is so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outrider import Event, HandlerContext, Job, Outrider
 from outrider.signals import JobsCompleted
 from outrider.testing import expect
 
-PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/capacity.md").read_text()
 SESSIONS = """select coalesce(nullif(application_name, ''), 'the app') from pg_stat_activity
               where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
                 and application_name <> 'a producer'"""

@@ -1,6 +1,6 @@
-"""docs/operating.md cannot lie: its program is written as it stands there, its commands run, their output compared.
+"""docs/monitoring.md cannot lie: its program is written as it stands there, its commands run, their output compared.
 
-After a deliberate change of a message: OUTRIDER_UPDATE_SNAPSHOT=1 pytest -p no:xdist tests/docs/test_operating.py
+After a deliberate change of a message: OUTRIDER_UPDATE_SNAPSHOT=1 pytest -p no:xdist tests/docs/test_monitoring.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outrider.postgres.embedded import Embedded
 
 pytestmark = pytest.mark.verify
 
-PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 BLOCK = re.compile(r"^```(py|sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n", re.MULTILINE)
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
