@@ -20,7 +20,7 @@ from outrider.job import Job
 Missed = Literal["once", "skip", "all"]
 CRON_LENGTH = 200
 MOST_AT_ONCE = 1000
-"""So many times get their jobs in one transaction; the rest comes with the next."""
+"""The most jobs that one transaction enqueues for missed times. The next one goes on."""
 ON_TIME = timedelta(minutes=1)
 """What is not later than this was not missed."""
 AHEAD = timedelta(minutes=1)

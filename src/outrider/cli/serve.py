@@ -29,11 +29,11 @@ from outrider.worker.worker import Worker
 CHILD_DSN = "OUTRIDER_CHILD_DSN"
 LAST_PORT = 65535
 MARGIN = 10.0
-"""So long after the grace time, a process that is still there is held up, and leaves."""
+"""Seconds after the grace time until a process that has not ended exits at once."""
 HURRIED = 3.0
 """Seconds after the second signal until the process is ended, whatever holds it up."""
 STUBBORN = 0.5
-"""So long it waits for what did not let itself be cancelled; what it did will be rolled back, or done again."""
+"""Seconds to wait for tasks that ignore their cancellation. Their work is rolled back, or done again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from outrider.contract.schema_shape import Anything, Array, Object, Ref, Rules, Scalar, Shape, Union, Values, opened
 
 SHOWN = 12
-"""So many values of an enum are shown."""
+"""Values of an enum that are shown."""
 
 _KINDS = {"string": "text", "integer": "whole number", "boolean": "true or false"}
 _FORMATS = {

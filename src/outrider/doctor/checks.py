@@ -49,7 +49,7 @@ LETTERS = 5
 BLOCKED = timedelta(minutes=1)
 """Who has waited longer for a lock stands still."""
 IDLE = timedelta(seconds=30)
-"""So long a transaction that has published may do nothing."""
+"""How long a transaction that has published may be idle."""
 WAL, TOO_MUCH_WAL = 1 << 30, 10 << 30
 WAL_UNREAD = 64 << 20
 """Bytes that a slot which nobody reads may keep: a consumer restarts."""

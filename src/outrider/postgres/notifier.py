@@ -22,7 +22,7 @@ IDLE = 5.0
 """After so many seconds without a poke, its session is closed and its thread ends; the next poke makes new ones."""
 
 PATIENCE = 5.0
-"""So long `close` waits for a server that does not answer."""
+"""Seconds that `close` waits for a server that does not answer."""
 
 Poke = tuple[str, str]
 """(channel, event type)"""

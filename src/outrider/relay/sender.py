@@ -36,7 +36,7 @@ from outrider.streams.stream import (
 
 SCAN = 10_000
 MARK = 60.0
-"""So often it remembers where it stands."""
+"""Seconds between two marks of where the relay stands."""
 SHORTEST, LONGEST = 0.5, 30.0
 """Between two attempts at an event that the broker has rejected."""
 

@@ -62,7 +62,7 @@ class RollupOptions(TypedDict, total=False):
     debounce: Duration
     """A group is due when its newest row is older than this: 60 to 300 s. Default 90 s."""
     threshold: int
-    """So many rows become one event, fewer become single ones: 2 to 50. Default 2."""
+    """Rows of a group that become one event, 2 to 50; fewer become an event each. Default 2."""
     max_wait: Duration
     """A group is due, too, when its oldest row is older than this. Default 10 min."""
     every: Duration

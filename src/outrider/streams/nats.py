@@ -60,7 +60,7 @@ PAGE = 500
 CHUNK_EVENTS = 1000
 REPLICAS = 3
 LEAD = 1
-"""So many go ahead: when the stream does not end where it should, nothing else is sent."""
+"""Messages that are sent first: if the stream does not end where it should, nothing else is sent."""
 STREAM_NOT_FOUND = 10059
 WRONG_LAST = (10071, 10070)
 """The stream does not end with the sequence, or the event, that the message expects."""

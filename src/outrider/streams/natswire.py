@@ -31,7 +31,7 @@ AHEAD = 50
 IDLE = 30
 """Seconds after which the server removes a consumer that nobody uses."""
 SUBJECTS = 10_000
-"""So many are remembered."""
+"""Subjects that are remembered."""
 SILENCE = 0.25
 """Seconds without an answer to a pull after which its consumer is looked for."""
 NOT_FOUND = 404
@@ -218,7 +218,7 @@ class Answers:
             self._done.set_exception(error)
 
     async def all(self, number: int) -> dict[str, Any]:
-        """So many, or those that were there at the end."""
+        """Waits for that many answers; returns fewer if the connection ends."""
         await self.within(number, None)
         return self._found
 

@@ -32,7 +32,7 @@ from outrider.worker.thread import HandlerThread, work
 
 AT_MOST = 10_000
 LETTING_GO = 5.0
-"""So long a blocking handler that took too long, and was cut off, may still use the connection."""
+"""Seconds that a blocking handler may still use the connection after its timeout."""
 
 
 class DrainOptions(TypedDict, total=False):
@@ -42,7 +42,7 @@ class DrainOptions(TypedDict, total=False):
     raise_on_failure: bool
     """Raise the first error of a handler (the default), or count it and go on."""
     at_most: int
-    """So many events may be caused by the handlers themselves, before it looks like an endless loop. Default 10,000."""
+    """The most events that handlers may publish themselves, before it is taken for an endless loop. Default 10,000."""
 
 
 async def drain(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> Drained:

@@ -16,7 +16,7 @@ from outrider.postgres.generations import Serving
 from outrider.worker.handler import Handler
 
 FOLD_AFTER = 60.0
-"""So many seconds a generation must have been without its workers: those of a deploy come back within them."""
+"""Seconds without its workers after which a generation is folded. Workers that restart in a deploy are back sooner."""
 
 NO_CURSOR = "OR002"
 """What a take says of a generation that was folded."""

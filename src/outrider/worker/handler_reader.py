@@ -32,12 +32,12 @@ from outrider.worker.handler import Handler
 
 SCAN = 10_000
 ISOLATE_AFTER = 3
-"""So often in a row a batch may be rolled back for no fault of its own; then its events are taken one at a time."""
+"""After this many consecutive infrastructure failures, events are taken one at a time."""
 ALONE_AT_MOST = 10
-"""So often in a row an event may fail alone for reasons that are not its own; then it is parked."""
+"""After this many consecutive infrastructure failures of an event taken alone, it waits for a retry."""
 TROUBLE_DELAY = timedelta(seconds=30)
 ARMED_PATIENCE = 50
-"""So often a suspect that was counted may find its partition held by others; then the count is taken back."""
+"""Attempts of a counted suspect at its partition, if others hold it. Then the count is taken back."""
 UNIQUE_VIOLATION = "23505"
 CAREFUL_TAKES = 100
 _OUTCOMES = {Later: "failed", Dead: "dead", Infrastructure: "troubled"}
@@ -127,9 +127,9 @@ class HandlerReader:
         self._cursor: int | None = None
         """Whose they were."""
         self._alone = 0
-        """So many events are to be taken one at a time, because one of them did harm and nobody knows which."""
+        """How many events to take one at a time, because one of a failed batch is to blame and it is not known which."""
         self._careful = 0
-        """So many takes are to expect events that have a receipt already."""
+        """How many takes must expect events that have a receipt already."""
         self._troubles: dict[int, int] = {}
         """How often an event, alone, was rolled back for no fault of its own."""
         self.trouble = 0

@@ -26,7 +26,7 @@ Executor = Literal["auto", "process"]
 
 class JobOptions(TypedDict, total=False):
     lease: Duration
-    """So long a job is its worker's own without a sign of life; renewed while it runs. Default 5 min."""
+    """How long a job belongs to its worker without a renewal. A side process renews it while the job runs. Default 5 min."""
     timeout: Duration | None
     """How long one attempt may take. Default: as long as it needs."""
     retry: Policy

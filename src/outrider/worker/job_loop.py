@@ -36,14 +36,14 @@ SLOTS = 10
 AHEAD = 1000
 """The most jobs that wait in the worker for a slot."""
 AHEAD_SECONDS = 0.1
-"""So much work is claimed ahead: while jobs are short, a slot never waits for a round trip."""
+"""Seconds of work to claim ahead, so that a slot does not wait for a round trip while jobs are short."""
 RENEWAL = 20.0
 """The longest time between two renewals: also a sign of life of the side process."""
 FAREWELL = 1.0
 INTERRUPTED = 0.4
 """Seconds to wait for cancelled jobs to stop, and again for them to be released."""
 LOOK = 1.0
-"""So long it may take more of one lane without a look at anything else."""
+"""Seconds that it may claim from one lane only, without a look at the others."""
 PROGRESS = 1.0
 CLAIM, SETTLE = "claim", "settle"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from outrider.worker.job_handler import JobHandler
 
 KILL_AFTER = 5.0
-"""So long a job may go on after it was told to stop."""
+"""Seconds that a job may go on after it was told to stop. Then its process is killed."""
 SIZE = struct.Struct("!Q")
 
 

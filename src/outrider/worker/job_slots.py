@@ -18,7 +18,7 @@ PATIENCE = 1.0
 HELD = 1.0
 """Seconds until a job that others had locked is settled again."""
 BREATH = 0.005
-"""So long jobs that never wait may keep the event loop."""
+"""Seconds after which a slot yields to the event loop, if its jobs never wait."""
 
 
 class JobSlots:

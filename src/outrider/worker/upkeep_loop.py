@@ -25,7 +25,7 @@ FIRST = 20.0
 EVERY = 300.0
 IDLE = 30.0
 TRIES = 3
-"""So often a round asks for a lock that others hold; the next round asks again."""
+"""Attempts of a round at a lock that others hold. The next round tries again."""
 BUDGET = 20.0
 """Seconds that a step which comes in pages may go on; the next round goes on from there."""
 AT_ONCE = {"more", "detached"}

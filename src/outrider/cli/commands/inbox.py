@@ -39,7 +39,7 @@ from outrider.postgres.admin.status import status as look
 from outrider.postgres.inboxes import Kept
 
 SHOWN = 300
-"""So many bytes of an entry."""
+"""Bytes of an entry that are shown."""
 
 commands = typer.Typer(no_args_is_help=True, help="List inboxes, see what they could not read, and try that again.")
 

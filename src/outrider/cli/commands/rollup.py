@@ -47,7 +47,7 @@ from outrider.postgres.rollups import MOST, Aside, Finding, Rolling, Spec, Step,
 from outrider.rollup.rollup import Rollup
 
 NEWEST = 5
-"""So many rows that were set aside are shown."""
+"""Rows that were set aside, as far as they are shown."""
 KEY_TOPIC = "stable key"
 AS_MADE = {"installed", "functions", "schedule"}
 """What install makes: if this is not as it should be, installing again repairs it."""

@@ -13,7 +13,7 @@ from outrider.postgres.rollups import MOST, Aside, Finding, Rolling, Step, Tick
 from outrider.rollup.rollup import Rollup
 
 KEY = 40
-"""So many characters of a key."""
+"""Characters of a key that are shown."""
 
 
 def tell(found: Sequence[Finding], *, blocks: bool = False) -> None:

@@ -27,9 +27,9 @@ MOST = 10_000
 PATIENCE = timedelta(minutes=5)
 LATE = status.LATE
 WAITS = timedelta(seconds=5)
-"""So long somebody may wait for a lock."""
+"""A session that waits longer than this for a lock is a finding."""
 EXPIRING = timedelta(days=7)
-"""So long before dead letters are removed it is said."""
+"""How long before their removal dead letters become a finding."""
 LATELY = timedelta(hours=1)
 LIMITS = {"most": MOST, "lately": LATELY, "patience": PATIENCE, "expiring": EXPIRING}
 
@@ -153,7 +153,7 @@ class Keeping:
     there_since: datetime
     """The schema knows of upkeep since then."""
     days: int
-    """So long the log is kept."""
+    """How long the log is kept, in days."""
     segments: list[str]
     """Those that are kept longer, and why: in the same order."""
     reasons: list[str]

@@ -30,7 +30,7 @@ from outrider.postgres.pool import Pool
 BATCH = 500
 """The lines of a chunk stand still while it is replayed, so it must not be long."""
 PATIENCE = 12
-"""So often in a row a chunk may find its lines held by batches at work, for 10 s each time; it is then tried again."""
+"""How often in a row a chunk may wait 10 s for keys that running batches hold, before the replay gives up."""
 SMOOTH = 0.1
 """With a rate, a chunk is what may go in so many seconds."""
 

@@ -25,7 +25,7 @@ State = Literal["paused", "breaker", "no_worker", "unable", "broker_down", "trou
 LATE = timedelta(seconds=15)
 """A heartbeat comes every 10 s: a worker that was last seen so long ago has missed one."""
 IN_A_ROW = {"rolled_back": 3, "broker": 1, "failing": 5, "loop": 1}
-"""So often in a row a trouble must have come before it is told: a deadlock now and then is none."""
+"""Failures in a row before they are shown, by kind: a deadlock now and then is normal."""
 LOUD = {"25006", "42501", "57014"}
 """Read-only, a right that is missing, a statement_timeout: once is enough."""
 

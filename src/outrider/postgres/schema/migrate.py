@@ -29,7 +29,7 @@ from outrider.postgres.schema.phases import LiveWorker, MigrationRefused, Number
 
 APPLIED_BY = f"outrider {version('outrider')}"
 PATIENCE = "2s"
-"""So long everybody else waits behind a step that waits for a lock."""
+"""The lock_timeout of a step: others queue behind it for no longer than this."""
 TRIES = 20
 PAUSE = 1.0
 _log = logging.getLogger("outrider")
