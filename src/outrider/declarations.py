@@ -141,7 +141,7 @@ class Declarations:
                     raise DeclarationError(f"{each!r} is not a {kind.__name__} class: pass the class itself")
         if job is not None and name is not None:
             raise DeclarationError(
-                f"{name}: what does a Job is called like its type, {spec_of(job).type}: leave out name="
+                f"{name}: @app.job takes no name=: a job is named after its type, {spec_of(job).type!r}"
             )
 
         def declare_it(function: F) -> F:

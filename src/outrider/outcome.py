@@ -238,7 +238,7 @@ def keep_frames(error: BaseException) -> None:
 
 
 def mask(text: str) -> str:
-    """Without passwords and tokens: those that what is around them gives away, and known ones. Cut if it is huge."""
+    """Without secrets: those recognised by context, and those that we know. Cut if it is huge."""
     text = "".join(_URL.sub(_without_user_info, piece) for piece in _NEXT_URL.split(text[:MASKED_CHARACTERS]))
     text = _SECRET.sub(r"\1\2***", text)
     for secret in _concealed:

@@ -394,7 +394,7 @@ def test_uninstall(desk: Desk) -> None:
     assert "Take hub.imports off and delete its rows: 2 wait?" in refused
 
     said = desk.said("uninstall", "hub.imports", "--yes")
-    assert re.search(r"\nhub\.imports is off; of \d steps \d left undone, as said\n$", said)
+    assert re.search(r"\nhub\.imports is removed; \d of \d steps were skipped \(see above\)\n$", said)
     desk.insert("a")
     status = desk.said("status")
     assert "taken off 2" in status
@@ -412,7 +412,7 @@ def test_uninstall(desk: Desk) -> None:
 
     desk.said("install", app=True)
     desk.insert("a", "a")
-    assert "hub.imports is off\n" in desk.said("uninstall", "hub.imports", "--yes", "--force")
+    assert "hub.imports is removed\n" in desk.said("uninstall", "hub.imports", "--yes", "--force")
     assert desk.conn.execute("select from outrider.rollup_pending").rowcount == 0
 
 

@@ -1,4 +1,4 @@
-"""Whose connection is this? By the name of its class, so that nobody needs a library that he does not use."""
+"""Finds the driver of a connection by its class name, so that optional libraries are not imported."""
 
 from __future__ import annotations
 

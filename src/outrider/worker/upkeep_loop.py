@@ -82,7 +82,7 @@ async def keep(
 
 
 async def _step(conn: AsyncSession, name: Step, schema: str, dry: bool, rest: Rest) -> AsyncIterator[Did]:
-    """What comes in pages is told as one; what was left undone, as the last try found it."""
+    """Pages of one step are reported together. What was not done is reported as the last attempt found it."""
     tries, until, paged = TRIES, time.monotonic() + BUDGET, 0
     while True:
         async with asyncio.timeout(DEADLINE):

@@ -454,7 +454,7 @@ def test_what_is_no_job_is_refused() -> None:
         app.job(Ordered)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="a job is for"):
         app.job()
-    with pytest.raises(DeclarationError, match="called like its type"):
+    with pytest.raises(DeclarationError, match="named after its type"):
         app.job(Make, name="other")
     app.job(Make)(idle)
     with pytest.raises(DeclarationError, match="declared twice"):

@@ -435,7 +435,8 @@ async def _uninstall(place: Place, name: str, *, force: bool, yes: bool, dry_run
     if done != planned:
         say("it was not as planned any more; what was done:")
         tell_plan(done)
-    say(f"{name} is off" + f"; of {counted(len(done), 'step')} {len(kept)} left undone, as said" * bool(kept))
+    skipped = f"; {len(kept)} of {counted(len(done), 'step')} were skipped (see above)" if kept else ""
+    say(f"{name} is removed{skipped}")
 
 
 def _declared(name: str | None, app: str | None, asked: Asked) -> tuple[Rollup, Place]:

@@ -51,7 +51,7 @@ def run(
     schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make segments ahead, remove what is old and nobody needs, give back what the dead have left.
+    """Create log segments ahead, apply retention, release the leases of dead workers.
 
     Workers do the same every five minutes, one of them at a time; from cron this
     is for those who run without workers, or with OUTRIDER_UPKEEP=off. What a
