@@ -12,7 +12,9 @@ from outrider.errors import ConfigError
 from outrider.postgres.admin.dead_letters import Filter
 from outrider.retry import Duration, parse_duration
 
-Subscription = Annotated[str | None, typer.Option("--subscription", metavar="NAME", help="Only dead letters of this subscription.")]
+Subscription = Annotated[
+    str | None, typer.Option("--subscription", metavar="NAME", help="Only dead letters of this subscription.")
+]
 EventType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Their event type.")]
 Code = Annotated[str | None, typer.Option("--code", metavar="CODE", help="The code of their last error.")]
 Fingerprint = Annotated[
