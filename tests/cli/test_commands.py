@@ -108,7 +108,7 @@ def test_nothing_in_the_database_is_obeyed(database: str, tmp_path: Path, monkey
 def test_what_the_runbook_and_the_doctor_name_is_there() -> None:
     """No advice at night that the command line does not know."""
     known = dict(commands())
-    sources = [ROOT / "docs/runbook.md", *sorted((ROOT / "src/outrider/ops").glob("*.py"))]
+    sources = [ROOT / "docs/runbook.md", *sorted((ROOT / "src/outrider/doctor").glob("*.py"))]
     for source in sources:
         text = source.read_text()
         for first, second in re.findall(r"(?<![./\w])outrider ([a-z]+)(?:\s+([a-z-]+))?", text):

@@ -95,7 +95,7 @@ async def test_nothing_is_wrong(fragile: str) -> None:
 
 
 def test_the_runbook_has_a_section_for_every_check() -> None:
-    sources = "".join(file.read_text() for file in (ROOT / "src/outrider/ops").glob("*.py"))
+    sources = "".join(file.read_text() for file in (ROOT / "src/outrider/doctor").glob("*.py"))
     sources += (ROOT / "src/outrider/cli/commands/doctor.py").read_text()
     checks = set(re.findall(r'\b(?:ok|note|warning|critical|judge)\(\s*"(\w+)"', sources))
     assert {"server", "privileges", "notify_queue", "brokers", "lag"} <= checks

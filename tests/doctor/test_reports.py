@@ -38,8 +38,7 @@ from outrider.postgres.admin.status import Status
 from outrider.signals import BrokerDown, Failed, Recovered, Settled, Signals, Troubled
 from outrider.streams import RedisStreams
 from outrider.testing import expect
-from outrider.worker import watchdog
-from outrider.worker import worker as dispatch_worker
+from outrider.worker import presence, watchdog
 from outrider.worker.health import HealthServer, WorkerHealth
 from outrider.worker.troubles import Troubles
 from outrider.worker.worker import Worker
@@ -230,7 +229,7 @@ def _shown(seen: Status | None) -> str:
 async def test_a_held_event_loop(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing runs on that loop: another thread looks, as another machine would."""
     monkeypatch.setattr(watchdog, "HELD", 0.1)
-    monkeypatch.setattr(dispatch_worker, "HELD", 0.1)
+    monkeypatch.setattr(presence, "HELD", 0.1)
     reported, seen = threading.Event(), list[Finding]()
 
     def look() -> None:

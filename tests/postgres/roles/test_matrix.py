@@ -24,7 +24,7 @@ pytestmark = pytest.mark.also_on(15, 16)
 MATRIX = Path(__file__).with_name("matrix.txt")
 COLUMNS = (NOBODY, *roles.ROLES)
 DENIED = "42501"
-SQL = Path(roles.__file__).parent / "sql"
+SQL = Path(statement.__file__).parent / "sql"
 NOT_TRIED = {
     "roles": "is run by the owner, and is what is tested here",
     "hold_migrations": "is a part of scripts",
