@@ -437,7 +437,7 @@ async def _listens(shop: Shop, channels: int) -> bool:
     return await _true(
         shop,
         """select count(*) > 0 from pg_stat_activity where application_name = 'outrider listener'
-           and query = 'select 1' and datname = current_database()""",
+           and query like 'select pg_notification%' and datname = current_database()""",
     )
 
 
