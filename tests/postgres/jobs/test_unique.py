@@ -249,7 +249,7 @@ def test_none_is_lost_between_those_who_enqueue_and_those_who_claim(conn: Conn) 
                 seen.append(lease.payload["n"])
                 succeeds = len(seen) % 3
                 # held: an enqueue has it locked, and whoever settles it asks again
-                while (done(own, lease)[lease.delivery] if succeeds else fail(own, lease)) == "held":
+                while (done(own, lease).get(lease.delivery) if succeeds else fail(own, lease)) == "held":
                     pass
 
     working = [Session(conn.info.dsn, worker) for _ in range(2)]
