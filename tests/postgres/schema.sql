@@ -2035,6 +2035,8 @@ declare
     told  bigint[];
 begin
     perform "outrider".sees_all();
+    -- Before the wait for the cursor: others may take it meanwhile, fail and wait too, and would look like deaths.
+    perform "outrider".count_take(p_cursor, 0, 1);
     if p_failed is not null then
         -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
         loop
@@ -2058,7 +2060,6 @@ begin
         update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
     end if;
-    perform "outrider".count_take(p_cursor, 0, 1);
     if p_failed is null then
         return '{}';
     end if;

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
+from psycopg import AsyncConnection
 from tests.worker.shop import Placed, Shop, opened
 
 from outrider import HandlerContext
@@ -63,6 +65,27 @@ async def test_three_deaths_isolate_and_three_more_bury(database: str) -> None:
         assert (parked[POISON]["status"], parked[POISON]["last_error_code"]) == ("failed", "worker_crash")
         assert parked[POISON]["failure_history"][-1]["code"] == "worker_crash"
         assert sorted(await shop.effects()) == ["a1", "b2", "c4", "d5"]
+
+
+async def test_a_rollback_is_excused_before_it_waits_for_the_cursor(database: str) -> None:
+    """While it waits, others take the cursor, fail and wait as well: three of them would look like three deaths."""
+    excused = "select coalesce(pg_sequence_last_value('outrider.excused_1'), 0)"
+    failed = '[{"seq": 1, "attempt": 1, "delay": 60, "code": "ValueError", "counted": true, "dead": false}]'
+    async with opened(database) as shop, contextlib.AsyncExitStack() as stack:
+        await shop.publish("a1")
+        holder, parking, looking = [
+            await stack.enter_async_context(await AsyncConnection.connect(database, autocommit=True)) for _ in range(3)
+        ]
+        async with holder.transaction():
+            await holder.execute("select from outrider.cursor where id = 1 for update")
+            park = "select outrider.park('shop.effect', 1, %s)"
+            waiting = asyncio.create_task(parking.execute(park, [failed]))
+            blocked = "select cardinality(pg_blocking_pids(%s)) > 0"
+            while (await (await looking.execute(blocked, [parking.info.backend_pid])).fetchone()) != (True,):
+                await asyncio.sleep(0.01)
+            assert await (await looking.execute(excused)).fetchone() == (1,)
+        assert await (await waiting).fetchone() == ([1],)
+        assert await (await looking.execute(excused)).fetchone() == (1,), "once"
 
 
 async def test_a_rollback_in_good_order_is_no_death(database: str) -> None:
