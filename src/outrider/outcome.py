@@ -14,25 +14,18 @@ from datetime import timedelta
 from itertools import dropwhile
 from pathlib import Path
 from typing import TypeGuard
-from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from outrider.errors import ConfigError, Undecodable
+from outrider.errors import ConfigError, TerminalError, Undecodable
 from outrider.names import TYPE_BYTES
+from outrider.redaction import CUT, MASKED_CHARACTERS, MESSAGE_BYTES, mask, sanitise
 from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, option_duration, parse_duration
 
-MESSAGE_BYTES = 8192
 FRAMES, FRAMES_BYTES = 5, 4096
 """How much of a traceback a dead letter keeps."""
 SHORTEST_SNOOZE = timedelta(milliseconds=100)
 """Snooze uses no attempt: without a least delay it could spin for ever."""
-CUT = "… (cut)"
-MASKED_CHARACTERS = 64 * 1024
-SHORTEST_SECRET = 4
-EXAMPLES = ("password",)
-"""In sentences that say how a URL is written."""
-
 _UNSET = object()
 _HERE = str(Path(__file__).parent)
 _KEPT = "__outrider_frames__"
@@ -48,48 +41,6 @@ _DETAILS = re.compile(r"\n(?:DETAIL: |\[SQL: |\[parameters: ).*", re.S)
 # From the first quote to the last, in any language: values may hold quotes. asyncpg does not always quote.
 _QUOTED = re.compile(r"""(?<=argument \$)\d+: .*|["'«»„“”].*["'«»„“”]""", re.S)
 _NAMED = (("table", "table_name"), ("column", "column_name"), ("constraint", "constraint_name"))
-
-_URL = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}://)(\S*)", re.I)
-_NEXT_URL = re.compile(r"(?=(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)", re.I)
-_WEB = {"http://", "https://", "ws://", "wss://"}
-_TOKEN_ALONE = {"nats://", "tls://"}
-_PORT_AND_PATH = re.compile(r"\d{1,5}[/?#]")
-_NO_PASSWORD = re.compile(r"\d{1,5}(?!\w)|\W*\Z")
-_SECRET = re.compile(
-    r"""
-    ([?&])?
-    (
-        (?:password|passwd|passphrase|(?<![a-z])pass|pwd|secret|token|api[_-]?key|authorization)
-        (?:
-            (?:\\?['"])?\]?\s{0,20}(?:={1,2}>?|%3D)\s{0,20}
-            |
-            (?:\\?['"])?\]?\s{0,20}:(?!//)\s{0,20}
-            (?!(?-i:(?!Bearer|Basic|Digest|Token)[A-Z][a-z]+\ [a-z]))  # pydantic's sentence on a field of that name
-            |
-            \\?['"]\s{0,20},\s{0,20}
-        )
-        |
-        password\s{1,20}(?=')
-    )
-    (?:
-        [bru]{0,2}'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)
-        |
-        [bru]{0,2}"(?:[^"\\]|\\.|"")*(?:"|\\?\Z)
-        |
-        (?!\*\*\*)(?:(?:bearer|basic|digest|token)\s{1,20})?(?(1)[^\s&\#]+|(?:\\.|[^\s\\])+)
-    )
-    """,
-    re.I | re.S | re.X,
-)
-_concealed: tuple[re.Pattern[str], ...] = ()
-_HIDDEN = re.compile(
-    "[\x01-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f\ud800-\udfff]"
-)
-
-
-class TerminalError(Exception):
-    """Trying again cannot help: the event is buried at once."""
 
 
 class Bury(TerminalError):
@@ -237,52 +188,6 @@ def keep_frames(error: BaseException) -> None:
         setattr(error, _KEPT, last_frames(error))
 
 
-def mask(text: str) -> str:
-    """Without secrets: those recognised by context, and those that we know. Cut if it is huge."""
-    text = "".join(_URL.sub(_without_user_info, piece) for piece in _NEXT_URL.split(text[:MASKED_CHARACTERS]))
-    text = _SECRET.sub(r"\1\2***", text)
-    for secret in _concealed:
-        text = secret.sub("***", text)
-    return text
-
-
-def conceal(secret: object) -> None:
-    """A password that this process uses: from now on it is masked wherever it stands; a plain word only where it is one."""
-    global _concealed
-    if type(secret) is not str or len(secret) < SHORTEST_SECRET or secret in EXAMPLES:
-        return
-    either = "|".join(re.escape(each) for each in (secret, quote(secret, safe="")))
-    plain = secret.isalpha() or len(secret) < 2 * SHORTEST_SECRET
-    found = re.compile(rf"(?<!\w)(?:{either})(?!\w)" if plain else either)
-    if found not in _concealed:
-        _concealed = (*_concealed[-15:], found)
-
-
-def sanitise(text: str, limit: int = MESSAGE_BYTES) -> str:
-    """Text without NUL, with hidden characters made visible as escapes, in at most `limit` bytes of UTF-8."""
-    text = text.replace("\x00", "")
-    encoded = _HIDDEN.sub(_escaped, text[: limit + 1]).encode()
-    if len(encoded) <= limit:
-        return encoded.decode()
-    mark = CUT if len(CUT.encode()) <= limit else ""
-    return encoded[: limit - len(mark.encode())].decode(errors="ignore") + mark
-
-
-def _without_user_info(found: re.Match[str]) -> str:
-    """Up to the last @: a password that was not percent-encoded may hold one, and a slash."""
-    scheme, rest = found.groups()
-    before, at, place = rest.rpartition("@")
-    user, colon, password = (before if at else rest).partition(":")
-    named = colon and "/" not in user and not user.startswith("[")
-    if at and named and not (scheme.lower() in _WEB and _PORT_AND_PATH.match(password)):
-        return found.group() if password in EXAMPLES else f"{scheme}{user}:***@{place}"
-    if at and scheme.lower() in _TOKEN_ALONE:
-        return f"{scheme}***@{place}"
-    if not at and named and not _NO_PASSWORD.match(password):
-        return f"{scheme}{user}:***"
-    return found.group()
-
-
 def _by_policy(
     code: str, message: str, attempt: int, policy: Policy, chance: float, instead: timedelta | None
 ) -> Later | Dead:
@@ -419,10 +324,3 @@ def _read(subject: object, name: str, missing: object = None) -> object:
 def _snake(name: str) -> str:
     word = re.sub(r"[^a-z0-9]+", "_", _HUMP.sub("_", name).lower())
     return word.lstrip("_0123456789").rstrip("_")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    number = ord(found.group())
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

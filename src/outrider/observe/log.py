@@ -20,8 +20,9 @@ from typing import Any, assert_never
 import structlog
 
 from outrider.envelope import Envelope
-from outrider.errors import Undecodable
-from outrider.outcome import Dead, Retry, Snooze, TerminalError, describe, mask, sanitise
+from outrider.errors import TerminalError, Undecodable
+from outrider.outcome import Dead, Retry, Snooze, describe
+from outrider.redaction import mask, sanitise
 from outrider.signals import (
     BrokerDown,
     BrokerUp,

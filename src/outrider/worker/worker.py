@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from outrider.errors import ConfigError
-from outrider.outcome import describe, mask
+from outrider.outcome import describe
 from outrider.postgres.heartbeat import Identity
 from outrider.postgres.tenant_context import check_roles
 from outrider.postgres.worker_sessions import WorkerSessions
+from outrider.redaction import mask
 from outrider.signals import WorkerDown, WorkerStopping, WorkerUp
 from outrider.worker.generations import Generations
 from outrider.worker.handler import idles, roles_of
