@@ -16,10 +16,9 @@ from psycopg import errors as pg
 from pydantic import BaseModel, ValidationError
 
 from outrider import names
+from outrider.error_text import code_of, describe, keep_frames, last_frames, sqlstate
 from outrider.errors import ConfigError, Undecodable
 from outrider.outcome import (
-    CUT,
-    MESSAGE_BYTES,
     SHORTEST_SNOOZE,
     Bury,
     Dead,
@@ -30,13 +29,8 @@ from outrider.outcome import (
     TerminalError,
     Verdict,
     classify,
-    code_of,
-    describe,
-    keep_frames,
-    last_frames,
-    sanitise,
-    sqlstate,
 )
+from outrider.redaction import CUT, MESSAGE_BYTES, sanitise
 from outrider.retry import NO_RETRY, Backoff, Policy, RetryPolicy
 
 TABLE = Backoff.table("10s", "20s")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from outrider.doctor.finding import Finding, critical, note, ok, warning
-from outrider.outcome import describe
+from outrider.error_text import describe
 from outrider.streams.stream import BrokerUnavailable, StreamMissing
 
 

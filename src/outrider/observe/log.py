@@ -20,8 +20,10 @@ from typing import Any, assert_never
 import structlog
 
 from outrider.envelope import Envelope
+from outrider.error_text import describe
 from outrider.errors import Undecodable
-from outrider.outcome import Dead, Retry, Snooze, TerminalError, describe, mask, sanitise
+from outrider.outcome import Dead, Retry, Snooze, TerminalError
+from outrider.redaction import mask, sanitise
 from outrider.signals import (
     BrokerDown,
     BrokerUp,

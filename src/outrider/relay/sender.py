@@ -15,11 +15,12 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from outrider.error_text import code_of, describe
 from outrider.failpoint import hit
-from outrider.outcome import code_of, describe, mask, sanitise
 from outrider.postgres import handler_batches, relays
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.relays import Batch, Item, Settling, Take
+from outrider.redaction import mask, sanitise
 from outrider.relay.recovery import readable, recover
 from outrider.relay.relay import Relay
 from outrider.signals import Buried, Rejection, Relayed, Signals, Taken

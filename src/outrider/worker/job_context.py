@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from uuid import UUID
 
 from outrider.envelope import Envelope
-from outrider.outcome import sanitise
 from outrider.postgres.connection import AsyncSession, Session
 from outrider.postgres.jobs import Leased
+from outrider.redaction import sanitise
 
 MESSAGE = 500
 

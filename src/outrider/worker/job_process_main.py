@@ -15,7 +15,7 @@ from typing import Any
 
 from outrider import trace
 from outrider.envelope import inherited_cause, inherited_workspace
-from outrider.outcome import describe, keep_frames
+from outrider.error_text import describe, keep_frames
 from outrider.postgres.connection import AsyncSession, Session, transaction, transaction_sync
 from outrider.postgres.jobs import Leased
 from outrider.worker.job_context import Cancelled, JobContext, SyncJobContext, progress_json

@@ -14,11 +14,11 @@ from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
 from outrider.errors import OutriderError
-from outrider.outcome import sanitise
 from outrider.postgres.log import SEQ, clear_error, envelope_of
 from outrider.postgres.look import looking
 from outrider.postgres.schema.migrate import check_needed
 from outrider.postgres.statement import statement
+from outrider.redaction import sanitise
 
 PATIENCE = "10s"
 MOST_ACTS = 1000

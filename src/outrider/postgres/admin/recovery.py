@@ -19,13 +19,13 @@ import psycopg
 from psycopg import AsyncConnection
 
 from outrider.errors import ConfigError, OutriderError
-from outrider.outcome import mask, sanitise
 from outrider.postgres.admin import dead_letters
 from outrider.postgres.admin.dead_letters import Count, Filter, Filtered, Group, Letter, clock
 from outrider.postgres.admin.replay import HELD
 from outrider.postgres.fetch import fetch
 from outrider.postgres.log import Params
 from outrider.postgres.pool import Pool
+from outrider.redaction import mask, sanitise
 
 BATCH = 500
 """The lines of a chunk stand still while it is replayed, so it must not be long."""
