@@ -9,7 +9,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from outrider.error_text import chain, class_name, code_of, describe, is_called, only_error, read_attribute, sqlstate
-from outrider.errors import ConfigError, Undecodable
+from outrider.errors import ConfigError, TerminalError, Undecodable
 from outrider.redaction import sanitise
 from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, option_duration, parse_duration
 
@@ -18,10 +18,6 @@ SHORTEST_SNOOZE = timedelta(milliseconds=100)
 _INFRASTRUCTURE = re.compile(r"(40001|40P01|55P03|57P0[12345]|25P0[34]|26000|42P05|08...|53...)\Z")
 """SQLSTATEs of conflicts, lost sessions, poolers that mix up statements, and a server without resources."""
 _LOST_CONNECTION = {"OperationalError", "InterfaceError"}
-
-
-class TerminalError(Exception):
-    """Trying again cannot help: the event or job becomes a dead letter at once."""
 
 
 class Bury(TerminalError):

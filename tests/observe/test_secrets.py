@@ -349,7 +349,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_the_passwords_that_this_process_uses_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.redaction._passwords", ())
+    monkeypatch.setattr("outrider.redaction._concealed", ())
     conceal("p@ss-word")
     conceal("short")
     conceal("postgres")
@@ -360,7 +360,7 @@ def test_the_passwords_that_this_process_uses_are_known(monkeypatch: pytest.Monk
 
 
 def test_opening_a_session_makes_its_password_known(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.redaction._passwords", ())
+    monkeypatch.setattr("outrider.redaction._concealed", ())
     connect_sync(make_conninfo(database, password=SECRET)).close()
     assert mask(f"told {SECRET}") == "told ***"
 

@@ -21,8 +21,8 @@ import structlog
 
 from outrider.envelope import Envelope
 from outrider.error_text import describe
-from outrider.errors import Undecodable
-from outrider.outcome import Dead, Retry, Snooze, TerminalError
+from outrider.errors import TerminalError, Undecodable
+from outrider.outcome import Dead, Retry, Snooze
 from outrider.redaction import mask, sanitise
 from outrider.signals import (
     BrokerDown,
