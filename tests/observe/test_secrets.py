@@ -26,7 +26,7 @@ from tests.processes import until
 
 from outrider.cli.main import fail
 from outrider.doctor.finding import warning
-from outrider.outcome import describe
+from outrider.error_text import describe
 from outrider.postgres.connection import connect_sync
 from outrider.redaction import conceal, mask
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from outrider.doctor.finding import Finding, critical, note, ok, warning
+from outrider.error_text import describe
 from outrider.errors import BrokerUnavailable, StreamMissing
-from outrider.outcome import describe
 
 
 async def judge_broker(names: Sequence[str], stream: Any, longest: float) -> list[Finding]:

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from typing import ClassVar
 
+from outrider.error_text import code_of, describe
 from outrider.errors import BrokerUnavailable, StreamMissing
-from outrider.outcome import code_of, describe
 from outrider.postgres import relays
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.worker_sessions import WorkerSessions

@@ -15,9 +15,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from outrider.error_text import code_of, describe
 from outrider.errors import BrokerUnavailable, StreamOccupied
 from outrider.failpoint import hit
-from outrider.outcome import code_of, describe
 from outrider.postgres import handler_batches, relays
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.relays import Batch, Item, Settling, Take

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from outrider import trace
 from outrider.envelope import Envelope, inherited_cause, inherited_workspace
+from outrider.error_text import describe
 from outrider.errors import SwallowedError, TerminalError, TransactionEnded, Undecodable, UnfinishedError
 from outrider.event import Event, spec_of
 from outrider.failpoint import hit
-from outrider.outcome import describe
 from outrider.postgres import handler_batches
 from outrider.postgres.handler_batches import Connection, Row
 from outrider.postgres.log import ATTEMPT, ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of

@@ -17,9 +17,10 @@ from time import time
 
 from outrider import trace
 from outrider.envelope import Envelope
+from outrider.error_text import describe, last_frames, sqlstate
 from outrider.errors import TransactionEnded
 from outrider.failpoint import hit
-from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, describe, last_frames, sqlstate
+from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify
 from outrider.postgres import handler_batches
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.handler_batches import Claim, Connection, Row

@@ -15,8 +15,8 @@ from typing import Any
 
 from outrider import trace
 from outrider.envelope import inherited_cause, inherited_workspace
+from outrider.error_text import describe, keep_frames
 from outrider.errors import Cancelled
-from outrider.outcome import describe, keep_frames
 from outrider.postgres.connection import AsyncSession, Session, transaction, transaction_sync
 from outrider.postgres.jobs import Leased
 from outrider.worker.job_context import JobContext, SyncJobContext, progress_json

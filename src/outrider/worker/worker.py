@@ -10,8 +10,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from outrider.error_text import describe
 from outrider.errors import ConfigError
-from outrider.outcome import describe
 from outrider.postgres.heartbeat import Identity
 from outrider.postgres.tenant_context import check_roles
 from outrider.postgres.worker_sessions import WorkerSessions
