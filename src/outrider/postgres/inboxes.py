@@ -9,12 +9,12 @@ from datetime import datetime
 import psycopg
 
 from outrider.envelope import Envelope
-from outrider.outcome import sanitise
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.event_inserts import COLUMNS, row_of
 from outrider.postgres.fetch import fetch, in_our_words
 from outrider.postgres.log import Params
 from outrider.postgres.statement import statement
+from outrider.redaction import sanitise
 
 Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
 """What the database refuses to store is one entry's fault, unless it refuses them all."""

@@ -13,12 +13,12 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.errors import OutriderError
-from outrider.outcome import sanitise
+from outrider.errors import NoSuchEvent, WithdrawRefused
 from outrider.postgres.log import SEQ, clear_error, envelope_of
 from outrider.postgres.look import looking
 from outrider.postgres.schema.migrate import check_needed
 from outrider.postgres.statement import statement
+from outrider.redaction import sanitise
 
 PATIENCE = "10s"
 MOST_ACTS = 1000
@@ -36,20 +36,6 @@ MARKS: tuple[Literal["replayed", "discarded", "cancelled", "superseded"], ...] =
     "superseded",
 )
 """What an entry of a failure history can be beside a failure; each has its time as `replayed_at` and so on."""
-
-
-class NoSuchEvent(OutriderError):
-    """No event of that id is to be seen in the log."""
-
-    def __init__(self, event_id: UUID, schema: str) -> None:
-        super().__init__(
-            f'there is no event {event_id} in the schema "{schema}" of this database: the transaction that published it '
-            "was rolled back or is still open, or the event is in another schema (--schema) or database"
-        )
-
-
-class WithdrawRefused(OutriderError):
-    """An event cannot be withdrawn now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection
 
-from outrider.errors import OutriderError
+from outrider.errors import NoSuchType
 from outrider.postgres.admin.subscriptions import MOST
 from outrider.postgres.fetch import fetch
 from outrider.postgres.look import looking
@@ -19,19 +19,6 @@ from outrider.postgres.pool import Pool
 State = Literal["pending", "running", "failed", "cancelled", "superseded", "discarded", "done"]
 ORDER = ("in_flight", "pending", "failed", "discarded", "done")
 OWED = ("pending", "running", "failed")
-
-
-class NoSuchJob(OutriderError):
-    def __init__(self, job_id: UUID, schema: str) -> None:
-        super().__init__(
-            f'there is no job {job_id} in the schema "{schema}" of this database: the transaction that enqueued it was '
-            "rolled back or is still open, or the job is in another schema (--schema) or database"
-        )
-
-
-class NoSuchType(OutriderError):
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"there is no job type {name!r}; there are: {', '.join(known) or 'none'}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from outrider import names
-from outrider.errors import ConfigError, OutriderError
+from outrider.errors import ConfigError, RolesRefused
 from outrider.postgres.fetch import fetch
 from outrider.postgres.schema.migrate import hold
 from outrider.postgres.statement import statement
@@ -20,10 +20,6 @@ ROLES = ("producer", "worker", "relay", "operator", "dashboard", "cron", "upkeep
 PATIENCE = "10s"
 """The longest wait for a migration of the same schema."""
 _ROLE = re.compile(r"/\*prefix\*/(\w+)")
-
-
-class RolesRefused(OutriderError):
-    """Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
-from outrider.errors import OutriderError
+from outrider.errors import TenantsRefused
 from outrider.postgres.fetch import fetch, in_our_words
 from outrider.postgres.log import Params
 
@@ -25,10 +25,6 @@ PAGE = 2000
 PATIENCE = "2s"
 TRIES = 10
 OWED = {"pending", "in_flight", "failed"}
-
-
-class TenantsRefused(OutriderError):
-    """Nothing was done for a tenant, and why."""
 
 
 @dataclass(frozen=True, slots=True)

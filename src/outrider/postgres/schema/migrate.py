@@ -22,10 +22,10 @@ from typing import Any
 from psycopg import AsyncConnection, errors, sql
 from psycopg.rows import tuple_row
 
-from outrider.errors import SchemaMismatch
+from outrider.errors import MigrationRefused, SchemaMismatch
 from outrider.postgres import statement
 from outrider.postgres.log import forbidden, missing_schema
-from outrider.postgres.schema.phases import LiveWorker, MigrationRefused, Numbered, Phase, refuse_unaware, through
+from outrider.postgres.schema.phases import LiveWorker, Numbered, Phase, refuse_unaware, through
 
 APPLIED_BY = f"outrider {version('outrider')}"
 PATIENCE = "2s"

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
-from outrider.errors import OutriderError, SchemaMismatch
+from outrider.errors import SchemaMismatch, UninstallRefused
 from outrider.postgres import statement
 from outrider.postgres.log import Params
 from outrider.postgres.schema.migrate import applied, held_block, hold, known
@@ -28,10 +28,6 @@ _CREATED = re.compile(
     r"(?:/\*schema\*/)?(\w+)(%s)?"
 )
 _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
-
-
-class UninstallRefused(OutriderError):
-    """Something would be lost, broken or left without its tables."""
 
 
 @dataclass(frozen=True, slots=True)
