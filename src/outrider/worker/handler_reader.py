@@ -24,7 +24,8 @@ from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify
 from outrider.postgres import handler_batches
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.handler_batches import Claim, Connection, Row
-from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, Params, envelope_of, occurred
+from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, envelope_of, occurred
+from outrider.postgres.statement import Params
 from outrider.postgres.worker_sessions import usable
 from outrider.retry import Breaker, parse_duration
 from outrider.signals import Buried, Failed, Handled, Parked, Recovered, Settled, Signals, Taken, Troubled
