@@ -61,7 +61,7 @@ def declare_inbox(context: str, name: str, source: Source, options: InboxOptions
     begin = options.get("start", "beginning")
     if begin != "beginning":
         try:
-            source.place(begin)
+            source.sort_key(begin)
         except ValueError as error:
             raise DeclarationError(f"{name}: start={begin!r} is neither 'beginning' nor a position: {error}") from None
     if table is not None and not _TABLE.match(table):
