@@ -16,11 +16,11 @@ from tests.brokers import NatsServer, free_port
 from tests.streams.gate import Gate
 
 from outrider import Envelope
-from outrider.errors import ConfigError
+from outrider.errors import BrokerUnavailable, ConfigError, StreamMissing
 from outrider.streams import nats_append
 from outrider.streams.nats import JetStream
 from outrider.streams.nats_read import nanoseconds
-from outrider.streams.stream import Appended, BrokerUnavailable, Moved, Rejected, StreamEntry, StreamMissing
+from outrider.streams.stream import Appended, Moved, Rejected, StreamEntry
 from outrider.streams.url import broker
 from outrider.testing.harness import again, appended, events, same, tail_of
 

@@ -1,5 +1,6 @@
 """Streams of a broker, as sinks of relays and sources of inboxes; how events are written into them."""
 
+from outrider.errors import BrokerUnavailable, StreamMissing, StreamOccupied
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.lease import Lease, RedisLease
 from outrider.streams.nats import JetStream
@@ -8,7 +9,6 @@ from outrider.streams.replica import Change, ReplicaCodec, read_change
 from outrider.streams.stream import (
     Appended,
     AppendOutcome,
-    BrokerUnavailable,
     Codec,
     Moved,
     Page,
@@ -17,8 +17,6 @@ from outrider.streams.stream import (
     Source,
     StreamAdapter,
     StreamEntry,
-    StreamMissing,
-    StreamOccupied,
 )
 from outrider.streams.url import broker
 

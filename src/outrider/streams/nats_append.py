@@ -12,9 +12,10 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from outrider.envelope import Envelope
+from outrider.errors import BrokerUnavailable
 from outrider.streams.nats_connection import NatsConnection, RawMessage, RawReply, parse_reply
 from outrider.streams.nats_stream import MSG_ID, NatsStream, sequence_of
-from outrider.streams.stream import Appended, AppendOutcome, BrokerUnavailable, Moved, Rejected
+from outrider.streams.stream import Appended, AppendOutcome, Moved, Rejected
 
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 2**20

@@ -10,9 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from outrider.errors import BrokerUnavailable
 from outrider.streams.nats_connection import NatsConnection, NatsFailure, Replies, checked
 from outrider.streams.nats_stream import API, MSG_ID, NOT_FOUND, NatsStream, sequence_of
-from outrider.streams.stream import BrokerUnavailable, Page, StreamEntry, event_id_in
+from outrider.streams.stream import Page, StreamEntry, event_id_in
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

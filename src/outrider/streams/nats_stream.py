@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 from uuid import UUID
 
+from outrider.errors import BrokerUnavailable, StreamMissing
 from outrider.streams.nats_connection import NatsConnection, NatsFailure, checked, is_client_error
-from outrider.streams.stream import BrokerUnavailable, Codec, StreamMissing, bare_position, event_id_in, may_name
+from outrider.streams.stream import Codec, bare_position, event_id_in, may_name
 from outrider.streams.url import Address
 
 API = "$JS.API"

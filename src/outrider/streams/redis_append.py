@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from outrider.envelope import Envelope
+from outrider.errors import BrokerUnavailable
 from outrider.streams.redis_connection import RedisConnection
 from outrider.streams.redis_positions import RedisId
-from outrider.streams.stream import Appended, AppendOutcome, BrokerUnavailable, Codec, Moved, Rejected, bare_position
+from outrider.streams.stream import Appended, AppendOutcome, Codec, Moved, Rejected, bare_position
 
 CHUNK_BYTES = 2**20
 CHUNK_EVENTS = 10_000

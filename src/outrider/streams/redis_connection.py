@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from outrider.errors import ConfigError
-from outrider.streams.stream import BrokerUnavailable, StreamMissing
+from outrider.errors import BrokerUnavailable, ConfigError, StreamMissing
 from outrider.streams.url import REDIS, Address
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What a relay writes to and an inbox reads from: an ordered stream at a broker, with a conditional append.
 
-Protocols, values and errors; no I/O. A position is a text that only its adapter understands; `sort_key` makes it comparable.
+Protocols and values; no I/O. A position is a text that only its adapter understands; `sort_key` makes it comparable.
 A position may name the entry that is there (`<position>@<entry>`), so that a reader notices when another entry has taken its
 place. Relays store such positions, and sources return them.
 """
@@ -13,19 +13,6 @@ from typing import Protocol
 from uuid import UUID
 
 from outrider.envelope import Envelope
-from outrider.errors import OutriderError
-
-
-class BrokerUnavailable(OutriderError):
-    """The broker does not answer, or cannot accept anything now. What was sent may have arrived: `tail` tells."""
-
-
-class StreamMissing(OutriderError):
-    """The stream does not exist, or its configuration does not fit. The message says what to do."""
-
-
-class StreamOccupied(StreamMissing):
-    """Somebody else has written to the stream. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

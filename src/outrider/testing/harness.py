@@ -11,8 +11,9 @@ from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from outrider.envelope import Envelope
+from outrider.errors import BrokerUnavailable
 from outrider.streams.codecs import EnvelopeCodec
-from outrider.streams.stream import Appended, AppendOutcome, BrokerUnavailable, Codec, Sink, Source, StreamEntry
+from outrider.streams.stream import Appended, AppendOutcome, Codec, Sink, Source, StreamEntry
 
 T = TypeVar("T")
 PATIENCE = 30.0
