@@ -67,6 +67,11 @@ class JobHandler:
         return self.subscription.name
 
     @property
+    def limited(self) -> bool:
+        """How many of them run at the same time is limited."""
+        return self.limits.concurrency is not None or self.limits.key_concurrency is not None
+
+    @property
     def timeout(self) -> float | None:
         return None if self.limits.timeout is None else self.limits.timeout.total_seconds()
 
