@@ -144,8 +144,8 @@ class Leases:
             "every": self._every,
             "parent": os.getpid(),
             "begun": memory,
-            "renew": statement("renew", schema).decode(),
-            "reap": statement("reap", schema).decode(),
+            "renew": statement("jobs/renew", schema).decode(),
+            "reap": statement("jobs/reap", schema).decode(),
             "looks": [[version, connection.look(connection.pins_of(version) | pins)] for version in (170000, 0)],
             "writable": connection.WRITABLE,
         }

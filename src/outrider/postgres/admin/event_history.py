@@ -158,13 +158,13 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
     _refuse_other_ids(event_id)
     await check_needed(conn, schema)
     async with looking(conn, schema) as look:
-        found = await look.rows("event", {"event_id": event_id})
+        found = await look.rows("admin/event", {"event_id": event_id})
         if not found:
             return None
         row = found[0]
-        fates = await look.rows("fates", {"seq": row[0]})
-        acts = await look.rows("audit_of", {"event_id": event_id, "most": MOST_ACTS})
-        caused = await look.rows("caused", {"event_id": event_id, "most": MOST_JOBS})
+        fates = await look.rows("admin/fates", {"seq": row[0]})
+        acts = await look.rows("admin/audit_of", {"event_id": event_id, "most": MOST_ACTS})
+        caused = await look.rows("admin/caused", {"event_id": event_id, "most": MOST_JOBS})
     pretty, size, read_at, withdrawn_at, withdrawn_by, reason, erased_at = row[_ENVELOPE:]
     audit = tuple(
         Act(at=at, by=by, role=role, action=action, subscription=subscription, details=details)
@@ -227,15 +227,15 @@ async def listed(
     async with looking(conn, schema) as look:
         if since is not None:
             if isinstance(since, timedelta):
-                since = (await look.rows("moment"))[0][0] - since
-            [[lowest]] = await look.rows("event_list_begins", {"since": since})
+                since = (await look.rows("admin/moment"))[0][0] - since
+            [[lowest]] = await look.rows("admin/event_list_begins", {"since": since})
     params = {"key": key, "event_type": event_type, "workspace_id": workspace_id, "since": since, "lowest": lowest}
     found: list[Listed] = []
     scanned, place = 0, 2**63 - 1 if before is None else before
     while scanned < most:
         asked = {"before": place, "scan": min(page, most - scanned), "limit": limit - len(found)}
         async with looking(conn, schema) as look:
-            [(reached, count, *_), *rows] = await look.rows("event_list", params | asked)
+            [(reached, count, *_), *rows] = await look.rows("admin/event_list", params | asked)
         found += [Listed(*(row[0], *row[2:11], row[11] or {})) for row in rows]
         scanned += count
         if len(found) == limit:
@@ -256,7 +256,7 @@ async def withdraw(
     try:
         async with conn.transaction(), AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
-            await cursor.execute(statement("withdraw", schema), params)
+            await cursor.execute(statement("admin/withdraw", schema), params)
             rows = await cursor.fetchall()
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise WithdrawRefused(

@@ -113,7 +113,7 @@ async def replay(
     the run ends after the chunk that is on its way. Interrupted, an error, says what was done when it could not go on.
     """
     how = {"by": by, "reason": reason, "to_generation": generation, "force": force}
-    return await _run(conn, "replay_dead_letters", which, schema, how, Pace(rate, batch), on_progress, stop)
+    return await _run(conn, "admin/replay_dead_letters", which, schema, how, Pace(rate, batch), on_progress, stop)
 
 
 async def discard(
@@ -129,7 +129,7 @@ async def discard(
 ) -> Done:
     """Nobody shall handle them any more. They stay, marked; a forced replay brings one back."""
     how = {"by": by, "reason": reason}
-    return await _run(conn, "discard_dead_letters", which, schema, how, Pace(None, batch), on_progress, stop)
+    return await _run(conn, "admin/discard_dead_letters", which, schema, how, Pace(None, batch), on_progress, stop)
 
 
 async def discard_one(
@@ -143,7 +143,7 @@ async def discard_one(
 ) -> int:
     """The dead letters of one event; how many there were."""
     params = {"event_id": event_id, "subscription": subscription, "by": by, "reason": reason}
-    [(discarded,)] = await fetch(conn, "discard", schema, params)
+    [(discarded,)] = await fetch(conn, "admin/discard", schema, params)
     return int(discarded)
 
 

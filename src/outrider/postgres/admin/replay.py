@@ -75,7 +75,7 @@ async def replay(
         "payload": text,
     }
     try:
-        return [Replayed(*row) for row in await fetch(conn, "replay", schema, params)]
+        return [Replayed(*row) for row in await fetch(conn, "admin/replay", schema, params)]
     except psycopg.errors.LockNotAvailable as error:
         raise ReplayRefused(f"nothing was replayed: {HELD}") from error
 
