@@ -69,7 +69,7 @@ class JobLoop(Loop):
         self._processes = JobProcesses()
         runners = {each.name: JobRunner(each, site.pool.connection, site.dsn, self._processes) for each in handlers}
         self._slots = JobSlots(slots, runners, self._processes, on_change=self._changed, on_lost=self._jobs.lost)
-        every = min([RENEWAL, *(each.limits.lease.total_seconds() / 3 for each in handlers)])
+        every = min([RENEWAL, *(each.lease.total_seconds() / 3 for each in handlers)])
         self._leases = Leases(site, identity.id, self._names, every, self._slots.record, on_report=self._reported)
         self._claims, self._settlements = (
             OwnSession(site.dsn, site.settings.notify, "outrider jobs") for _ in range(2)

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from outrider.postgres import connection, jobs, lease_renewer
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import call
 from outrider.worker.loop import DEADLINE
 from outrider.worker.site import Site
 
@@ -144,8 +144,8 @@ class Leases:
             "every": self._every,
             "parent": os.getpid(),
             "begun": memory,
-            "renew": statement("jobs/renew", schema).decode(),
-            "reap": statement("jobs/reap", schema).decode(),
+            "renew": call("renew", schema, ("worker", "names")).decode(),
+            "reap": call("reap", schema, ("worker", "names", "limit", "begun")).decode(),
             "looks": [[version, connection.look(connection.pins_of(version) | pins)] for version in (170000, 0)],
             "writable": connection.WRITABLE,
         }
