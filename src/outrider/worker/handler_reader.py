@@ -115,7 +115,7 @@ class HandlerReader:
         self._schema = schema
         self.generation = generation
         self._worker = worker
-        self._size = Size(handler.limit, handler.budget)
+        self._size = Size(handler.limit)
         self.alone = True
         """Nothing else runs in this process: a suspect that kills it is to blame."""
         self.suspect = False
@@ -232,7 +232,7 @@ class HandlerReader:
         return BatchResult(claim.outcome, events, conceded, due_in=claim.due_in)
 
     async def _failed(
-        self, conn: Connection, claim: Claim, failure: Failure, spans: trace.Handling | None
+        self, conn: Connection, claim: Claim, failure: Failure, spans: trace.BatchSpans | None
     ) -> BatchResult:
         self._size.shrink()
         self._partition = claim.partition
@@ -329,7 +329,7 @@ class HandlerReader:
         verdict = (
             Dead("transaction_ended", describe(error))
             if isinstance(error, TransactionEnded) or sqlstate(error) == "OR005"
-            else classify(error, attempt, self.handler.policy, random.random(), ours=failure.ours)  # noqa: S311
+            else classify(error, attempt, self.handler.retry, random.random(), ours=failure.ours)  # noqa: S311
         )
         if isinstance(verdict, Infrastructure) and len(rows) == 1:
             seq = rows[0][SEQ]
