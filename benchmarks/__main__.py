@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import cursor, dispatch, jobs, log_volume, operational, relay
+from benchmarks.peers import run as peers
 
 BENCHMARKS: dict[str, tuple[str, Callable[[list[str]], None]]] = {
     "cursor": ("publish and the exact cursor, beside the plainest SQL (the default)", cursor.main),
@@ -16,6 +17,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[list[str]], None]]] = {
         "one worker, idle and at 300 events/s: sessions, memory, statements, CPU, WAL, log",
         operational.main,
     ),
+    "peers": ("Outrider, Graphile Worker, PgQueuer, procrastinate and bare SQL, in one run", peers.main),
     "relay": (
         "relays: into Redis Streams and NATS JetStream, beside the raw append of the same client",
         relay.main,
