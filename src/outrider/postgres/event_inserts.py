@@ -10,8 +10,7 @@ from operator import attrgetter
 from outrider import trace
 from outrider.envelope import Envelope
 from outrider.postgres.inserts import Insert, Rows, array, arrays
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, statement
 
 COLUMNS = (
     "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel", "generation",

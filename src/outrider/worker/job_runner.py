@@ -182,7 +182,7 @@ class JobRunner:
                 return Other(leased.delivery, leased.token, "cancelled")
             case _, Died():
                 return Other(leased.delivery, leased.token, "crashed", code="worker_crash", message=str(error))
-        verdict = classify(error, leased.attempt, self.handler.policy, random.random(), ours=False)  # noqa: S311
+        verdict = classify(error, leased.attempt, self.handler.retry, random.random(), ours=False)  # noqa: S311
         if isinstance(verdict, Dead):
             return Other(
                 leased.delivery, leased.token, "dead", 0, verdict.code, verdict.message, traceback=last_frames(error)
