@@ -32,6 +32,8 @@ DEFAULT_LIMIT = 256 * 1024
 LONGEST_FLOAT = 64
 """A float has at most so many times as many digits in full: 1e308 is written with 5 characters and has 309 digits."""
 
+_REPLACED = "\ufffd".encode()
+"""pydantic writes this for a lone surrogate in a key of a dict."""
 _EXPONENT = re.compile(r"[0-9][eE]")
 
 
@@ -73,7 +75,7 @@ def _written(event: Declared) -> bytes | None:
         text = event.__pydantic_serializer__.to_json(event, by_alias=True, warnings="error")
     except Exception:  # whatever it is, the full check meets it again and says what is wrong
         return None
-    return None if b"\\u0000" in text or _has_many_digits(text) else text
+    return None if b"\\u0000" in text or _REPLACED in text or _has_many_digits(text) else text
 
 
 def _checked(event: Declared, event_type: str) -> bytes:
