@@ -236,7 +236,7 @@ class HandlerReader:
         return BatchResult(claim.outcome, events, conceded, due_in=claim.due_in)
 
     async def _failed(
-        self, conn: Connection, claim: Claim, failure: Failure, spans: trace.Handling | None
+        self, conn: Connection, claim: Claim, failure: Failure, spans: trace.BatchSpans | None
     ) -> BatchResult:
         self._size.shrink()
         self._partition = claim.partition
