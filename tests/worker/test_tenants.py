@@ -472,6 +472,23 @@ async def test_what_a_handler_sets_is_gone_for_the_next_event(house: House, role
     assert seen["neighbour"] == expected(house.worker, workspaces)
 
 
+async def test_what_a_handler_sets_in_a_batch_without_tenants_is_gone_for_the_next_batch(house: House) -> None:
+    seen: Seen = []
+    acts = [house.sql(act) for act in HOSTILE.values()]
+    house.rows(SHADOW)
+
+    def declare(app: Outrider) -> None:
+        @app.handler(Placed, name="house.hostile", limit=1)
+        async def hostile(event: Placed, ctx: HandlerContext) -> None:
+            seen.append((event.n, *await one(ctx.tx)))
+            await ctx.tx.execute(acts[event.n])
+
+    async with inhabited(house, declare) as app:
+        await house.publish(app, *[None] * len(acts))
+        await app.drain(raise_on_failure=True)
+    assert seen == expected(house.worker, (None,) * len(acts))
+
+
 async def test_another_encoding_does_not_change_who_the_tenant_is(house: House) -> None:
     seen: Seen = []
 
