@@ -135,6 +135,10 @@ grant execute on function
     /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, /*schema*/stored_bytes, /*schema*/batch_bytes
     to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
+-- Expressions in functions and statements.
+grant execute on function /*schema*/generation_channel, /*schema*/is_live
+    to /*prefix*/producer, /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
+
 -- Ticks rollups, for a scheduler.
 grant execute on function /*schema*/rollup_tick, /*schema*/rollup_work to /*prefix*/cron;
 
