@@ -13,7 +13,7 @@ from psycopg.errors import InsufficientPrivilege
 from tests.cli import inprocess
 from tests.postgres.tenants.house import House, built
 
-from outrider.outcome import describe
+from outrider.error_text import describe
 from outrider.postgres.log import forbidden
 
 HIDDEN = "row-level security hides rows"

@@ -189,7 +189,7 @@ def test_a_long_list_reads_what_it_shows(desk: Desk) -> None:
     params = {"names": ["mail.send"], "queue": None, "most": 10_000, "states": ["running", "pending"], "limit": 5}
     with psycopg.connect(desk.dsn) as conn:
         conn.execute(ONE_MOMENT)
-        explain = b"explain (analyze, format json, costs off) " + statement("jobs", "outrider")
+        explain = b"explain (analyze, format json, costs off) " + statement("jobs/jobs", "outrider")
         row = conn.execute(explain, params).fetchone()
     assert row is not None
     assert max(_rows_read(row[0][0]["Plan"])) <= 20

@@ -70,7 +70,7 @@ def claim(conn: psycopg.Connection[Any], worker: UUID = GONE) -> tuple[int, int]
     """Its delivery and token; its lease ends after the test."""
     conn.execute("update outrider.subscription set lease = '1 hour'")
     asked = {"worker": worker, "names": [NAME], "limit": 1, "generation": 0, "queues": None, "suspect": True}
-    row, _ = conn.execute(statement("claim", "outrider"), asked).fetchall()
+    row, _ = conn.execute(statement("jobs/claim", "outrider"), asked).fetchall()
     return row[1], row[2]
 
 

@@ -288,7 +288,7 @@ def test_a_look_costs_a_bounded_piece_of_the_log(log: Bench) -> None:
         assert f"set local {setting} = off" in ONE_MOMENT
         log.conn.execute(f"set {setting} = off".encode())
     with psycopg.ClientCursor(log.conn) as cursor:
-        query = b"explain (analyze, format json) " + statement("oldest_unread", "outrider")
+        query = b"explain (analyze, format json) " + statement("admin/oldest_unread", "outrider")
         found = cursor.execute(query, {"scan": 1000}).fetchone()
     assert found is not None
     scans = [node for node in nodes(found[0][0]["Plan"]) if node.get("Relation Name", "").startswith("outbox_")]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.rollup.archive import NAME, NOTE, DocumentImported, PieceAdded, declared
 
-from outrider import Check, Column, Event, Notification, Outrider
+from outrider import Event, Outrider
 from outrider.errors import DeclarationError
+from outrider.rollup import Check, Column, Notification
 from outrider.rollup.rollup import MOST_CARRIED
 
 

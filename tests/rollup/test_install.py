@@ -12,11 +12,12 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 
-from outrider import Check, Column, Event, Notification
+from outrider import Event
 from outrider.errors import RollupRefused
 from outrider.postgres import connection, rollups
 from outrider.postgres.schema import migrate
 from outrider.postgres.statement import render
+from outrider.rollup import Check, Column, Notification
 
 CATALOG = """
     select jsonb_build_array(

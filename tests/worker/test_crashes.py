@@ -81,7 +81,7 @@ async def test_a_rollback_is_excused_before_it_waits_for_the_cursor(database: st
             park = "select outrider.park('shop.effect', 1, %s)"
             waiting = asyncio.create_task(parking.execute(park, [failed]))
             blocked = "select cardinality(pg_blocking_pids(%s)) > 0"
-            while (await (await looking.execute(blocked, [parking.info.backend_pid])).fetchone()) != (True,):
+            while (await (await looking.execute(blocked, [parking.info.backend_pid])).fetchone()) != (True,):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert await (await looking.execute(excused)).fetchone() == (1,)
         assert await (await waiting).fetchone() == ([1],)

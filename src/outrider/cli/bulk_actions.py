@@ -16,10 +16,10 @@ from outrider.cli.output import dead_letters as dead_letters_output
 from outrider.cli.output.text import one_line
 from outrider.cli.shutdown import leave, obeying
 from outrider.cli.target import Place
+from outrider.errors import ReplayRefused
 from outrider.postgres.admin import dead_letters, recovery, subscriptions
 from outrider.postgres.admin.dead_letters import Count, Filter, Group
 from outrider.postgres.admin.recovery import Done, Progress
-from outrider.postgres.admin.replay import ReplayRefused
 from outrider.postgres.connection import AsyncSession
 
 STOPPED = 130

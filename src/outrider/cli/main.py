@@ -35,8 +35,8 @@ from outrider.cli.commands import (
 from outrider.cli.output.text import one_line, safe
 from outrider.errors import OutriderError
 from outrider.names import unstorable
-from outrider.outcome import mask
 from outrider.postgres.connection import DatabaseError
+from outrider.redaction import mask
 
 INTERRUPTED = 130
 USAGE: Any = typer.BadParameter.__mro__[1]

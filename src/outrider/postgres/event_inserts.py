@@ -30,8 +30,8 @@ class Append(Insert):
         # RETURNING is evaluated before the trigger that pokes, which reads this setting.
         quiet = b"" if notify == "commit" else f", set_config('outrider.notify', '{notify}', true)".encode()
         if len(rows) == 1:
-            return cls(subject, schema, statement("publish_one", schema) + quiet, rows[0], envelopes)
-        return cls(subject, schema, statement("publish_many", schema) + quiet, columns_of(rows), envelopes)
+            return cls(subject, schema, statement("log/publish_one", schema) + quiet, rows[0], envelopes)
+        return cls(subject, schema, statement("log/publish_many", schema) + quiet, columns_of(rows), envelopes)
 
     def written(self, rows: Rows) -> list[Envelope]:
         """The envelopes with what the database added."""

@@ -17,8 +17,8 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from outrider.error_text import sqlstate
 from outrider.errors import NoTransaction, PublishRefused
-from outrider.outcome import sqlstate
 from outrider.postgres.log import Params, forbidden, missing_schema
 
 Rows = Sequence[Sequence[Any]]

@@ -180,7 +180,7 @@ async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> 
         cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     with in_our_words(schema):
         async with alone(conn):
-            await cursor.execute(statement(name, schema), params, binary=True)
+            await cursor.execute(statement(f"jobs/{name}", schema), params, binary=True)
         return await cursor.fetchall()
 
 
@@ -199,7 +199,9 @@ async def settle(
     with in_our_words(schema):
         cursor = AsyncCursor(conn, row_factory=tuple_row)
         async with alone(conn):
-            await cursor.execute(statement("settle_jobs", schema), _settling(done, others, names, worker), binary=True)
+            await cursor.execute(
+                statement("jobs/settle_jobs", schema), _settling(done, others, names, worker), binary=True
+            )
         rows = await cursor.fetchall()
     landed = {delivery: outcome for delivery, outcome in rows if delivery is not None}
     if len(landed) < len(rows):  # all that were done
@@ -222,17 +224,17 @@ async def report(conn: AsyncSession, progress: Sequence[tuple[int, int, str]], s
     """How far jobs are: delivery, token and JSON of each."""
     deliveries, tokens, texts = (list(each) for each in zip(*progress, strict=True))
     params = {"deliveries": deliveries, "tokens": tokens, "progress": texts}
-    await conn.execute(statement("progress", schema), params)
+    await conn.execute(statement("jobs/progress", schema), params)
 
 
 async def renew(conn: AsyncSession, worker: UUID, names: list[str], schema: str) -> list[Row]:
-    return await fetch(conn, "renew", schema, {"worker": worker, "names": names})
+    return await fetch(conn, "jobs/renew", schema, {"worker": worker, "names": names})
 
 
 async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int]:
     """In its own transaction: the outcome of the take, and how many jobs came of it."""
     try:
-        [(outcome, routed)] = await fetch(conn, "route", schema, params)
+        [(outcome, routed)] = await fetch(conn, "jobs/route", schema, params)
     except psycopg.errors.UniqueViolation:
         return "more", 0  # somebody has enqueued the same in between
     return outcome, routed

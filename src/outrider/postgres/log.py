@@ -102,7 +102,7 @@ def _taking(
             "take needs a transaction, or the position would advance before anything is done: "
             "wrap it in `with conn.transaction():`"
         )
-    return statement("take", schema), Asked(subscription, partition, limit, scan).params()
+    return statement("handlers/take", schema), Asked(subscription, partition, limit, scan).params()
 
 
 def missing_schema(schema: str) -> SchemaMismatch:

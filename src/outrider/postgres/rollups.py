@@ -192,7 +192,7 @@ async def stage(conn: AsyncSession, slug: str, seqs: Sequence[int], schema: str)
 async def states(conn: AsyncSession, specs: Mapping[str, Spec], schema: str) -> dict[str, State]:
     """Of those that are installed, or were."""
     params = {"names": list(specs), "specs": [json.dumps(each) for each in specs.values()]}
-    rows = await fetch(conn, "rollup_state", schema, params)
+    rows = await fetch(conn, "rollups/rollup_state", schema, params)
     return {name: State(*rest) for name, *rest in rows}
 
 
@@ -204,18 +204,18 @@ async def refuse_missing(conn: AsyncSession, names: Sequence[str], schema: str) 
 
 
 async def installed_spec(conn: AsyncSession, name: str, schema: str) -> dict[str, Any] | None:
-    rows = await fetch(conn, "rollup_spec", schema, {"name": name})
+    rows = await fetch(conn, "rollups/rollup_spec", schema, {"name": name})
     return dict(rows[0][0]) if rows else None
 
 
 async def standings(conn: AsyncConnection[Any], schema: str) -> list[Rolling]:
-    rows = await fetch(conn, "rollup_standings", schema, {"most": MOST})
+    rows = await fetch(conn, "rollups/rollup_standings", schema, {"most": MOST})
     return [Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rows]
 
 
 async def set_aside(conn: AsyncConnection[Any], name: str, schema: str, *, most: int) -> list[Aside]:
     """The newest of them."""
-    return [Aside(*row) for row in await fetch(conn, "rollup_set_aside", schema, {"name": name, "most": most})]
+    return [Aside(*row) for row in await fetch(conn, "rollups/rollup_set_aside", schema, {"name": name, "most": most})]
 
 
 def call(function: str, argument: str | Spec, schema: str, **more: bool) -> str:
@@ -228,7 +228,7 @@ def call(function: str, argument: str | Spec, schema: str, **more: bool) -> str:
 
 def query(name: str, schema: str, params: Mapping[str, Any]) -> str:
     """A statement of ours with its values in it."""
-    text = statement(name, schema).decode().strip()
+    text = statement(f"rollups/{name}", schema).decode().strip()
     return _PARAMETER.sub(lambda found: sql.Literal(params[found[1]]).as_string() if found[1] else "%", text) + ";"
 
 
@@ -236,7 +236,7 @@ async def _call(conn: AsyncSession, name: str, schema: str, params: dict[str, An
     """Its SQL is partly the user's own: what is wrong with that is not said in our words."""
     try:
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(statement(name, schema), params)
+            await cursor.execute(statement(f"rollups/{name}", schema), params)
             return await cursor.fetchall()
     except psycopg.errors.LockNotAvailable as error:
         raise RollupRefused(

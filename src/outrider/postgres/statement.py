@@ -1,16 +1,18 @@
-"""The catalogue of SQL: one statement or function per file, named by its verb, headed by its contract.
+"""The catalogue of SQL: one statement or function per file, in folders by subject.
 
-The files are valid SQL; the marker `/*schema*/` before a name becomes the quoted schema. Nothing else is replaced.
+`sql/<subject>/functions/` holds functions, which a migration installs in the database. All other files of `sql/` are
+statements, which Python sends. The files are valid SQL; the marker `/*schema*/` before a name becomes the quoted schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 _HERE = files("outrider.postgres")
+_SQL = _HERE / "sql"
 MARKER = "/*schema*/"
 
 
@@ -21,21 +23,21 @@ def render(text: str, schema: str) -> str:
 
 @cache
 def statement(name: str, schema: str) -> bytes:
-    """One file of sql/, ready to execute."""
-    return render((_HERE / "sql" / f"{name}.sql").read_text(), schema).encode()
+    """The statement of a file: `jobs/job_counts` is that of sql/jobs/job_counts.sql."""
+    return render((_SQL / f"{name}.sql").read_text(), schema).encode()
 
 
 def functions() -> Iterator[tuple[str, str]]:
-    """The functions that live in the database, by name."""
-    return _sorted(_HERE / "sql" / "functions")
+    """Name and text of the functions of all subjects, in the order of their names, in which they are installed."""
+    return _sorted(subject / "functions" for subject in _SQL.iterdir())
 
 
 def migrations() -> Iterator[tuple[str, str]]:
-    """The numbered migrations in their order."""
-    return _sorted(_HERE / "migrations")
+    """Name and text of the migrations, in their order."""
+    return _sorted([_HERE / "migrations"])
 
 
-def _sorted(folder: Traversable) -> Iterator[tuple[str, str]]:
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".sql"):
-            yield file.name.removesuffix(".sql"), file.read_text()
+def _sorted(folders: Iterable[Traversable]) -> Iterator[tuple[str, str]]:
+    found = [file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.name.endswith(".sql")]
+    for file in sorted(found, key=lambda file: file.name):
+        yield file.name.removesuffix(".sql"), file.read_text()

@@ -51,27 +51,27 @@ class Segment:
 
 async def begin(conn: AsyncSession, every: timedelta, schema: str) -> bool:
     """False: there was a run not long ago, or somebody has begun one."""
-    [(turn,)] = await _call(conn, "upkeep_begin", schema, {"every": every})
+    [(turn,)] = await _call(conn, "upkeep/upkeep_begin", schema, {"every": every})
     return bool(turn)
 
 
 async def step(conn: AsyncSession, name: Step, schema: str, *, dry: bool = False) -> list[Did]:
-    return [Did(*row) for row in await _call(conn, f"upkeep_{name}", schema, {"dry": dry})]
+    return [Did(*row) for row in await _call(conn, f"upkeep/upkeep_{name}", schema, {"dry": dry})]
 
 
 async def overdue_rollups(conn: AsyncSession, schema: str) -> list[str]:
-    return [name for (name,) in await _call(conn, "overdue_rollups", schema, {})]
+    return [name for (name,) in await _call(conn, "rollups/overdue_rollups", schema, {})]
 
 
 async def segments(conn: AsyncSession, schema: str) -> list[Segment]:
-    return [Segment(*row) for row in await fetch(conn, "segments", schema)]
+    return [Segment(*row) for row in await fetch(conn, "upkeep/segments", schema)]
 
 
 async def attach(
     conn: AsyncSession, name: str, schema: str, *, days: int, by: str | None = None, reason: str | None = None
 ) -> Did:
     """A detached segment is part of the log again, for so many days."""
-    [row] = await _call(conn, "attach_segment", schema, {"name": name, "days": days, "by": by, "reason": reason})
+    [row] = await _call(conn, "upkeep/attach_segment", schema, {"name": name, "days": days, "by": by, "reason": reason})
     return Did(*row)
 
 

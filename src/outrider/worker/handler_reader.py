@@ -17,8 +17,10 @@ from time import time
 
 from outrider import trace
 from outrider.envelope import Envelope
+from outrider.error_text import describe, last_frames, sqlstate
+from outrider.errors import TransactionEnded
 from outrider.failpoint import hit
-from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, describe, last_frames, sqlstate
+from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify
 from outrider.postgres import handler_batches
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.handler_batches import Claim, Connection, Row
@@ -26,7 +28,7 @@ from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, Params, envelope_of
 from outrider.postgres.worker_sessions import usable
 from outrider.retry import Breaker, parse_duration
 from outrider.signals import Buried, Failed, Handled, Parked, Recovered, Settled, Signals, Taken, Troubled
-from outrider.worker.batch_runner import Failure, Runner, TransactionEnded
+from outrider.worker.batch_runner import Failure, Runner
 from outrider.worker.batch_size import Size
 from outrider.worker.handler import Handler
 

@@ -90,8 +90,8 @@ class Leases:
             "every": every,
             "parent": os.getpid(),
             "begun": begun.fileno(),
-            "renew": statement("renew", schema).decode(),
-            "reap": statement("reap", schema).decode(),
+            "renew": statement("jobs/renew", schema).decode(),
+            "reap": statement("jobs/reap", schema).decode(),
             "looks": [[version, connection.look(connection.pins_of(version) | patient)] for version in (170000, 0)],
             "writable": connection.WRITABLE,
         }

@@ -16,9 +16,9 @@ from outrider.postgres import statement
 Conn = psycopg.Connection[Any]
 Row = dict[str, Any]
 
-CLAIM = statement.statement("claim", "outrider")
-SETTLE = statement.statement("settle_jobs", "outrider")
-RENEW = statement.statement("renew", "outrider")
+CLAIM = statement.statement("jobs/claim", "outrider")
+SETTLE = statement.statement("jobs/settle_jobs", "outrider")
+RENEW = statement.statement("jobs/renew", "outrider")
 
 WRONG = {
     "a lease that is nobody's, or two": """

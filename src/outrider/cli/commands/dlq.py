@@ -30,9 +30,10 @@ from outrider.cli.letter_filter import (
 from outrider.cli.output import dead_letters as dead_letters_output
 from outrider.cli.output.text import tell
 from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.errors import ReplayRefused
 from outrider.postgres.admin import dead_letters, recovery
 from outrider.postgres.admin.dead_letters import Count, Filter, Group, Letter, WholeLetter
-from outrider.postgres.admin.replay import Replayed, ReplayRefused
+from outrider.postgres.admin.replay import Replayed
 from outrider.postgres.admin.replay import replay as replay_one
 
 commands = typer.Typer(no_args_is_help=True, help="List, show, replay and discard dead letters.")

@@ -17,8 +17,9 @@ from outrider.cli.letter_filter import moment_of
 from outrider.cli.output import event_history as event_history_output
 from outrider.cli.output.text import one_line, say
 from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.errors import NoSuchEvent, WithdrawRefused
 from outrider.postgres.admin import event_history
-from outrider.postgres.admin.event_history import Listing, NoSuchEvent, Story, Withdrawn, WithdrawRefused
+from outrider.postgres.admin.event_history import Listing, Story, Withdrawn
 from outrider.postgres.admin.tenants import refuse_hidden
 
 commands = typer.Typer(no_args_is_help=True, help="List events, see the whole life of one, or withdraw it.")

@@ -19,8 +19,9 @@ from outrider.cli.bulk_actions import confirm, print_json
 from outrider.cli.output import jobs as jobs_output
 from outrider.cli.output.text import one_line, say
 from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.errors import NoSuchJob
 from outrider.postgres.admin import jobs
-from outrider.postgres.admin.jobs import OWED, JobOutcome, JobRow, Listing, NoSuchJob
+from outrider.postgres.admin.jobs import OWED, JobOutcome, JobRow, Listing
 from outrider.postgres.admin.tenants import refuse_hidden
 from outrider.postgres.connection import AsyncSession
 

@@ -17,6 +17,7 @@ from outrider.cli import alembic as revisions
 from outrider.cli.output.text import tell
 from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.cli.templates import fill
+from outrider.errors import MigrationRefused
 from outrider.postgres import schedules
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.generations import open_all
@@ -33,7 +34,7 @@ from outrider.postgres.schema.migrate import (
     script,
 )
 from outrider.postgres.schema.orphans import refuse_renamed
-from outrider.postgres.schema.phases import LiveWorker, MigrationRefused, Phase, held_up, refuse_unaware
+from outrider.postgres.schema.phases import LiveWorker, Phase, held_up, refuse_unaware
 from outrider.postgres.schema.registration import Registered, register
 from outrider.subscription import Subscription
 

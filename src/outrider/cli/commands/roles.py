@@ -69,7 +69,7 @@ async def _make(place: Place, prefix: str | None) -> tuple[Outcome, dict[str, li
     """Also who is a member of each."""
     async with place.connect() as conn:
         done = await making.make(conn, place.schema, prefix)
-        rows = await fetch(conn, "role_members", place.schema, {"roles": [each.name for each in done.roles]})
+        rows = await fetch(conn, "admin/role_members", place.schema, {"roles": [each.name for each in done.roles]})
         return done, dict(rows)
 
 

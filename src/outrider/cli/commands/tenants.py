@@ -20,8 +20,9 @@ from outrider.cli.bulk_actions import STOPPED, confirm, print_json
 from outrider.cli.output.text import one_line, say
 from outrider.cli.shutdown import leave, obeying
 from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.errors import TenantsRefused
 from outrider.postgres.admin import tenants
-from outrider.postgres.admin.tenants import Guarded, Rows, Tell, TenantsRefused, Whose
+from outrider.postgres.admin.tenants import Guarded, Rows, Tell, Whose
 
 commands = typer.Typer(no_args_is_help=True, help="Keep tenants apart; export or erase what is one's.")
 

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from outrider.cli.output.text import one_line, tell
 from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.postgres.schema.uninstall import Survey, UninstallRefused, refuse, survey
+from outrider.errors import UninstallRefused
+from outrider.postgres.schema.uninstall import Survey, refuse, survey
 from outrider.postgres.schema.uninstall import uninstall as remove
 
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from outrider.outcome import sanitise
+from outrider.redaction import sanitise
 
 SHORT = 300
 UNREADABLE = "(too long to be read: it was stored before the log bounded its payloads)"

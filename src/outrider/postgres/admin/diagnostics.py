@@ -301,7 +301,7 @@ async def buried(conn: AsyncSession, schema: str) -> list[Lately]:
 async def unread(conn: AsyncSession, schema: str) -> dict[str, datetime]:
     """When the oldest event occurred that a subscription has not read, as far as one looks."""
     async with looking(conn, schema) as looked:
-        rows = await looked.rows("oldest_unread", {"scan": SCAN})
+        rows = await looked.rows("admin/oldest_unread", {"scan": SCAN})
     return {name: at for name, at, _ in rows if at is not None}
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import psycopg
 from psycopg import AsyncConnection
 
-from outrider.errors import OutriderError, Undecodable
+from outrider.errors import ReplayRefused, Undecodable
 from outrider.event import Event, spec_of
 from outrider.postgres.admin.dead_letters import WholeLetter, letter
 from outrider.postgres.fetch import fetch
@@ -20,10 +20,6 @@ from outrider.subscription import Subscription
 HELD = "a worker has held its partition for 10 s: try again when its batch is finished"
 Payload = Mapping[str, Any] | Event | str
 """What a handler gets instead of the event's own; a text is JSON."""
-
-
-class ReplayRefused(OutriderError):
-    """A replay was refused before anything was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ async def replay(
         "payload": text,
     }
     try:
-        return [Replayed(*row) for row in await fetch(conn, "replay", schema, params)]
+        return [Replayed(*row) for row in await fetch(conn, "admin/replay", schema, params)]
     except psycopg.errors.LockNotAvailable as error:
         raise ReplayRefused(f"nothing was replayed: {HELD}") from error
 

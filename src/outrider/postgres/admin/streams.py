@@ -51,4 +51,4 @@ async def high_water_mark(conn: object, stream: str, relay: str | None, start: s
 
 
 async def _written(conn: AsyncConnection[Any], stream: str, relay: str | None, schema: str) -> list[Any]:
-    return await fetch(conn, "streams", schema, {"subscription": relay, "name": stream, "kind": "relay"})
+    return await fetch(conn, "streams/streams", schema, {"subscription": relay, "name": stream, "kind": "relay"})

@@ -1,0 +1,2 @@
+-- overdue_rollups: those that nobody ticks. See rollups/functions/overdue_rollups.sql.
+select name from /*schema*/overdue_rollups() as name
