@@ -1,10 +1,15 @@
 -- take: the next batch of a subscription, in the transaction in which it is handled. COMMIT makes it true, ROLLBACK unmakes it.
 -- lock_cursor finds and locks a partition, read gets the next events of its log, exactly. This function adds what handlers need:
 --   receipts   of the batch are written here, in the order of their keys so that two batches cannot deadlock. Only events whose
---              receipt is new are returned: the claim settles, the commit makes it true (settle, refuse_unsettled).
+--              receipt is new are returned: the claim settles, the commit makes it true (settle, refuse_unsettled). An event
+--              without a key of its producer's has its id for a key, which nobody else has: a plain insert does (ON CONFLICT
+--              costs 2.6 us more, of 9.7). If it is there all the same, somebody has moved the cursor back: the take fails with
+--              a unique violation, and comes again with p_careful.
 --   retries    parked events of the partition that are due come before the log (take_parked). What is parked or buried already
 --              is passed over when the log is read up to it; later events of its ordering key are parked behind it (divert).
---   deaths     takes that were rolled back without an excuse. After three of them the batch is parked as suspect.
+--   deaths     takes that were rolled back without an excuse. After three of them the batch is parked as suspect. Takes are
+--              counted at the end, when nothing of ours can fail any more: a full disk is not a worker's death. More than five
+--              deaths in a row are none: after a crash of the server a sequence goes on up to 32 numbers further on.
 --   breaker    while it is open nothing is taken; then one event, the probe.
 -- For readers, relays and routes it is lock_cursor, read and the events.
 --
@@ -14,8 +19,7 @@
 --         cannot be read is empty text (as_text).
 -- p_generation: 0 reads whatever has no cursor of its own generation, another number the events of that generation. p_knows: the
 -- event types that the worker's code knows. p_excused: rollbacks in good order that the caller could not report (park). p_armed:
--- the suspect that the caller has counted and may run now. p_alone: nothing else runs in the caller's process. p_careful: see
--- own_receipts.
+-- the suspect that the caller has counted and may run now. p_alone: nothing else runs in the caller's process.
 --
 -- Returns a first row without an event, then the events. Its `outcome`:
 --   idle     nothing to read: no transaction id used, nothing written; due_in = seconds until the next parked event
@@ -50,6 +54,7 @@ declare
     sub        /*schema*/subscription;
     head       /*schema*/taken;
     first_seq  bigint;
+    excused    bigint;
     deaths     bigint;
     seqs       bigint[];
     returned   bigint;
@@ -69,37 +74,15 @@ begin
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
-        if sub.paused_at is not null
-           or exists (select from /*schema*/setting as s where s.name = 'paused' and s.value <> 0) then
-            head.outcome := 'paused';
-        elsif not sub.event_types <@ p_knows then
-            head.outcome := 'unknown';
-        elsif cur.open_until > now() and p_armed is null then
-            head.outcome := 'open';
-        elsif sub.ordering = 'total' then
-            -- Its first parked event, up to which the log may be read; beyond it the cursor waits.
-            first_seq := (select min(d.seq) from /*schema*/delivery as d
-                          where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
-                            and d.ordering_key = '');
-            if first_seq <= cur.seq and p_armed is null and not exists (
-                -- Late, and not read again since it failed: read on.
-                select from /*schema*/delivery as d
-                where d.subscription = p_subscription and d.seq = first_seq and not d.reached) and not exists (
-                select from /*schema*/delivery as d
-                where d.subscription = p_subscription and d.generation = p_generation and d.partition = cur.partition
-                  and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
-                head.outcome := 'waiting';
-            end if;
-        end if;
+        -- Its first parked event: the log is read up to it, and no further.
+        first_seq := case sub.ordering when 'total' then (
+            select min(d.seq) from /*schema*/delivery as d
+            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
+              and d.ordering_key = '') end;
+        head.outcome := coalesce(/*schema*/obstacle(cur, sub, p_knows, p_armed, first_seq), head.outcome);
     end if;
     if head.outcome <> 'taken' then
-        head.due_in := (
-            select extract(epoch from min(greatest(next.run_at, case when c.open_until > now() then c.open_until end)) - now())
-            from /*schema*/cursor as c cross join lateral (
-                select min(d.run_at) as run_at from /*schema*/delivery as d
-                where d.subscription = p_subscription and d.generation = p_generation and d.partition = c.partition
-                  and d.status = 'pending' and d.head and d.reached) as next
-            where c.subscription = p_subscription and c.generation = p_generation);
+        head.due_in := /*schema*/next_retry(p_subscription, p_generation);
         return next head;
         return;
     end if;
@@ -108,18 +91,13 @@ begin
     head.partition := cur.partition;
     head.cursor := cur.id;
     if settles then
-        -- Counted at the end, when nothing of ours can fail any more: a full disk is not a worker's death. Nobody else
-        -- draws from the sequences while we hold the cursor.
         head.batch := 1 + coalesce(pg_sequence_last_value(format('/*schema*/takes_%s', cur.id)::regclass), 0);
-        perform set_config('outrider.batch', head.batch::text, true);
-        deaths := head.batch - cur.takes - 1;
+        excused := p_excused + coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', cur.id)::regclass), 0);
+        deaths := head.batch - 1 - cur.takes - (excused - cur.excused);
         cur.takes := head.batch;
-        deaths := deaths + cur.excused;
-        cur.excused := p_excused + coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', cur.id)::regclass), 0);
-        deaths := deaths - cur.excused;
+        cur.excused := excused;
+        perform set_config('outrider.batch', head.batch::text, true);
         if deaths > 5 then
-            -- After a crash of the server a sequence goes on up to 32 numbers further on: so many deaths in a row are none;
-            -- begin to count anew.
             update /*schema*/cursor as c set takes = cur.takes, excused = cur.excused where c.id = cur.id;
             perform /*schema*/count_take(cur.id, 1, p_excused);
             head.outcome := 'more';
@@ -138,7 +116,8 @@ begin
                    where d.subscription = p_subscription and d.generation = p_generation
                      and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
             diverting := true;
-            return query select * from /*schema*/take_parked(cur, p_limit, p_armed, suspicious, head, p_worker, p_alone);
+            return query select * from /*schema*/take_parked(
+                p_subscription, cur, p_limit, p_armed, suspicious, cur.excused, head, p_worker, p_alone);
             if found then
                 perform /*schema*/count_take(cur.id, 1, p_excused);
                 return;
@@ -162,9 +141,6 @@ begin
         select o.* from /*schema*/outbox as o
         where o.seq = any (seqs) and o.seq >= seqs[1] and o.seq <= seqs[cardinality(seqs)]
     ),
-    -- An event without a key of its producer's has its id for a key, which nobody else has: a plain insert does (ON
-    -- CONFLICT would cost 2.6 us more, of 9.7). If it is there all the same, somebody has moved the cursor back: the take
-    -- fails with a unique violation, and comes again with p_careful.
     own_receipts as (
         insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
         select p_subscription, batch.id::text, batch.id, batch.seq, batch.generation, batch.content_class

@@ -7,8 +7,8 @@
 -- outcome armed. For half a minute it is then its worker's own; if the worker dies it becomes due again and is counted
 -- again; after the third time it is buried.
 create or replace function /*schema*/take_parked(
-    p_cursor /*schema*/cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_head /*schema*/taken, p_worker text,
-    p_alone boolean
+    p_subscription text, p_cursor /*schema*/cursor, p_limit integer, p_armed bigint, p_suspicious boolean,
+    p_excused bigint, p_head /*schema*/taken, p_worker text, p_alone boolean
 ) returns setof /*schema*/taken
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -31,21 +31,21 @@ begin
     if p_suspicious then
         update /*schema*/delivery as d set suspect = true
         from (select h.id, h.ordering_key from /*schema*/delivery as h
-              where h.subscription = p_cursor.subscription and h.generation = p_cursor.generation
+              where h.subscription = p_subscription and h.generation = p_cursor.generation
                 and h.partition = p_cursor.partition and h.status = 'pending' and h.head and h.reached
                 and h.run_at <= now()) as due
-        where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation and d.status = 'pending'
+        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.status = 'pending'
           and (d.id = due.id or d.ordering_key = due.ordering_key);
         return;
     end if;
 
     if p_armed is not null then
         select d.* into first from /*schema*/delivery as d
-        where d.id = p_armed and d.subscription = p_cursor.subscription and d.status = 'pending' and d.head
+        where d.id = p_armed and d.subscription = p_subscription and d.status = 'pending' and d.head
           and d.generation = p_cursor.generation and d.partition = p_cursor.partition;
     else
         select d.* into first from /*schema*/delivery as d
-        where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
+        where d.subscription = p_subscription and d.generation = p_cursor.generation and d.partition = p_cursor.partition
           and d.status = 'pending' and d.head and d.reached and d.run_at <= now()
         order by d.run_at limit 1;
     end if;
@@ -65,7 +65,7 @@ begin
             head.outcome := 'armed';
             head.delivery := first.id;
         end if;
-        update /*schema*/cursor as c set takes = p_cursor.takes, excused = p_cursor.excused where c.id = p_cursor.id;
+        update /*schema*/cursor as c set takes = head.batch, excused = p_excused where c.id = p_cursor.id;
         return next head;
         return;
     end if;
@@ -77,7 +77,7 @@ begin
             select one.id
             from (select h.id, h.ordering_key, row_number() over (order by h.run_at, h.id) as place
                   from /*schema*/delivery as h
-                  where h.subscription = p_cursor.subscription and h.generation = p_cursor.generation and h.partition = p_cursor.partition
+                  where h.subscription = p_subscription and h.generation = p_cursor.generation and h.partition = p_cursor.partition
                     and h.status = 'pending' and h.head and h.reached and not h.suspect and h.run_at <= now()
                   order by h.run_at, h.id limit p_limit) as h
             cross join lateral (
@@ -87,7 +87,7 @@ begin
                  from (select f.id, f.seq,
                               bool_or(f.suspect or not f.reached or f.run_at > now()) over (order by f.seq) as stopped
                        from (select f.* from /*schema*/delivery as f
-                             where f.subscription = p_cursor.subscription and f.generation = p_cursor.generation
+                             where f.subscription = p_subscription and f.generation = p_cursor.generation
                                and f.ordering_key = h.ordering_key and f.status = 'pending' and not f.head
                              order by f.seq limit p_limit) as f) as f
                  where not f.stopped)
@@ -116,7 +116,7 @@ begin
     if p_cursor.open_until is not null then
         head.outcome := 'probe';
     end if;
-    update /*schema*/cursor as c set takes = p_cursor.takes, excused = p_cursor.excused, failures = 0, open_until = null
+    update /*schema*/cursor as c set takes = head.batch, excused = p_excused, failures = 0, open_until = null
     where c.id = p_cursor.id;
 
     return query
@@ -132,7 +132,7 @@ begin
     receipts as (
         insert into /*schema*/event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history, workspace_id)
-        select p_cursor.subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
+        select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
                winner.failure_history, case when winner.failure_history is not null then winner.workspace_id end
         from (select /*schema*/receipt_key(batch.workspace_id, batch.event_type, batch.idempotency_key, batch.id)
                          collate "C" as key, batch.*
@@ -153,6 +153,6 @@ begin
      where b.seq in (select receipts.seq from receipts)
      order by b.place);
 
-    perform /*schema*/promote(p_cursor.subscription, p_cursor.generation, lines);
+    perform /*schema*/promote(p_subscription, p_cursor.generation, lines);
 end
 $$;
