@@ -104,8 +104,8 @@ def test_a_batch_reads_only_itself(conn: Conn, limit: int, repeat: int) -> None:
         events, read = take(conn, "a.first", limit)
     assert events == limit
     assert read["by_seq_scan"] == 0
-    assert read["rows"] <= limit + 2
-    assert read["entries"] <= limit + 60
+    assert read["rows"] <= 2 * limit + 2, "once to choose them, once for what they hold"
+    assert read["entries"] <= 2 * limit + 60
 
 
 def test_a_caught_up_cursor_reads_only_what_is_new(conn: Conn) -> None:

@@ -59,7 +59,7 @@ begin
                      ('withdraw', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
                                   '/*schema*/stored_bytes, /*schema*/batch_bytes'),
                      ('take', 'execute on function /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, '
-                              '/*schema*/is_withdrawn, /*schema*/divert, /*schema*/obstacle, /*schema*/next_retry'),
+                              '/*schema*/is_withdrawn, /*schema*/divert, /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths'),
                      ('take', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),
                      ('relay_take', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),
                      ('dead_letters', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),

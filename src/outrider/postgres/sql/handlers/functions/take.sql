@@ -7,9 +7,9 @@
 --              a unique violation, and comes again with p_careful.
 --   retries    parked events of the partition that are due come before the log (take_parked). What is parked or buried already
 --              is passed over when the log is read up to it; later events of its ordering key are parked behind it (divert).
---   deaths     takes that were rolled back without an excuse. After three of them the batch is parked as suspect. Takes are
---              counted at the end, when nothing of ours can fail any more: a full disk is not a worker's death. More than five
---              deaths in a row are none: after a crash of the server a sequence goes on up to 32 numbers further on.
+--   deaths     are takes that were rolled back without an excuse (count_deaths). After three of them the batch is parked as
+--              suspect. More than five in a row are none: after a crash of the server a sequence goes on up to 32 numbers
+--              further on. Takes are counted at the end, when nothing of ours can fail any more: a full disk is no death.
 --   breaker    while it is open nothing is taken; then one event, the probe.
 -- For readers, relays and routes it is lock_cursor, read and the events.
 --
@@ -54,7 +54,6 @@ declare
     sub        /*schema*/subscription;
     head       /*schema*/taken;
     first_seq  bigint;
-    excused    bigint;
     deaths     bigint;
     seqs       bigint[];
     returned   bigint;
@@ -91,11 +90,9 @@ begin
     head.partition := cur.partition;
     head.cursor := cur.id;
     if settles then
-        head.batch := 1 + coalesce(pg_sequence_last_value(format('/*schema*/takes_%s', cur.id)::regclass), 0);
-        excused := p_excused + coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', cur.id)::regclass), 0);
-        deaths := head.batch - 1 - cur.takes - (excused - cur.excused);
-        cur.takes := head.batch;
-        cur.excused := excused;
+        select counted.batch, counted.excused, counted.deaths into cur.takes, cur.excused, deaths
+        from /*schema*/count_deaths(cur, p_excused) as counted;
+        head.batch := cur.takes;
         perform set_config('outrider.batch', head.batch::text, true);
         if deaths > 5 then
             update /*schema*/cursor as c set takes = cur.takes, excused = cur.excused where c.id = cur.id;
