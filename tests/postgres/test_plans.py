@@ -155,12 +155,12 @@ def test_a_late_transaction_is_read_in_pages(conn: Conn, limit: int) -> None:
         while other.execute("select outcome from outrider.take('a.late', 0, 2000)").fetchone() != ("idle",):
             pass
         slow.commit()
-        for _ in range(3):
+        for times in (3, 2, 2):  # to choose them, for what they hold; and before the first page, to find that they are many
             events, read = take(conn, "a.late", limit)
             assert events == limit
             assert read["by_seq_scan"] == 0
-            assert read["rows"] <= limit + 2 * 50, "planning may look at both ends of each segment"
-            assert read["entries"] <= limit + 2 * 50
+            assert read["rows"] <= times * limit + 2 * 50, "planning may look at both ends of each segment"
+            assert read["entries"] <= times * limit + 2 * 50
             other.execute("select count(*) from outrider.take('a.late', 0, %s)", [limit])
         while other.execute("select outcome from outrider.take('a.late', 0, 2000)").fetchone() != ("idle",):
             pass

@@ -58,8 +58,8 @@ grant select, insert, update, delete on /*schema*/delivery, /*schema*/stream_ref
 grant usage on sequence /*schema*/lease_token to /*prefix*/worker;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
-    /*schema*/take, /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, /*schema*/is_withdrawn, /*schema*/divert, /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths,
-    /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/log_home, /*schema*/foreign_floor, /*schema*/park,
+    /*schema*/take, /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, /*schema*/is_withdrawn, /*schema*/divert,
+    /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/log_home, /*schema*/foreign_floor, /*schema*/park,
     /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,
     /*schema*/open_generation, /*schema*/fold_generation,
     /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/claim, /*schema*/claim_lane, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,

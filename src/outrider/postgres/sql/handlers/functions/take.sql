@@ -101,14 +101,6 @@ begin
             return next head;
             return;
         end if;
-        -- The excuse of a rollback may still be on its way: it needs no lock (park), and nobody else takes while we wait.
-        for look in 1 .. 10 loop
-            exit when deaths < 3;
-            perform pg_sleep(0.02);
-            new_excused := coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', cur.id)::regclass), 0)
-                           + p_excused;
-            deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
-        end loop;
         suspicious := deaths >= 3;
         if cur.open_until is not null then
             p_limit := 1;
@@ -131,7 +123,8 @@ begin
     end if;
 
     select read.outcome, read.seqs into head.outcome, seqs
-    from /*schema*/read(cur, sub, least(lock.drawn, first_seq), lock.home, p_limit, p_scan) as read;
+    from /*schema*/read(
+        cur, sub, least(lock.drawn, case when settles then first_seq end), lock.home, p_limit, p_scan) as read;
     if settles and cur.open_until is not null and seqs <> '{}' then
         head.outcome := 'probe';
     elsif settles and head.outcome = 'done' and (diverting or sub.partitions > 1) then
