@@ -721,9 +721,9 @@ CREATE FUNCTION outrider.count_deaths(p_cursor outrider.cursor, p_excused intege
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    batch := 1 + coalesce(pg_sequence_last_value(format('"outrider".takes_%s', p_cursor.id)::regclass), 0);
+    batch := 1 + coalesce(pg_sequence_last_value(to_regclass(format('"outrider".takes_%s', p_cursor.id))), 0);
     for look in 0 .. 10 loop
-        excused := p_excused + coalesce(pg_sequence_last_value(format('"outrider".excused_%s', p_cursor.id)::regclass), 0);
+        excused := p_excused + coalesce(pg_sequence_last_value(to_regclass(format('"outrider".excused_%s', p_cursor.id))), 0);
         deaths := batch - 1 - p_cursor.takes - (excused - p_cursor.excused);
         exit when deaths < 3 or deaths > 5 or look = 10;
         perform pg_sleep(0.02);

@@ -10,9 +10,9 @@ create or replace function /*schema*/count_deaths(
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    batch := 1 + coalesce(pg_sequence_last_value(format('/*schema*/takes_%s', p_cursor.id)::regclass), 0);
+    batch := 1 + coalesce(pg_sequence_last_value(to_regclass(format('/*schema*/takes_%s', p_cursor.id))), 0);
     for look in 0 .. 10 loop
-        excused := p_excused + coalesce(pg_sequence_last_value(format('/*schema*/excused_%s', p_cursor.id)::regclass), 0);
+        excused := p_excused + coalesce(pg_sequence_last_value(to_regclass(format('/*schema*/excused_%s', p_cursor.id))), 0);
         deaths := batch - 1 - p_cursor.takes - (excused - p_cursor.excused);
         exit when deaths < 3 or deaths > 5 or look = 10;
         perform pg_sleep(0.02);
