@@ -27,7 +27,7 @@ from outrider.publish import FindDriver
 from outrider.registry import EventSpec
 from outrider.retry import Duration, parse_duration
 from outrider.signals import JobEnqueued, Signals
-from outrider.trace import Carrier, Message, current_trace, sending
+from outrider.trace import Carrier, TracedMessage, current_trace, sending
 
 OnConflict = Literal["keep", "replace", "debounce"]
 UNIQUE_BYTES = 512
@@ -171,8 +171,8 @@ def _cause() -> UUID | None:
     return UUID(bytes=cause) if isinstance(cause, bytes) else cause
 
 
-def _message(request: Request) -> Message:
-    return Message(request.id, request.job_type, request.trace_context)
+def _message(request: Request) -> TracedMessage:
+    return TracedMessage(request.id, request.job_type, request.trace_context)
 
 
 def _spec_of(job: object) -> EventSpec:

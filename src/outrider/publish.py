@@ -25,7 +25,7 @@ from outrider.postgres.inserts import Driver
 from outrider.postgres.notifier import Poker
 from outrider.registry import EventSpec, registry
 from outrider.signals import Published, Signals
-from outrider.trace import Carrier, Message, current_trace, sending
+from outrider.trace import Carrier, TracedMessage, current_trace, sending
 
 
 class PublishOptions(TypedDict, total=False):
@@ -252,8 +252,8 @@ def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envel
     return list(envelopes.values())
 
 
-def _message(envelope: Envelope) -> Message:
-    return Message(envelope.id, envelope.event_type, envelope.trace_context)
+def _message(envelope: Envelope) -> TracedMessage:
+    return TracedMessage(envelope.id, envelope.event_type, envelope.trace_context)
 
 
 def _wrong_trace(trace: object) -> str | None:

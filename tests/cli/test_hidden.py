@@ -14,7 +14,7 @@ from tests.cli import inprocess
 from tests.postgres.tenants.house import House, built
 
 from outrider.error_text import describe
-from outrider.postgres.log import forbidden
+from outrider.postgres.errors import forbidden
 
 HIDDEN = "row-level security hides rows"
 

@@ -18,8 +18,7 @@ from tests.cli.conftest import Run, Start
 from tests.postgres.jobs import sqljobs
 from tests.processes import until
 
-from outrider.postgres.look import ONE_MOMENT
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import ONE_MOMENT, statement
 
 HOSTILE = "\x9b31mred\x1b[2J\u202eevil [bold]loud[/] :bomb:\r\n\tend"
 NOBODY = "00000000-0000-7000-8000-000000000000"

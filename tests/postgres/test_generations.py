@@ -123,9 +123,9 @@ async def publish(conn: Conn, generation: int, *names: str, key: str | None = No
         )
 
 
-async def blocked_or_done(task: asyncio.Task[Any], conn: Conn) -> None:
-    """Until some session waits for a lock, or the task has ended without."""
-    watching = asyncio.create_task(until_blocked(conn))
+async def blocked_or_done(task: asyncio.Task[Any], conn: Conn, sessions: int = 1) -> None:
+    """Until so many sessions wait for a lock, or the task has ended without."""
+    watching = asyncio.create_task(until_blocked(conn, sessions))
     await asyncio.wait([task, watching], return_when=asyncio.FIRST_COMPLETED)
     watching.cancel()
     await asyncio.wait([watching])
@@ -203,6 +203,7 @@ async def opened_between_two_steps_of_a_take(desk: Desk) -> list[str]:
     taking = asyncio.create_task(desk.begin(reading, 0))
     await until_blocked(gate)
     opening = asyncio.create_task(desk.open(1))
+    await blocked_or_done(opening, gate, sessions=2)
     await gate.execute("select pg_advisory_unlock(4712)")
     await desk.finish(reading, 0, await taking)
     assert await opening

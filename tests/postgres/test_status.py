@@ -18,9 +18,8 @@ from outrider import Breaker, Outrider
 from outrider.errors import SchemaMismatch
 from outrider.postgres.admin import status
 from outrider.postgres.admin.status import Standing, Status
-from outrider.postgres.look import ONE_MOMENT
 from outrider.postgres.schema import migrate
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import ONE_MOMENT, statement
 
 OLD = "now() - interval '1 hour'"
 

@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "half a second": ({"debounce": 60.5}, "debounce=60.5"),
     "a day and more": ({"max_wait": 86_401}, "max_wait=86401"),
     "a wait too short": ({"debounce": 100, "max_wait": 99}, "max_wait=99 s is shorter than debounce=100 s"),
-    "too often": ({"every": 9}, "every=9 is not a whole number of seconds from 10 to 3600"),
+    "too often": ({"every": 9}, "every=9 is not a whole number of seconds from 10 to 3,600"),
 }
 
 

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from outrider import trace
 from outrider.envelope import Envelope
 from outrider.postgres.inserts import Insert, Rows, columns_of
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, statement
 
 COLUMNS = (
     "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel", "generation",

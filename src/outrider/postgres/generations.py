@@ -13,8 +13,7 @@ from psycopg import AsyncConnection
 from outrider.errors import CursorError, SubscriptionRefused
 from outrider.postgres.admin.audit import Signed
 from outrider.postgres.admin.subscriptions import MOST
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params
+from outrider.postgres.statement import Params, fetch, fetch_call
 from outrider.subscription import Subscription
 
 PATIENCE = "10s"
@@ -122,7 +121,7 @@ async def move(
         async with conn.transaction():
             await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
             params = {"from": origin, "to": to, "subscription": subscription}
-            await fetch(conn, "admin/move_generation", schema, params | signed.params())
+            await fetch_call(conn, "move_generation", schema, params | signed.params())
     except psycopg.errors.LockNotAvailable:
         raise SubscriptionRefused(
             f"{subscription} was being read for {PATIENCE}: try again when its batch is finished, or end the worker that "
@@ -134,4 +133,4 @@ async def _alone(conn: AsyncConnection[Any], name: str, schema: str, params: Par
     """A function that looks anew after it has waited for its locks, whatever the database's default is."""
     async with conn.transaction():
         await conn.execute("set transaction isolation level read committed")
-        return bool((await fetch(conn, f"handlers/{name}", schema, params))[0][0])
+        return bool((await fetch_call(conn, name, schema, params))[0][0])

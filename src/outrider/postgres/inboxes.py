@@ -10,10 +10,9 @@ import psycopg
 
 from outrider.envelope import Envelope
 from outrider.postgres.connection import AsyncSession
+from outrider.postgres.errors import in_our_words
 from outrider.postgres.event_inserts import COLUMNS, row_of
-from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, fetch, fetch_call, statement
 from outrider.redaction import sanitise
 
 Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
@@ -100,7 +99,7 @@ async def ingest(
         if stamp.notify != "commit":
             await conn.execute("select set_config('outrider.notify', %s, true)", [stamp.notify])
         params = _columns(envelopes) | {"channel": stamp.channel, "generation": stamp.generation} | _place(place)
-        [(outcome, events, stands)] = await fetch(conn, "streams/ingest", schema, params)
+        [(outcome, events, stands)] = await fetch_call(conn, "ingest", schema, params)
         if outcome == "ingested":
             await _refuse(conn, place, refused, schema)
     return Ingested(outcome, events, stands)

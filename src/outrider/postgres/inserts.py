@@ -19,7 +19,8 @@ from psycopg.rows import tuple_row
 
 from outrider.error_text import sqlstate
 from outrider.errors import NoTransaction, PublishRefused
-from outrider.postgres.log import Params, forbidden, missing_schema
+from outrider.postgres.errors import forbidden, missing_schema
+from outrider.postgres.statement import Params
 
 Rows = Sequence[Sequence[Any]]
 

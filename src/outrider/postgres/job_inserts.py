@@ -10,8 +10,7 @@ from uuid import UUID
 from outrider import trace
 from outrider.envelope import Envelope
 from outrider.postgres.inserts import Insert, Rows, columns_of
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, statement
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from psycopg.rows import tuple_row
 from outrider.envelope import Envelope
 from outrider.postgres.admin.audit import Signed
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch, in_our_words
+from outrider.postgres.errors import in_our_words
 from outrider.postgres.handler_batches import Lost
-from outrider.postgres.log import ATTEMPT, Params, envelope_of
-from outrider.postgres.statement import statement
+from outrider.postgres.log import ATTEMPT, envelope_of
+from outrider.postgres.statement import Params, call, fetch, fetch_call, statement
 from outrider.postgres.worker_sessions import begin, together
 
 _OUTCOME, _DELIVERY = 0, 5
@@ -115,7 +115,7 @@ class Take:
         await begin(conn)
         if self.workspace is not None:
             await conn.execute("select set_config('app.workspace_id', %s, true)", [self.workspace])
-        await events.execute(statement("streams/relay_take", schema), asked, binary=True)
+        await events.execute(call("relay_take", schema, tuple(asked)), asked, binary=True)
         await state.execute(statement("streams/relay_state", schema), {"subscription": self.subscription})
         return _Reading(self, events, state)
 
@@ -168,7 +168,7 @@ async def settle(conn: AsyncSession, settling: Settling, asked: Take | None, sch
     """Where the streams end now, and COMMIT; then the next take, if one is asked for: one round trip."""
     with in_our_words(schema):
         async with together(conn):
-            await conn.execute(statement("streams/relay_settle", schema), settling.params())
+            await move(conn, settling, schema)
             ended = await conn.execute("commit")
             reading = None if asked is None else await asked.send(conn, schema)
         if ended.statusmessage != "COMMIT":
@@ -189,9 +189,9 @@ async def reject(
 ) -> tuple[int, bool]:
     """How often it was rejected by now, and whether it is a dead letter."""
     code, message = why
-    [(attempts, buried)] = await fetch(
+    [(attempts, buried)] = await fetch_call(
         conn,
-        "streams/relay_reject",
+        "relay_reject",
         schema,
         {
             "subscription": subscription,
@@ -232,7 +232,7 @@ async def open_streams(
     params = {"subscription": subscription, "streams": list(ends), "positions": list(ends.values()), "adopt": adopt}
     async with conn.transaction():
         await conn.execute(FLUSHED)
-        await fetch(conn, "streams/relay_open", schema, params)
+        await fetch_call(conn, "relay_open", schema, params)
 
 
 async def wrote(
@@ -251,26 +251,27 @@ async def wrote(
 async def holding(conn: AsyncSession, subscription: str, schema: str) -> AsyncIterator[bool]:
     """A transaction that holds the relay's cursor; False when another session does."""
     async with conn.transaction():
-        yield bool(await fetch(conn, "streams/relay_hold", schema, {"subscription": subscription}))
+        yield bool(await fetch_call(conn, "relay_hold", schema, {"subscription": subscription}))
 
 
 async def rewind(conn: AsyncSession, subscription: str, at: datetime, schema: str) -> None:
-    await fetch(conn, "streams/relay_rewind", schema, {"subscription": subscription, "at": at})
+    await fetch_call(conn, "relay_rewind", schema, {"subscription": subscription, "at": at})
 
 
 async def put_ahead(
     conn: AsyncSession, subscription: str, events: Sequence[UUID], schema: str
 ) -> tuple[int, UUID | None]:
     """They are in a stream already. Back: how many of them are not of this log, and one of these."""
-    [(strangers, stranger)] = await fetch(
-        conn, "streams/relay_ahead", schema, {"subscription": subscription, "events": list(events)}
+    [(strangers, stranger)] = await fetch_call(
+        conn, "relay_ahead", schema, {"subscription": subscription, "events": list(events)}
     )
     return strangers, stranger
 
 
 async def move(conn: AsyncSession, settling: Settling, schema: str) -> None:
     """As settle, in a transaction that is the caller's."""
-    await conn.execute(statement("streams/relay_settle", schema), settling.params())
+    params = settling.params()
+    await conn.execute(call("relay_settle", schema, tuple(params)), params)
 
 
 async def note_adoption(
@@ -280,4 +281,4 @@ async def note_adoption(
     before, position = positions
     params = {"subscription": subscription, "stream": stream, "before": before, "position": position} | signed.params()
     with in_our_words(schema):
-        await conn.execute(statement("streams/note_adoption", schema), params)
+        await conn.execute(call("note_adoption", schema, tuple(params)), params)

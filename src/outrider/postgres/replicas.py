@@ -13,8 +13,8 @@ from psycopg import sql
 from outrider.errors import DeclarationError
 from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch
 from outrider.postgres.inboxes import Ingested, Place, Refused
+from outrider.postgres.statement import fetch
 from outrider.streams.replica import Change
 
 DDL = """create table {table} (

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from outrider.errors import SubscriptionRefused
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch
 from outrider.postgres.job_inserts import Request
+from outrider.postgres.statement import fetch, fetch_call
 from outrider.schedule import AHEAD, Due, Schedule
 
 
@@ -71,5 +71,5 @@ async def fire(
         "generation": job.generation,
         "poke": poke,
     }
-    [(won,)] = await fetch(conn, "jobs/fire", schema, params)
+    [(won,)] = await fetch_call(conn, "fire", schema, params)
     return bool(won)

@@ -14,9 +14,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from outrider.errors import CursorError, SchemaMismatch
+from outrider.postgres.errors import forbidden, missing_schema, wrong_connection
 from outrider.postgres.lent_transaction import LentSession, lend
-from outrider.postgres.log import SEQ, Params, forbidden, missing_schema, wrong_connection
-from outrider.postgres.statement import statement
+from outrider.postgres.log import SEQ
+from outrider.postgres.statement import Params, statement
 from outrider.subscription import Subscription
 
 Row = tuple[Any, ...]

@@ -11,9 +11,8 @@ from psycopg.rows import tuple_row
 
 from outrider.errors import UpkeepRefused
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.errors import in_our_words
+from outrider.postgres.statement import Params, call, fetch
 
 Step = Literal["segments", "dead_letters", "log", "receipts", "traces", "reap"]
 STEPS: tuple[Step, ...] = ("segments", "dead_letters", "log", "receipts", "traces", "reap")
@@ -51,16 +50,16 @@ class Segment:
 
 async def begin(conn: AsyncSession, every: timedelta, schema: str) -> bool:
     """False: there was a run not long ago, or somebody has begun one."""
-    [(turn,)] = await _call(conn, "upkeep/upkeep_begin", schema, {"every": every})
+    [(turn,)] = await _call(conn, "upkeep_begin", schema, {"every": every})
     return bool(turn)
 
 
 async def step(conn: AsyncSession, name: Step, schema: str, *, dry: bool = False) -> list[Did]:
-    return [Did(*row) for row in await _call(conn, f"upkeep/upkeep_{name}", schema, {"dry": dry})]
+    return [Did(*row) for row in await _call(conn, f"upkeep_{name}", schema, {"dry": dry})]
 
 
 async def overdue_rollups(conn: AsyncSession, schema: str) -> list[str]:
-    return [name for (name,) in await _call(conn, "rollups/overdue_rollups", schema, {})]
+    return [name for (name,) in await _call(conn, "overdue_rollups", schema, {})]
 
 
 async def segments(conn: AsyncSession, schema: str) -> list[Segment]:
@@ -71,7 +70,7 @@ async def attach(
     conn: AsyncSession, name: str, schema: str, *, days: int, by: str | None = None, reason: str | None = None
 ) -> Did:
     """A detached segment is part of the log again, for so many days."""
-    [row] = await _call(conn, "upkeep/attach_segment", schema, {"name": name, "days": days, "by": by, "reason": reason})
+    [row] = await _call(conn, "attach_segment", schema, {"name": name, "days": days, "by": by, "reason": reason})
     return Did(*row)
 
 
@@ -81,7 +80,7 @@ async def _call(conn: AsyncSession, name: str, schema: str, params: Params) -> l
         async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute("set transaction isolation level read committed")
             with in_our_words(schema):
-                await cursor.execute(statement(name, schema), params)
+                await cursor.execute(call(name, schema, tuple(params)), params)
                 return await cursor.fetchall()
     except psycopg.errors.LockNotAvailable as error:
         raise UpkeepRefused("nothing was changed: others hold what it needs: try again") from error

@@ -164,7 +164,7 @@ class _End:
         """Parked or buried, as a worker would; what breaks the session or the transaction is raised in any case."""
         row = failed.rows[0]
         chance = random.random()  # noqa: S311
-        verdict = classify(failed.error, row[ATTEMPT], self._handler.policy, chance, ours=failed.ours)
+        verdict = classify(failed.error, row[ATTEMPT], self._handler.retry, chance, ours=failed.ours)
         lost = not usable(self._conn) or handler_batches.broken(self._conn)
         if lost or isinstance(failed.error, TransactionEnded) or isinstance(verdict, Infrastructure):
             raise failed.error

@@ -24,7 +24,8 @@ from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify
 from outrider.postgres import handler_batches
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.handler_batches import Claim, Connection, Row
-from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, Params, envelope_of, occurred
+from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, envelope_of, occurred
+from outrider.postgres.statement import Params
 from outrider.postgres.worker_sessions import usable
 from outrider.retry import Breaker, parse_duration
 from outrider.signals import Buried, Failed, Handled, Parked, Recovered, Settled, Signals, Taken, Troubled
@@ -119,7 +120,7 @@ class HandlerReader:
         self._schema = schema
         self.generation = generation
         self._worker = worker
-        self._size = Size(handler.limit, handler.budget)
+        self._size = Size(handler.limit)
         self.alone = True
         """Nothing else runs in this process: a suspect that kills it is to blame."""
         self.suspect = False
@@ -236,7 +237,7 @@ class HandlerReader:
         return BatchResult(claim.outcome, events, conceded, due_in=claim.due_in)
 
     async def _failed(
-        self, conn: Connection, claim: Claim, failure: Failure, spans: trace.Handling | None
+        self, conn: Connection, claim: Claim, failure: Failure, spans: trace.BatchSpans | None
     ) -> BatchResult:
         self._size.shrink()
         self._partition = claim.partition
@@ -333,7 +334,7 @@ class HandlerReader:
         verdict = (
             Dead("transaction_ended", describe(error))
             if isinstance(error, TransactionEnded) or sqlstate(error) == "OR005"
-            else classify(error, attempt, self.handler.policy, random.random(), ours=failure.ours)  # noqa: S311
+            else classify(error, attempt, self.handler.retry, random.random(), ours=failure.ours)  # noqa: S311
         )
         if isinstance(verdict, Infrastructure) and len(rows) == 1:
             seq = rows[0][SEQ]

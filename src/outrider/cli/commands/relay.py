@@ -41,7 +41,7 @@ from outrider.postgres.admin.streams import Stream
 from outrider.relay.relay import Relay, only_stream
 from outrider.relay.sender import Sender
 from outrider.signals import Signals
-from outrider.streams.stream import bare
+from outrider.streams.stream import bare_position
 from outrider.worker.job_loop import SLOTS
 
 
@@ -232,7 +232,7 @@ async def _adopt(place: Place, relay: Relay, stream: str, by: Signed, *, yes: bo
         await sink.open()
         try:
             written = (await relays.positions(conn, relay.name, schema)).get(stream)
-            before = None if written is None else bare(written)
+            before = None if written is None else bare_position(written)
             end = await sink.end(stream)
             confirm(_foretold(relay, stream, before, end), "nothing was changed", yes=yes)
             async with conn.transaction():
@@ -245,11 +245,11 @@ async def _adopt(place: Place, relay: Relay, stream: str, by: Signed, *, yes: bo
 
 
 def _foretold(relay: Relay, stream: str, before: str | None, end: str) -> str:
-    place = relay.sink.place
+    sort_key = relay.sink.sort_key
     said = f"Let {relay.name} go on in {one_line(stream)} after {end}, where it ends?"
     if before is None or before == end:
         return said
-    if place(end) < place(before):
+    if sort_key(end) < sort_key(before):
         return f"It has written up to {before}; what is lost of that will not be sent again. {said}"
     return f"It has written up to {before}; what came after that will stay. {said}"
 

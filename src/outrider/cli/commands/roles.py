@@ -13,7 +13,7 @@ from outrider.cli.output.text import tell
 from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
 from outrider.postgres.admin import roles as making
 from outrider.postgres.admin.roles import Made, Outcome
-from outrider.postgres.fetch import fetch
+from outrider.postgres.statement import fetch
 
 
 def roles(

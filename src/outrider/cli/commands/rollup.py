@@ -87,7 +87,7 @@ def preflight(
     _one_of(as_json=as_json, as_sql=as_sql)
     rollup, place = _declared(name, app, Asked(app, dsn, embedded, schema))
     if as_sql:
-        _print_sql(*_reading(rollups.call("rollup_preflight", rollup.spec(), place.schema)))
+        _print_sql(*_reading(rollups.call_in_sql("rollup_preflight", rollup.spec(), place.schema)))
         return
     found = asyncio.run(_preflight(place, rollup.spec()))
     blocking = _blocking(found)
@@ -133,7 +133,7 @@ def install(
     rollup, place = _declared(name, app, Asked(app, dsn, embedded, schema))
     if as_sql:
         planned = asyncio.run(_commands(place, rollup.spec()))
-        call = rollups.call("rollup_install", rollup.spec(), place.schema)
+        call = rollups.call_in_sql("rollup_install", rollup.spec(), place.schema)
         _print_sql(*(_comment(f"{each};") for each in planned), call)
         return
     found, made, scheduler = asyncio.run(_install(place, rollup))
@@ -176,7 +176,7 @@ def verify(
     _one_of(as_json=as_json, as_sql=as_sql)
     place = find_place(Asked(app, dsn, embedded, schema))
     if as_sql:
-        _print_sql(*_reading(rollups.call("rollup_verify", name, place.schema)))
+        _print_sql(*_reading(rollups.call_in_sql("rollup_verify", name, place.schema)))
         return
     found = asyncio.run(_verify(place, name, find_app(app)))
     failed = [each.topic for each in found if not each.passed and each.topic != KEY_TOPIC]
@@ -262,8 +262,8 @@ def run(
     _one_of(as_json=as_json, as_sql=as_sql)
     place = find_place(Asked(app, dsn, embedded, schema))
     if as_sql:
-        first = [rollups.call("rollup_retry", name, place.schema)] if retry else []
-        _print_sql(*first, rollups.call("rollup_run", name, place.schema, flush=flush))
+        first = [rollups.call_in_sql("rollup_retry", name, place.schema)] if retry else []
+        _print_sql(*first, rollups.call_in_sql("rollup_run", name, place.schema, flush=flush))
         return
     retried, ticked = asyncio.run(_run(place, name, signed(by, reason), flush=flush, retry=retry))
     if as_json:
@@ -313,7 +313,7 @@ def uninstall(
     place = find_place(Asked(app, dsn, embedded, schema))
     if as_sql:
         planned = asyncio.run(_plan(place, name, force=force))[0]
-        call = rollups.call("rollup_uninstall", name, place.schema, force=force)
+        call = rollups.call_in_sql("rollup_uninstall", name, place.schema, force=force)
         _print_sql(*(_comment("\n".join(lines(each, whole=True))) for each in planned), call)
         return
     asyncio.run(_uninstall(place, name, force=force, yes=yes, dry_run=dry_run, as_json=as_json))

@@ -9,8 +9,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection
 
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params
+from outrider.postgres.statement import Params, fetch, fetch_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +77,4 @@ async def set_setting(
     conn: AsyncConnection[Any], name: str, value: str | None, schema: str, signed: Signed = UNSIGNED
 ) -> None:
     """None: what was entered for a rollup holds no longer."""
-    await fetch(conn, "admin/set_setting", schema, {"name": name, "value": value} | signed.params())
+    await fetch_call(conn, "set_setting", schema, {"name": name, "value": value} | signed.params())

@@ -13,8 +13,7 @@ from psycopg import AsyncConnection
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.event import Event, spec_of
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params
+from outrider.postgres.statement import Params, fetch
 from outrider.retry import Duration, parse_duration
 
 PAGE = 500
@@ -185,7 +184,7 @@ async def letters(
 ) -> list[Letter]:
     """In the order of their ids, after the one given."""
     params = (await fixed(conn, which, schema)).params() | {"limit": limit, "after": after}
-    return [Letter(*row) for row in await fetch(conn, "admin/dead_letters", schema, params)]
+    return [Letter(*row) for row in await fetch(conn, "admin/dead_letter_list", schema, params)]
 
 
 async def each(conn: AsyncConnection[Any], which: Filter, schema: str) -> AsyncIterator[Letter]:

@@ -17,11 +17,8 @@ from outrider.postgres import connection
 from outrider.postgres.admin import status
 from outrider.postgres.admin.status import SCAN
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import Rows
 from outrider.postgres.listener import Listener
-from outrider.postgres.log import Params
-from outrider.postgres.look import looking
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, Rows, looking, statement
 
 MOST = 10_000
 PATIENCE = timedelta(minutes=5)

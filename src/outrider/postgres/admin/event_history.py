@@ -14,10 +14,10 @@ from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
 from outrider.errors import NoSuchEvent, WithdrawRefused
-from outrider.postgres.log import SEQ, clear_error, envelope_of
-from outrider.postgres.look import looking
+from outrider.postgres.errors import clear_error
+from outrider.postgres.log import SEQ, envelope_of
 from outrider.postgres.schema.migrate import check_needed
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import call, looking
 from outrider.redaction import sanitise
 
 PATIENCE = "10s"
@@ -256,7 +256,7 @@ async def withdraw(
     try:
         async with conn.transaction(), AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
-            await cursor.execute(statement("admin/withdraw", schema), params)
+            await cursor.execute(call("withdraw", schema, tuple(params)), params)
             rows = await cursor.fetchall()
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise WithdrawRefused(

@@ -12,9 +12,8 @@ from psycopg import AsyncConnection
 
 from outrider.errors import NoSuchType
 from outrider.postgres.admin.subscriptions import MOST
-from outrider.postgres.fetch import fetch
-from outrider.postgres.look import looking
 from outrider.postgres.pool import Pool
+from outrider.postgres.statement import fetch_call, looking
 
 State = Literal["pending", "running", "failed", "cancelled", "superseded", "discarded", "done"]
 ORDER = ("in_flight", "pending", "failed", "discarded", "done")
@@ -131,15 +130,15 @@ async def whole(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> Listin
 async def cancel(
     conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
 ) -> list[JobOutcome]:
-    params = {"id": job_id, "by": by, "reason": reason}
-    return [JobOutcome(*row) for row in await fetch(conn, "jobs/cancel", schema, params)]
+    params = {"job_id": job_id, "by": by, "reason": reason}
+    return [JobOutcome(*row) for row in await fetch_call(conn, "cancel", schema, params)]
 
 
 async def run_now(
     conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
 ) -> list[JobOutcome]:
-    params = {"id": job_id, "by": by, "reason": reason}
-    return [JobOutcome(*row) for row in await fetch(conn, "jobs/run_now", schema, params)]
+    params = {"job_id": job_id, "by": by, "reason": reason}
+    return [JobOutcome(*row) for row in await fetch_call(conn, "run_now", schema, params)]
 
 
 class Jobs:

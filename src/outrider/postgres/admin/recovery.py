@@ -22,9 +22,8 @@ from outrider.errors import ConfigError, Interrupted, OutriderError
 from outrider.postgres.admin import dead_letters
 from outrider.postgres.admin.dead_letters import Count, Filter, Filtered, Group, Letter, clock
 from outrider.postgres.admin.replay import HELD
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params
 from outrider.postgres.pool import Pool
+from outrider.postgres.statement import Params, fetch
 from outrider.redaction import mask, sanitise
 
 BATCH = 500
@@ -143,7 +142,7 @@ async def discard_one(
 ) -> int:
     """The dead letters of one event; how many there were."""
     params = {"event_id": event_id, "subscription": subscription, "by": by, "reason": reason}
-    [(discarded,)] = await fetch(conn, "admin/discard", schema, params)
+    [(discarded,)] = await fetch(conn, "admin/discard_event", schema, params)
     return int(discarded)
 
 

@@ -12,9 +12,8 @@ from psycopg import AsyncConnection
 
 from outrider import names
 from outrider.errors import ConfigError, RolesRefused
-from outrider.postgres.fetch import fetch
 from outrider.postgres.schema.migrate import hold
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import fetch, statement
 
 ROLES = ("producer", "worker", "relay", "operator", "dashboard", "cron", "upkeep")
 PATIENCE = "10s"

@@ -13,11 +13,11 @@ from psycopg import AsyncConnection
 
 from outrider.postgres.admin.streams import Stream
 from outrider.postgres.admin.subscriptions import MOST
-from outrider.postgres.log import missing_schema
-from outrider.postgres.look import looking
+from outrider.postgres.errors import missing_schema
 from outrider.postgres.rollups import Rolling
 from outrider.postgres.schema.migrate import applied, pending
 from outrider.postgres.schema.phases import Phase
+from outrider.postgres.statement import looking
 
 SCAN = 1000
 

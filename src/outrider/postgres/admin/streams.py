@@ -9,8 +9,8 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from outrider.errors import SubscriptionRefused
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import wrong_connection
+from outrider.postgres.errors import wrong_connection
+from outrider.postgres.statement import fetch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from psycopg import AsyncConnection
 from outrider import names
 from outrider.errors import SubscriptionRefused
 from outrider.postgres.admin.audit import UNSIGNED, Signed
-from outrider.postgres.fetch import fetch
+from outrider.postgres.statement import fetch, fetch_call
 
 MOST = 10_000
 """Counts end here: this number means "so many, or more"."""
@@ -70,7 +70,7 @@ async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = N
 async def backlog(conn: AsyncConnection[Any], name: str, schema: str) -> Backlog:
     """Counted exactly while there are few, and never by reading more than a bounded piece of the log."""
     seen = await find(conn, name, schema)
-    [(unread, more)] = await fetch(conn, "admin/unread", schema, {"name": name, "scan": MOST})
+    [(unread, more)] = await fetch_call(conn, "unread", schema, {"name": name, "scan": MOST})
     return Backlog(unread, more, seen.parked, seen.dead)
 
 
@@ -88,19 +88,19 @@ async def unregistered(conn: AsyncConnection[Any], wanted: Iterable[str], schema
 async def pause(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
     """Nothing is taken from now on; what was taken before is finished. No name: of all, those to come included."""
     if name is None:
-        await fetch(conn, "admin/pause_all", schema, signed.params())
+        await fetch_call(conn, "pause_all", schema, signed.params())
     else:
         await find(conn, name, schema)
-        await fetch(conn, "admin/pause", schema, {"name": name} | signed.params())
+        await fetch_call(conn, "pause", schema, {"name": name} | signed.params())
 
 
 async def resume(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
     """No name: the pause of all is over; those that were paused by their name stay so."""
     if name is None:
-        await fetch(conn, "admin/resume_all", schema, signed.params())
+        await fetch_call(conn, "resume_all", schema, signed.params())
     else:
         await find(conn, name, schema)
-        await fetch(conn, "admin/resume", schema, {"name": name} | signed.params())
+        await fetch_call(conn, "resume", schema, {"name": name} | signed.params())
 
 
 async def all_paused(conn: AsyncConnection[Any], schema: str) -> bool:
@@ -115,8 +115,8 @@ async def rename(
         raise SubscriptionRefused(f"the new name {wrong}")
     await find(conn, old, schema)
     with _waiting_for(old):
-        [(moved,)] = await fetch(
-            conn, "admin/rename", schema, {"old": old, "new": new, "force": force} | signed.params()
+        [(moved,)] = await fetch_call(
+            conn, "rename", schema, {"old": old, "new": new, "force": force} | signed.params()
         )
     return int(moved)
 
@@ -134,7 +134,7 @@ async def narrow(
     await find(conn, name, schema)
     with _waiting_for(name):
         params = {"name": name, "types": list(types), "force": force}
-        [(lost,)] = await fetch(conn, "admin/narrow", schema, params | signed.params())
+        [(lost,)] = await fetch_call(conn, "narrow", schema, params | signed.params())
     return int(lost)
 
 
@@ -144,7 +144,7 @@ async def retire(
     """Delete the subscription with all that it owes; returns what that was. Its receipts stay."""
     await find(conn, name, schema)
     with _waiting_for(name):
-        [row] = await fetch(conn, "admin/retire", schema, {"name": name, "force": force} | signed.params())
+        [row] = await fetch_call(conn, "retire", schema, {"name": name, "force": force} | signed.params())
     return Backlog(*row)
 
 

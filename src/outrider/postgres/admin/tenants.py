@@ -15,8 +15,8 @@ import psycopg
 from psycopg import AsyncConnection
 
 from outrider.errors import TenantsRefused
-from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.log import Params
+from outrider.postgres.errors import in_our_words
+from outrider.postgres.statement import Params, fetch, fetch_call
 
 SEE_ALL = ("worker", "relay", "operator", "dashboard", "cron", "upkeep")
 """Roles that policies let see every tenant, after the schema's name and an underscore, where they exist."""
@@ -120,7 +120,7 @@ async def plan(
         raise TenantsRefused(f"nothing was changed: there is no role {', '.join(map(repr, missing))}")
     wanted = [_quoted(name) for name in dict.fromkeys((*usual, *named)) if name in there]
     return [
-        command for (command,) in await fetch(conn, "admin/tenants_plan", schema, {"enable": enable, "roles": wanted})
+        command for (command,) in await fetch_call(conn, "tenants_plan", schema, {"enable": enable, "roles": wanted})
     ]
 
 
@@ -157,9 +157,9 @@ async def pages(
     async for part in parts(conn, schema):
         after: int | None = 0
         while after is not None:
-            params: Params = {**whose.params(), "part": part, "after": after, "scan": page}
-            (head, *found) = await fetch(conn, "admin/tenant_page", schema, params)
-            yield part, found
+            params: Params = {**whose.params(), "from": part, "after": after, "scan": page}
+            (head, *found) = await fetch_call(conn, "tenant_page", schema, params)
+            yield part, [(place, erased, line) for place, _, erased, line in found]
             after = head[0]
 
 
@@ -192,7 +192,7 @@ async def export(
 
     async def note(**more: int | None) -> int:
         params = {**whose.params(), "by": by, "reason": reason, "audit": None, "events": None, "jobs": None, **more}
-        return int((await fetch(conn, "admin/note_export", schema, params))[0][0])
+        return int((await fetch_call(conn, "note_export", schema, params))[0][0])
 
     rows = Rows(audit=await note())
     async for part, found in pages(conn, whose, schema):
@@ -222,7 +222,7 @@ async def erase(
         while after is not None:
             if stop is not None and stop.is_set():
                 return rows
-            params = {**whose.params(), "part": part, "after": after, "scan": page, "reason": reason, "by": by}
+            params = {**whose.params(), "from": part, "after": after, "scan": page, "reason": reason, "by": by}
             after, audit, events, jobs = await _erase(conn, schema, {**params, "audit": rows.audit})
             rows = replace(rows, events=rows.events + events, jobs=rows.jobs + jobs, audit=audit)
             tell(rows)
@@ -240,7 +240,7 @@ async def _and_rest(parts: AsyncIterator[str]) -> AsyncIterator[str]:
 async def _erase(conn: AsyncConnection[Any], schema: str, params: Params) -> tuple[int | None, int, int, int]:
     for left in reversed(range(TRIES)):
         try:
-            [row] = await fetch(conn, "admin/erase", schema, params)
+            [row] = await fetch_call(conn, "erase", schema, params)
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if not left:
                 raise TenantsRefused(

@@ -24,7 +24,7 @@ from psycopg.rows import tuple_row
 
 from outrider.errors import MigrationRefused, SchemaMismatch
 from outrider.postgres import statement
-from outrider.postgres.log import forbidden, missing_schema
+from outrider.postgres.errors import forbidden, missing_schema
 from outrider.postgres.schema.phases import LiveWorker, Numbered, Phase, refuse_unaware, through
 
 APPLIED_BY = f"outrider {version('outrider')}"

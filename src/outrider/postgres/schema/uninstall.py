@@ -18,8 +18,8 @@ from psycopg.rows import tuple_row
 
 from outrider.errors import SchemaMismatch, UninstallRefused
 from outrider.postgres import statement
-from outrider.postgres.log import Params
 from outrider.postgres.schema.migrate import applied, held_block, hold, known
+from outrider.postgres.statement import Params
 
 PATIENCE = "5s"
 """Publishers wait behind us as long as we wait for the locks."""
