@@ -155,7 +155,8 @@ def test_a_late_transaction_is_read_in_pages(conn: Conn, limit: int) -> None:
         while other.execute("select outcome from outrider.take('a.late', 0, 2000)").fetchone() != ("idle",):
             pass
         slow.commit()
-        for times in (3, 2, 2):  # to choose them, for what they hold; and before the first page, to find that they are many
+        # Each event is read to choose it and for what it holds; before the first page, also to find that they are many.
+        for times in (3, 2, 2):
             events, read = take(conn, "a.late", limit)
             assert events == limit
             assert read["by_seq_scan"] == 0

@@ -79,7 +79,7 @@ def _settling(batch: int, schema: str) -> bytes:
 
 
 async def end_idle(conn: Connection) -> None:
-    """End the transaction of a take that read nothing. By COMMIT: after a ROLLBACK psycopg forgets its prepared statements."""
+    """End the transaction of a take that read nothing. After a ROLLBACK, psycopg would forget its prepared statements."""
     await conn.execute("commit")
 
 
