@@ -1,17 +1,18 @@
 """The tenant of the event at hand: its workspace and the handler's role, set before the handler's first statement.
 
-They are set anew for every event that sends a statement, whatever the one before has left; a handler that sends nothing
-pays nothing. Where the first statement has parameters they travel with it, as a pipeline of one round trip. Literals are
-pure ASCII with escapes: no setting of the session changes what they mean.
+They are set anew for every event that sends a statement, whatever the one before has left. A handler that sends nothing
+pays nothing, nor does a batch without a role and without any workspace. Where the first statement has parameters they travel
+with it, as a pipeline of one round trip. Literals are pure ASCII with escapes: no setting of the session changes what they
+mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
 
-from psycopg import AsyncConnection, AsyncCursor, Cursor, InternalError
+from psycopg import AsyncConnection, AsyncCursor, InternalError
 from psycopg.abc import PQGen
 from psycopg.errors import InFailedSqlTransaction, error_from_result
 from psycopg.generators import execute, fetch_many, send
@@ -22,14 +23,6 @@ from psycopg.sql import Identifier
 from psycopg.waiting import Ready
 
 from outrider.errors import ConfigError
-
-if TYPE_CHECKING:
-    from psycopg._cursor_base import BaseCursor
-    from psycopg._queries import PostgresQuery
-
-    _Cursor = BaseCursor[Any, Any]
-else:
-    _Cursor = object
 
 _OK, _READY = ExecStatus.COMMAND_OK, Ready.RW
 _HOME = "select current_user::text, current_setting('app.workspace_id', true)"
@@ -45,17 +38,24 @@ limit 1
 class Home:
     """Who a session is while no handler has it."""
 
-    __slots__ = ("away", "back", "user")
+    __slots__ = ("away", "back", "clean", "user")
 
     def __init__(self, user: str, workspace: str = "", *, local: bool = False) -> None:
         self.user = user
         self.back = _BACK.format(_literal(user), _literal(workspace), local=local).encode()
         self.away = False
-        """A handler has had it since, and may have left anything behind."""
+        """A handler has used it since, and may have left anything behind."""
+        self.clean = False
+        """The session itself has no workspace: what was set for it is known."""
 
-    def entry(self, role: str | None, workspace: str | None) -> Entry:
+    def has_tenants(self, role: str | None, workspaces: Iterable[str | None]) -> bool:
+        """Whether events of a batch enter their tenants; asked before its first event. Otherwise they are at home."""
+        return role is not None or self.away or not self.clean or any(each is not None for each in workspaces)
+
+    def leave(self, role: str | None, workspace: str | None, *, enters: bool) -> Entry | None:
+        """A handler is about to use the session."""
         self.away = True
-        return Entry(role or self.user, workspace or "")
+        return Entry(role or self.user, workspace or "") if enters else None
 
 
 def home_of(conn: AsyncConnection[Any]) -> Home:
@@ -159,60 +159,6 @@ class Entry:
                 self.refused = not isinstance(error, InFailedSqlTransaction)
                 raise error
         self.pending = False
-
-
-class _Rider(_Cursor):
-    """A cursor whose first statement takes the tenant along: psycopg's own, which we join at the moment of sending.
-
-    Where a psycopg does not call these methods the tenant is entered on its own, or the statement fails: see lend.py.
-    """
-
-    __slots__ = ()
-
-    def _execute_gen(self, *args: Any, **kwargs: Any) -> PQGen[None]:
-        statement = super()._execute_gen(*args, **kwargs)
-        if (entry := self._pending()) is not None:
-            entry.rider = statement
-        return statement
-
-    def _maybe_prepare_gen(self, pgq: PostgresQuery, **kwargs: Any) -> PQGen[Any]:
-        statement = super()._maybe_prepare_gen(pgq, **kwargs)
-        if (entry := self._pending()) is None:
-            return statement
-        return entry.ride(self._pgconn, statement) if pgq.params else self._after(entry, statement)
-
-    def _after(self, entry: Entry, statement: PQGen[Any]) -> PQGen[Any]:
-        """Without parameters it may be several statements in one, which a pipeline does not take."""
-        yield from entry.enter(self._pgconn)
-        return (yield from statement)
-
-    def _execute_send(self, query: PostgresQuery, **kwargs: Any) -> None:
-        self._board(partial(super()._execute_send, query, **kwargs))
-
-    def _send_query_prepared(self, name: bytes, pgq: PostgresQuery, **kwargs: Any) -> None:
-        self._board(partial(super()._send_query_prepared, name, pgq, **kwargs))
-
-    def _board(self, send_it: Callable[[], None]) -> None:
-        if (entry := self._pending()) is None:
-            send_it()
-            return
-        entry.board(self._pgconn)
-        try:
-            send_it()
-        finally:
-            self._pgconn.pipeline_sync()
-
-    def _pending(self) -> Entry | None:
-        entry: Entry | None = self._conn.entry
-        return entry if entry is not None and entry.pending else None
-
-
-class LentCursor(_Rider, AsyncCursor[Any]):
-    __slots__ = ()
-
-
-class LentSyncCursor(_Rider, Cursor[Any]):
-    __slots__ = ()
 
 
 @lru_cache(4096)
