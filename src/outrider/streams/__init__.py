@@ -5,7 +5,7 @@ from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.lease import Lease, RedisLease
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
-from outrider.streams.replica import Change, ReplicaCodec, read_change
+from outrider.streams.replica import ReplicaChange, ReplicaCodec, read_change
 from outrider.streams.stream import (
     Appended,
     AppendOutcome,
@@ -24,7 +24,6 @@ __all__ = [
     "AppendOutcome",
     "Appended",
     "BrokerUnavailable",
-    "Change",
     "CloudEventsCodec",
     "Codec",
     "EnvelopeCodec",
@@ -35,6 +34,7 @@ __all__ = [
     "RedisLease",
     "RedisStreams",
     "Rejected",
+    "ReplicaChange",
     "ReplicaCodec",
     "Sink",
     "Source",

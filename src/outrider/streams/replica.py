@@ -23,7 +23,7 @@ _BIG, _SAFE = 2**63, 2**53
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ReplicaChange:
     """What a replica consumer is told: one thing is now like this."""
 
     event_id: UUID
@@ -74,7 +74,7 @@ class ReplicaCodec:
         return uuid_in(members.get("event_id")) if isinstance(members, dict) else None
 
 
-def read_change(data: bytes) -> Change:
+def read_change(data: bytes) -> ReplicaChange:
     """An entry of the replica codec; Undecodable for what is none."""
     members = Members(data, "payload")
     if members.json("payload") is None:
@@ -82,7 +82,7 @@ def read_change(data: bytes) -> Change:
     committed_at = members.instant("committed_at")
     if committed_at is None:
         raise undecodable("committed_at is missing")
-    return Change(
+    return ReplicaChange(
         event_id=members.uuid("event_id"),
         topic=members.required("topic", names.TYPE_BYTES),
         aggregate_kind=members.text("aggregate_kind", names.TYPE_BYTES),
