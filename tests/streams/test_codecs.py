@@ -635,7 +635,7 @@ def test_a_replica_entry_is_one_compact_object() -> None:
 
 @pytest.mark.parametrize("version", [2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**60])
 def test_a_version_that_javascript_would_change_is_refused(version: int) -> None:
-    with pytest.raises(ValueError, match=f"entity_version {version} is not a number in JavaScript"):
+    with pytest.raises(ValueError, match=f"entity_version {version} is not exact in JavaScript"):
         ReplicaCodec().encode(replace(PLAIN, entity_version=version), "")
 
 

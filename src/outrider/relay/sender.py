@@ -135,7 +135,7 @@ class Sender:
         return await self._settle(conn, batch, plan)
 
     def _held(self, batch: Batch) -> tuple[int, float] | None:
-        """Of the first rejected event that is not due yet: the number of events before it, and the seconds until it is due."""
+        """Of the first rejected event that is not due yet: how many events come before it, and in how many seconds it is due."""
         before = 0
         for item in batch.items:
             if item.state == "pending" and item.due_in > 0:
@@ -217,7 +217,7 @@ class Sender:
         return topics
 
     async def _rejected(self, conn: AsyncSession, item: Item, code: str, message: str) -> Sent:
-        """The broker refuses one event because of its content. Those before it are in the stream; the next step finds them."""
+        """The broker refuses one event for its content. Those before it are in the stream; the next step finds them."""
         await handler_batches.roll_back(conn)
         envelope, relay = item.envelope, self.relay
         assert envelope.seq is not None
