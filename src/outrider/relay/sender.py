@@ -135,7 +135,7 @@ class Sender:
         return await self._settle(conn, batch, plan)
 
     def _held(self, batch: Batch) -> tuple[int, float] | None:
-        """Of the first rejected event that is not due yet: how many events come before it, and in how many seconds it is due."""
+        """The first rejected event that is not due yet: the number of events before it, and seconds until it is due."""
         before = 0
         for item in batch.items:
             if item.state == "pending" and item.due_in > 0:

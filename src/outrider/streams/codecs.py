@@ -29,7 +29,7 @@ _OF_ONE_LOG = {"channel": "outbox_default", "generation": 0, "origin": None, "se
 
 
 class EnvelopeCodec:
-    """Every field of an envelope that has a meaning outside of its log, under its own name. The payload's text is not changed."""
+    """Every field of an envelope that has a meaning outside of its log. The text of the payload does not change."""
 
     content_type = "application/json"
 
