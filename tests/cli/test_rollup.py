@@ -25,7 +25,8 @@ create table note (kind text constraint note_kind check (kind in ('comment')), s
 """
 APP = """
 from datetime import datetime
-from outrider import Check, Column, Event, Notification, Outrider
+from outrider import Event, Outrider
+from outrider.rollup import Check, Column, Notification
 
 class Born(Event, type="clihub.born"):
     id: int

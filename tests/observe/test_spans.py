@@ -309,7 +309,7 @@ async def test_a_processor_that_raises_stops_nobody(
     provider = TracerProvider()
     provider.add_span_processor(Raising(when))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-    monkeypatch.setattr(trace, "_told", set())
+    monkeypatch.setattr(trace, "_logged", set())
     app, done = Outrider(context="shop", dsn=database), list[object]()
 
     @app.handler(Placed, name="shop.pay", retry=LATER)
@@ -359,7 +359,7 @@ async def test_what_cannot_be_begun_leaves_nothing_to_the_next(
 
     begin = batch_runner._begin
 
-    def failing(spans: trace.Handling, rows: Any, **options: Any) -> trace.Handled:
+    def failing(spans: trace.BatchSpans, rows: Any, **options: Any) -> trace.EventSpan:
         if rows[0][WORKSPACE] is not None:
             raise RuntimeError("out of memory")
         return begin(spans, rows, **options)

@@ -122,7 +122,7 @@ def run(
         raise ConfigError(
             'the app declares no relay: app.relay("shop.out", RedisStreams("redis://…", stream="orders")) is one'
         )
-    chosen = [each.name for each in found.chosen_relays(names or (), ())]
+    chosen = [each.name for each in found.chosen(names or ()).relays]
     if not chosen:
         declared = ", ".join(each.name for each in found.relays)
         raise ConfigError(f"none of {', '.join(names or ())} is a relay; the app declares: {declared}")
