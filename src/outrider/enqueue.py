@@ -151,7 +151,7 @@ class Enqueuer:
         if carried is not None:
             pairs = zip(requests, carried, strict=True)
             requests = [replace(each, trace_context=carrier) for each, carrier in pairs]
-        return Enqueue.of(requests, self._settings.schema, poke=self._settings.notify == "commit")
+        return Enqueue.of(requests, self._settings.schema, notify=self._settings.notify == "commit")
 
     def _announce(
         self, conn: object, driver: Driver, requests: Sequence[Request], written: list[Enqueued]
