@@ -19,11 +19,9 @@ from outrider.postgres.admin.audit import Signed
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.errors import in_our_words
 from outrider.postgres.handler_batches import Lost
-from outrider.postgres.log import ATTEMPT, envelope_of
+from outrider.postgres.log import ATTEMPT, DELIVERY, DUE_IN, OUTCOME, envelope_of
 from outrider.postgres.statement import Params, call, fetch, fetch_call, statement
 from outrider.postgres.worker_sessions import begin, together
-
-_OUTCOME, _DELIVERY = 0, 5
 
 Row = tuple[Any, ...]
 MARKS = 20
@@ -129,7 +127,7 @@ class _Reading:
     async def batch(self, conn: AsyncSession, schema: str) -> Batch:
         head, *rows = await self.events.fetchall()
         [(positions, owes)] = await self.state.fetchall()
-        outcome, due_in, items = head[0], head[3], [Item(row) for row in rows]
+        outcome, due_in, items = head[OUTCOME], head[DUE_IN], [Item(row) for row in rows]
         if owes and outcome in ("more", "done"):
             items = await _told(conn, self.take.subscription, self.take.limit, items, schema)
         return Batch(outcome, due_in, json.loads(positions), items)
@@ -159,7 +157,7 @@ async def _told(conn: AsyncSession, subscription: str, limit: int, items: list[I
     replayed = []
     for row in await fetch(conn, "streams/relay_replayed", schema, {"subscription": subscription, "limit": limit}):
         item = Item(row)
-        item.state, item.delivery, item.replayed = row[_OUTCOME], row[_DELIVERY], True
+        item.state, item.delivery, item.replayed = row[OUTCOME], row[DELIVERY], True
         replayed.append(item)
     return [*replayed, *items]
 
