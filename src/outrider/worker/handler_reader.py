@@ -28,7 +28,7 @@ from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, envelope_of, occurr
 from outrider.postgres.statement import Params
 from outrider.postgres.worker_sessions import usable
 from outrider.retry import Breaker, parse_duration
-from outrider.signals import Buried, Failed, Handled, Parked, Recovered, Settled, Signals, Taken, Troubled
+from outrider.signals import Buried, Failed, HandledEvent, Parked, Recovered, Settled, Signals, Taken, Troubled
 from outrider.worker.batch_runner import Failure, Runner
 from outrider.worker.batch_size import Size
 from outrider.worker.handler import Handler
@@ -361,9 +361,9 @@ class _Details:
         self._rows = rows
         self._took = took
 
-    def __call__(self) -> Iterator[Handled]:
+    def __call__(self) -> Iterator[HandledEvent]:
         for row, seconds in zip(self._rows, self._took, strict=True):
-            yield Handled(envelope_of(row), row[ATTEMPT], seconds * 1000)
+            yield HandledEvent(envelope_of(row), row[ATTEMPT], seconds * 1000)
 
     def times(self) -> Iterator[tuple[str, float, float]]:
         now = time()
