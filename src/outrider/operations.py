@@ -21,7 +21,7 @@ from outrider.postgres.inboxes import Place
 from outrider.postgres.pool import Pool
 from outrider.postgres.rollups import Tick
 from outrider.relay.relay import Relay, only_stream
-from outrider.streams.replica import Change
+from outrider.streams.replica import ReplicaChange
 from outrider.subscription import Subscription
 
 
@@ -90,7 +90,7 @@ class Operations:
         async with self._opened().autocommit() as own:
             return await streams.high_water_mark(own, stream, relay, start, self.settings.schema)
 
-    async def stitch(self, name: str, snapshot: Iterable[Change], *, hwm: str) -> int:
+    async def stitch(self, name: str, snapshot: Iterable[ReplicaChange], *, hwm: str) -> int:
         """Fill the table of a replica from a snapshot, and let the replica continue after `hwm`. Newer rows are kept.
 
         Returns how many rows of the snapshot were written. The table and the position change in one transaction.

@@ -15,7 +15,7 @@ from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.inboxes import Ingested, Place, Refused
 from outrider.postgres.statement import fetch
-from outrider.streams.replica import Change
+from outrider.streams.replica import ReplicaChange
 
 DDL = """create table {table} (
     aggregate_kind text not null,
@@ -45,7 +45,12 @@ where r.entity_version < excluded.entity_version
 
 
 async def apply(
-    conn: AsyncSession, place: Place, table: str, changes: Sequence[Change], refused: Sequence[Refused], schema: str
+    conn: AsyncSession,
+    place: Place,
+    table: str,
+    changes: Sequence[ReplicaChange],
+    refused: Sequence[Refused],
+    schema: str,
 ) -> Ingested:
     """The changes that are newer than what is there, what was refused, and the position: one transaction."""
     async with conn.transaction():
@@ -62,7 +67,7 @@ def _counted(place: Place, events: int) -> dict[str, Any]:
     return {"subscription": place.subscription, "stream": place.stream, "events": events}
 
 
-async def upsert(conn: AsyncSession, table: str, changes: Sequence[Change]) -> int:
+async def upsert(conn: AsyncSession, table: str, changes: Sequence[ReplicaChange]) -> int:
     """How many were newer than what is there."""
     if not changes:
         return 0
@@ -84,7 +89,7 @@ async def stitch(
     conn: AsyncSession,
     place: Place,
     table: str,
-    snapshot: Iterable[Change],
+    snapshot: Iterable[ReplicaChange],
     ahead: Callable[[str], bool],
     schema: str,
 ) -> int:
@@ -99,7 +104,7 @@ async def stitch(
     return newer
 
 
-def _pages(changes: Iterable[Change]) -> Iterator[list[Change]]:
+def _pages(changes: Iterable[ReplicaChange]) -> Iterator[list[ReplicaChange]]:
     rest = iter(changes)
     while page := list(islice(rest, 1000)):
         yield page
@@ -109,7 +114,7 @@ async def _paused(conn: AsyncSession, subscription: str, schema: str) -> bool:
     return bool(await fetch(conn, "streams/held_back", schema, {"subscription": subscription}))
 
 
-def _columns(changes: Sequence[Change]) -> dict[str, list[Any]]:
+def _columns(changes: Sequence[ReplicaChange]) -> dict[str, list[Any]]:
     return {
         "aggregate_kind": [each.aggregate_kind or "" for each in changes],
         "aggregate_id": [each.aggregate_id for each in changes],
