@@ -20,7 +20,7 @@ from outrider.inbox.inbox import Inbox
 from outrider.inbox.inbox_loop import InboxLoop
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
-from outrider.observe.log import Lines
+from outrider.observe.log import LogListener
 from outrider.operations import Operations
 from outrider.postgres import connection, generations, rollups, schedules
 from outrider.postgres.embedded import Embedded
@@ -92,7 +92,7 @@ class Outrider(Declarations, Operations):
             poll=poll,
         )
         self.signals = Signals()
-        self._lines = Lines()
+        self._lines = LogListener()
         self.signals.listen(self._lines)
         self._poker = Poker(
             lambda: self._dsn or (None if self._refusal(self.settings) else self.settings.dsn),
