@@ -27,7 +27,7 @@ from outrider.postgres.admin.diagnostics import (
     Timetable,
     Tuples,
 )
-from outrider.postgres.connection import OLDEST
+from outrider.postgres.dsn import OLDEST
 from outrider.schedule import AHEAD as FUTURE
 from outrider.schedule import next_time
 
