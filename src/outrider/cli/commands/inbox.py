@@ -29,9 +29,9 @@ from outrider.cli.target import (
     moved,
 )
 from outrider.errors import ConfigError
+from outrider.inbox.destination import destination_of
 from outrider.inbox.inbox import Inbox
-from outrider.inbox.inbox_loop import landing_of
-from outrider.inbox.retry import Again, try_again
+from outrider.inbox.retry import RetryResult, retry_refused
 from outrider.postgres import inboxes
 from outrider.postgres.admin import subscriptions
 from outrider.postgres.admin.status import Status
@@ -205,10 +205,10 @@ async def _refused(place: Place, name: str | None, after: int, limit: int) -> li
         return await inboxes.refused(conn, place.schema, subscription=name, after=after, limit=limit)
 
 
-async def _retry(place: Place, inbox: Inbox, ids: list[int] | None) -> Again:
+async def _retry(place: Place, inbox: Inbox, ids: list[int] | None) -> RetryResult:
     async with place.connect() as conn:
         await subscriptions.find(conn, inbox.name, place.schema)
-        return await try_again(conn, inbox.name, landing_of(inbox, place.settings), ids, place.schema)
+        return await retry_refused(conn, inbox.name, destination_of(inbox, place.settings), ids, place.schema)
 
 
 def _fields(each: Kept) -> dict[str, Any]:

@@ -38,9 +38,8 @@ from outrider.postgres.admin.audit import Signed
 from outrider.postgres.admin.status import Standing, Status
 from outrider.postgres.admin.status import status as look
 from outrider.postgres.admin.streams import Stream
+from outrider.relay.recovery import open_streams
 from outrider.relay.relay import Relay, only_stream
-from outrider.relay.sender import Sender
-from outrider.signals import Signals
 from outrider.streams.stream import bare_position
 from outrider.worker.job_loop import SLOTS
 
@@ -123,7 +122,7 @@ def run(
         raise ConfigError(
             'the app declares no relay: app.relay("shop.out", RedisStreams("redis://…", stream="orders")) is one'
         )
-    chosen = [each.name for each in found.chosen_relays(names or (), ())]
+    chosen = [each.name for each in found.chosen(names or ()).relays]
     if not chosen:
         declared = ", ".join(each.name for each in found.relays)
         raise ConfigError(f"none of {', '.join(names or ())} is a relay; the app declares: {declared}")
@@ -236,7 +235,7 @@ async def _adopt(place: Place, relay: Relay, stream: str, by: Signed, *, yes: bo
             end = await sink.end(stream)
             confirm(_foretold(relay, stream, before, end), "nothing was changed", yes=yes)
             async with conn.transaction():
-                await Sender(relay, Signals(), schema=schema, worker=by.by or "").open(conn, [stream], adopt=True)
+                await open_streams(conn, relay, [stream], schema, adopt=True)
                 after = (await relays.positions(conn, relay.name, schema))[stream]
                 await relays.note_adoption(conn, relay.name, stream, (before, after), by, schema)
         finally:

@@ -128,9 +128,7 @@ def _find(options: Options, processes: int) -> Outrider:
             "the app declares no handler and no job: decorate a function with @app.handler(YourEvent, name=...) or "
             "@app.job(YourJob)"
         )
-    which = options.handlers, options.exclude
-    chosen = (found.chosen, found.chosen_jobs, found.chosen_relays, found.chosen_inboxes, found.chosen_rollups)
-    if not any(choose(*which) for choose in chosen) and not found.schedules:
+    if not found.chosen(options.handlers, options.exclude) and not found.schedules:
         raise ConfigError("no handler or job is left: --exclude takes away all that --handlers gives")
     for option, words in (("--class", options.classes), ("--queue", options.queues)):
         for each in words:
