@@ -78,6 +78,11 @@ def _settling(batch: int, schema: str) -> bytes:
     return statement("handlers/settle", schema).replace(b"{batch}", str(batch).encode())
 
 
+async def end_idle(conn: Connection) -> None:
+    """End the transaction of a take that read nothing. After a ROLLBACK, psycopg would forget its prepared statements."""
+    await conn.execute("commit")
+
+
 async def roll_back(conn: Connection) -> None:
     """Never raises: a session that cannot roll back is closed, and the server does it."""
     try:

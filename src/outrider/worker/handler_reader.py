@@ -68,6 +68,11 @@ class BatchResult:
         """There may be more to do at once."""
         return self.outcome in ("more", "done", "probe", "suspect", "armed", "failed")
 
+    @property
+    def caught_up(self) -> bool:
+        """All that was published before the take is handled, and nothing waits for a retry."""
+        return self.outcome == "done"
+
 
 @dataclass(frozen=True, slots=True)
 class _UnreportedFailure:
@@ -205,7 +210,7 @@ class HandlerReader:
         )
 
     async def _nothing_taken(self, conn: Connection, claim: Claim) -> None:
-        await handler_batches.roll_back(conn)
+        await handler_batches.end_idle(conn)
         self._armed_takes_left -= 1
         if self._armed is not None and (claim.outcome != "busy" or self._armed_takes_left <= 0):
             await self.disarm(conn)

@@ -18,12 +18,11 @@ left join lateral (
 left join lateral (
     select f.event_id, f.seq from /*schema*/delivery as f
     where f.subscription = s.name and f.generation = c.generation and f.status = 'pending' and f.seq < o.seq
-      and f.ordering_key = case s.ordering when 'total' then '' when 'key' then
-          coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id end
+      and f.ordering_key = /*schema*/ordering_key(s.ordering, o.workspace_id, o.aggregate_id)
     order by f.seq limit 1) as ahead on e.status = 'pending'
 cross join lateral (
     select count(*) as workers, count(*) filter (where s.name <> all (w.unable)) as able from /*schema*/worker as w
-    where s.name = any (w.subscriptions) and not w.stopping and w.seen_at > clock_timestamp() - interval '30 seconds'
+    where s.name = any (w.subscriptions) and not w.stopping and /*schema*/is_live(w.seen_at)
     ) as serving
 where e.seq = %(seq)s
 order by e.subscription

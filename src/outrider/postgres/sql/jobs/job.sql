@@ -8,7 +8,7 @@ select d.event_id, d.subscription, d.event_type, coalesce(o.event_version, d.eve
        s.paused_at is not null,
        exists (select from /*schema*/worker as serving
                where d.subscription = any (serving.subscriptions) and not serving.stopping
-                 and serving.seen_at > clock_timestamp() - interval '30 seconds'),
+                 and /*schema*/is_live(serving.seen_at)),
        /*schema*/as_pretty_text(coalesce(d.payload, o.payload)), null::jsonb, d.failure_history
 from /*schema*/delivery as d
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
@@ -23,8 +23,6 @@ from /*schema*/subscription as s
 left join lateral (select o.* from /*schema*/outbox as o where o.id = %(id)s::uuid limit 1) as o on true
 join /*schema*/event_handled as h
     on h.handler_name = s.name
-   and h.idempotency_key = coalesce(
-       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-           || o.idempotency_key, %(id)s::uuid::text)
+   and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, %(id)s::uuid)
 where s.kind = 'job'
 order by 2

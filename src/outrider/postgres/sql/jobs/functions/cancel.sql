@@ -28,7 +28,7 @@ begin
         if job.status = 'in_flight' then
             update /*schema*/delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
             perform /*schema*/notify(
-                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                /*schema*/generation_channel(job.generation),
                 job.subscription);
             outcome := 'cancelling';
         elsif job.status in ('pending', 'failed') then
@@ -54,9 +54,7 @@ begin
         left join lateral (select o.* from /*schema*/outbox as o where o.id = p_job_id limit 1) as o on true
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;

@@ -27,7 +27,7 @@ begin
         if job.status = 'pending' then
             update /*schema*/delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
             perform /*schema*/notify(
-                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                /*schema*/generation_channel(job.generation),
                 job.subscription);
             perform /*schema*/note('run_now', p_by, p_reason, job.subscription, p_job_id,
                                    jsonb_build_object('run_at', job.run_at));
@@ -40,9 +40,7 @@ begin
         left join lateral (select o.* from /*schema*/outbox as o where o.id = p_job_id limit 1) as o on true
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;
