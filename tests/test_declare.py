@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outrider import Event, Job, Outrider, Retry, Snooze
 from outrider.errors import ConfigError, DeclarationError
+from outrider.inbox.inbox import Inbox, InboxOptions
+from outrider.options import Declaration
+from outrider.relay.relay import Relay, RelayOptions
+from outrider.rollup.rollup import Rollup, RollupOptions
 from outrider.streams import RedisStreams
+from outrider.worker.handler import Handler, NamedOptions
+from outrider.worker.job_handler import JobHandler, JobOptions
+
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 class Placed(Event, type="declare.placed"):
@@ -69,11 +79,34 @@ ROLLUP: dict[str, Any] = {"table": "piece", "key": ["document"], "single": "a.pi
         (lambda app: app.relay("a.b", BROKER, workspace="a"), "a relay has no option workspace; .*mean workspace_id"),
         (lambda app: app.inbox("a.b", BROKER, size=1), r"an inbox has no option size; it has batch, .*\w$"),
         (lambda app: app.rollup("a.b", **ROLLUP, wen="x"), "a rollup has no option wen; it has .*mean when"),
+        (lambda app: app.schedule("* * * * *", Ship(), zone="x"), "a schedule has no option zone; .*mean time_zone"),
     ],
 )
 def test_an_unknown_option_names_those_that_there_are(declare: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says.replace("?", r"\?")):
         declare(Outrider(context="shop"))
+
+
+@pytest.mark.parametrize(
+    ("declaration", "keywords", "page"),
+    [
+        (Handler, NamedOptions, "guide"),
+        (JobHandler, JobOptions, "jobs"),
+        (Relay, RelayOptions, "relay"),
+        (Inbox, InboxOptions, "inbox"),
+        (Rollup, RollupOptions, "rollups"),
+    ],
+)
+def test_type_checkers_and_the_docs_know_every_option(
+    declaration: type[Declaration], keywords: type, page: str
+) -> None:
+    options = declaration.options()
+    assert set(options) == set(keywords.__annotations__)
+    documented = set[str]()
+    for row in (DOCS / f"{page}.md").read_text().splitlines():
+        if row.startswith("| `"):
+            documented.update(re.findall(r"`(\w+)`", row.split("|")[1]))
+    assert set(options) <= documented, f"docs/{page}.md has no row for them"
 
 
 @pytest.mark.parametrize(

@@ -16,27 +16,10 @@ from psycopg import errors as pg
 from pydantic import BaseModel, ValidationError
 
 from outrider import names
-from outrider.errors import ConfigError, Undecodable
-from outrider.outcome import (
-    CUT,
-    MESSAGE_BYTES,
-    SHORTEST_SNOOZE,
-    Bury,
-    Dead,
-    Infrastructure,
-    Later,
-    Retry,
-    Snooze,
-    TerminalError,
-    Verdict,
-    classify,
-    code_of,
-    describe,
-    keep_frames,
-    last_frames,
-    sanitise,
-    sqlstate,
-)
+from outrider.error_text import code_of, describe, keep_frames, last_frames, sqlstate
+from outrider.errors import ConfigError, TerminalError, Undecodable
+from outrider.outcome import SHORTEST_SNOOZE, Bury, Dead, Infrastructure, Later, Retry, Snooze, Verdict, classify
+from outrider.redaction import CUT, MESSAGE_BYTES, sanitise
 from outrider.retry import NO_RETRY, Backoff, Policy, RetryPolicy
 
 TABLE = Backoff.table("10s", "20s")

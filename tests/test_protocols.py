@@ -15,8 +15,9 @@ import pytest
 from psycopg import AsyncConnection
 from tests.integrations.harness import count
 
-from outrider import Envelope, Event, EventHandler, EventListener, EventPublisher, Outrider, PublishRefused
+from outrider import Envelope, Event, Outrider, PublishRefused
 from outrider.errors import DeclarationError
+from outrider.protocols import EventHandler, EventListener, EventPublisher
 from outrider.signals import ListenerUp, Parked, Settled
 from outrider.testing import expect
 

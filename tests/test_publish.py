@@ -27,6 +27,7 @@ from outrider.errors import NoTransaction, SchemaMismatch
 from outrider.postgres.schema import migrate
 from outrider.publish import PublishOptions
 from outrider.signals import Published, Signal
+from outrider.streams.untrusted_json import Members
 from outrider.testing import exercise
 from outrider.testing.cases import Anything, Placed
 from outrider.testing.exercise import CONTEXT, PublishHarness
@@ -299,9 +300,14 @@ async def test_the_payload_limit_is_a_setting(database: str) -> None:
             await app.publish(conn, Anything(value="x" * (1023 - overhead) + "é"))
 
 
-async def test_a_time_of_the_callers_zone_is_read_in_every_zone(app: Outrider, database: str) -> None:
-    """What publish takes, every session can read: a poison event would stop every cursor."""
-    early, late = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+async def test_a_time_that_an_inbox_accepts_can_be_published_and_read_in_every_zone(
+    app: Outrider, database: str
+) -> None:
+    """Every session can read what is in the log: a time that one of them cannot read would stop its cursor."""
+    written = ("0001-01-02T00:00:00Z", "9999-12-30T23:59:59.999999Z")
+    early, late = (Members(json.dumps({"at": each}).encode(), "at").instant("at") for each in written)
+    assert early is not None
+    assert late is not None
     for zone in ("Etc/GMT+12", "Etc/GMT-14", "UTC"):
         async with connected(database, options=f"-c timezone={zone}") as conn:
             for at in (early, late):

@@ -6,7 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
-from outrider import Check, Event, HandlerContext, Notification, Outrider
+from outrider import Event, HandlerContext, Outrider
+from outrider.rollup import Check, Notification
 
 TABLES = (Path(__file__).parent / "hub.sql").read_text()
 NAME = "hub.imports"

@@ -1,41 +1,34 @@
-"""Outrider: events out of your Postgres transaction, to every subscriber."""
+"""Outrider: events out of your Postgres transaction, to every subscriber.
+
+Rarer names live in `outrider.errors`, `outrider.protocols`, `outrider.reader`, `outrider.retry`, `outrider.rollup`,
+`outrider.signals`, `outrider.streams` and `outrider.testing`.
+"""
 
 from outrider.app import Outrider
 from outrider.envelope import Envelope
-from outrider.errors import EnqueueRefused, OutriderError, PublishRefused
+from outrider.errors import Cancelled, EnqueueRefused, OutriderError, PublishRefused, TerminalError
 from outrider.event import Event
 from outrider.job import Job
-from outrider.outcome import Bury, Retry, Snooze, TerminalError
+from outrider.outcome import Bury, Retry, Snooze
 from outrider.postgres.job_inserts import Enqueued
-from outrider.postgres.log import Batch
-from outrider.protocols import EventHandler, EventListener, EventPublisher
 from outrider.reader import Reader
-from outrider.retry import DEFAULT_RETRY_POLICY, PATIENT_RETRY_POLICY, Backoff, Breaker, RetryPolicy
-from outrider.rollup.rollup import Check, Column, Notification
+from outrider.retry import PATIENT_RETRY_POLICY, Backoff, Breaker, RetryPolicy
 from outrider.worker.handler_context import HandlerContext, SyncHandlerContext
-from outrider.worker.job_context import Cancelled, JobContext, SyncJobContext
+from outrider.worker.job_context import JobContext, SyncJobContext
 
 __all__ = [
-    "DEFAULT_RETRY_POLICY",
     "PATIENT_RETRY_POLICY",
     "Backoff",
-    "Batch",
     "Breaker",
     "Bury",
     "Cancelled",
-    "Check",
-    "Column",
     "EnqueueRefused",
     "Enqueued",
     "Envelope",
     "Event",
-    "EventHandler",
-    "EventListener",
-    "EventPublisher",
     "HandlerContext",
     "Job",
     "JobContext",
-    "Notification",
     "Outrider",
     "OutriderError",
     "PublishRefused",

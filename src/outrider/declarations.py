@@ -4,55 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Required, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from outrider import names
 from outrider.config import Settings
 from outrider.enqueue import Enqueuer
 from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
-from outrider.inbox.inbox import Inbox, InboxOptions, declare_inbox
+from outrider.inbox.inbox import Inbox, InboxOptions
 from outrider.integrations.parameters import bound, session_of
 from outrider.job import Job
 from outrider.reader import Reader
-from outrider.relay.relay import Relay, RelayOptions, declare_relay
-from outrider.retry import Breaker, Duration, Policy
+from outrider.relay.relay import Relay, RelayOptions
 from outrider.rollup.rollup import Rollup, RollupOptions, declare_rollup
 from outrider.rollup.staging import stager
 from outrider.schedule import Schedule, ScheduleOptions
 from outrider.signals import Signals
 from outrider.streams.stream import Sink, Source
-from outrider.subscription import Order, Start, Subscription
-from outrider.worker.handler import LIMIT, TIMEOUT, Handler, choose, declare
+from outrider.subscription import Start, Subscription
+from outrider.worker.handler import Handler, HandlerOptions, NamedOptions, choose, declare_handler
 from outrider.worker.job_handler import JobHandler, JobOptions, declare_job
 from outrider.worker.schedule_loop import Scheduled
 
 F = TypeVar("F", bound=Callable[..., Any])
 Chosen = Handler | JobHandler | Relay | Inbox | Rollup
-
-
-class HandlerOptions(TypedDict, total=False):
-    partitions: int
-    """How many sessions can handle its events at the same time: a power of two. Default 1."""
-    start: Start
-    """For a new subscription: "now" (the default), "beginning" or a time."""
-    order: Order
-    """What waits for a failed event: "key" (the default): later events of its key; "none"; "total": everything."""
-    retry: Policy
-    """When a failed event is tried again, and when it is buried. Default: DEFAULT_RETRY_POLICY."""
-    timeout: Duration
-    """How long one call may take. Default 30 s."""
-    limit: int
-    """The most events of one transaction; fewer when they take long. Default 1,000."""
-    breaker: Breaker
-    """Stop for a while when everything fails, and probe. Default: none."""
-    role: str
-    """What it sends through `ctx.tx` runs with this role; the worker's user must be a member. Default: the worker's own."""
-
-
-class NamedOptions(HandlerOptions, total=False):
-    name: Required[str]
-    """Of its subscription, `context.name`: its position and its receipts belong to it, so it stays when the code changes."""
 
 
 class Declarations:
@@ -91,15 +66,15 @@ class Declarations:
                     f"{event!r} is not an Event class: write @app.handler(OrderPlaced, name=...), with the class"
                 )
 
-        def declare_handler(function: F) -> F:
-            if not (called := options.get("name")):
+        def declare_it(function: F) -> F:
+            if not (name := options.get("name")):
                 raise self._nameless("handler", function, events)
-            self._add_handler(events, function, called, options, factory=False)
+            self._add_handler(declare_handler(self.settings.context, events, bound(name, function), options))
             with suppress(AttributeError, TypeError):
-                function.__outrider_handler__ = called  # type: ignore[attr-defined]
+                function.__outrider_handler__ = name  # type: ignore[attr-defined]
             return function
 
-        return declare_handler
+        return declare_it
 
     def subscribe(
         self,
@@ -115,7 +90,8 @@ class Declarations:
         SQLAlchemy where the factory's parameter is annotated as one.
         """
         wanted = (events,) if isinstance(events, type) else tuple(events)
-        self._add_handler(wanted, factory, name, options, factory=True)
+        given, opened = {**options, "name": name}, session_of(factory)
+        self._add_handler(declare_handler(self.settings.context, wanted, factory, given, factory=True, opened=opened))
 
     def job(
         self,
@@ -161,6 +137,8 @@ class Declarations:
         Any worker of this app does it, and each time is fired once, however many there are. The `name` (by default the
         job's type) is what the database remembers it by.
         """
+        if wrong := names.unknown_option("a schedule", options, [*ScheduleOptions.__annotations__, "name"]):
+            raise TypeError(wrong)
         declared = Schedule(cron, job, name or "", **options)
         Scheduled.by(self._enqueuer, declared)
         if declared.name in self._schedules:
@@ -175,21 +153,19 @@ class Declarations:
         `app.relay("shop.out", RedisStreams("redis://...", stream="orders"), events=[OrderPlaced])`; without `events`: all
         of them. Run by any worker of this app, or by `outrider relay`; one at a time.
         """
-        declared = declare_relay(self.settings.context, name, sink, tuple(events), options)
+        context, wanted = self.settings.context, tuple(events)
+        declared = Relay.declare(options, name=name, context=context, sink=sink, events=wanted)
         self._declare(declared.subscription)
         self._relays[name] = declared
 
     def inbox(self, name: str, source: Source, **options: Unpack[InboxOptions]) -> None:
         """Bring the events of another service's stream into this log, each once and in order, for the handlers here."""
-        declared = declare_inbox(self.settings.context, name, source, options)
-        self._declare(declared.subscription)
-        self._inboxes[name] = declared
+        self._add_inbox(Inbox.declare(options, name=name, context=self.settings.context, source=source))
 
     def replica(self, name: str, source: Source, *, table: str, **options: Unpack[InboxOptions]) -> None:
         """Keep a table up to date with the newest version of each thing, as a stream of the replica codec tells it."""
-        declared = declare_inbox(self.settings.context, name, source, options, table)
-        self._declare(declared.subscription)
-        self._inboxes[name] = declared
+        context = self.settings.context
+        self._add_inbox(Inbox.declare(options, name=name, context=context, source=source, table=table))
 
     def rollup(
         self,
@@ -215,9 +191,8 @@ class Declarations:
             raise DeclarationError(
                 f"{name!r} and {other!r} would share their functions, {declared.slug}: rename one of them"
             )
-        if (subscription := declared.subscription) is not None:
-            self._declare(subscription)
-            self._handlers[name] = stager(declared, subscription, lambda: self.settings.schema)
+        if declared.events:
+            self._add_handler(stager(declared, lambda: self.settings.schema))
         self._rollups[name] = declared
 
     def _nameless(self, kind: str, function: object, events: Sequence[type[Event]]) -> DeclarationError:
@@ -233,33 +208,13 @@ class Declarations:
             "are handled twice, or not at all"
         )
 
-    def _add_handler(
-        self, events: tuple[type[Event], ...], function: Any, name: str, options: HandlerOptions, *, factory: bool
-    ) -> None:
-        if wrong := names.unknown_option("a handler", options, NamedOptions.__annotations__):
-            raise TypeError(wrong)
-        subscription = Subscription(
-            name,
-            "handler",
-            self.settings.context,
-            events,
-            options.get("partitions", 1),
-            options.get("start", "now"),
-            options.get("order", "key"),
-        )
-        handler = declare(
-            subscription,
-            function if factory else bound(name, function),
-            factory=factory,
-            opened=session_of(function) if factory else None,
-            retry=options.get("retry"),
-            timeout=options.get("timeout", TIMEOUT),
-            limit=options.get("limit", LIMIT),
-            breaker=options.get("breaker"),
-            role=options.get("role"),
-        )
-        self._declare(subscription)
-        self._handlers[name] = handler
+    def _add_handler(self, handler: Handler) -> None:
+        self._declare(handler.subscription)
+        self._handlers[handler.name] = handler
+
+    def _add_inbox(self, inbox: Inbox) -> None:
+        self._declare(inbox.subscription)
+        self._inboxes[inbox.name] = inbox
 
     def _declare(self, subscription: Subscription) -> None:
         if subscription.name in self._subscriptions or subscription.name in self._rollups:

@@ -23,7 +23,7 @@ from outrider.payload import encode
 from outrider.postgres.inserts import Driver
 from outrider.postgres.job_inserts import Enqueue, Enqueued, Request
 from outrider.postgres.notifier import Poker
-from outrider.publish import FindDriver, wrong_time
+from outrider.publish import FindDriver
 from outrider.registry import EventSpec
 from outrider.retry import Duration, parse_duration
 from outrider.signals import JobEnqueued, Signals
@@ -99,7 +99,7 @@ class Enqueuer:
             raise EnqueueRefused(spec.type, "on_conflict", f"{on_conflict!r} is none of {known}")
         if on_conflict != "keep" and unique_key is None:
             raise EnqueueRefused(spec.type, "on_conflict", "needs a unique_key")
-        if run_at is not None and (wrong := wrong_time(run_at)):
+        if run_at is not None and (wrong := names.wrong_time(run_at)):
             raise EnqueueRefused(spec.type, "run_at", wrong)
         return Request(
             id=uuid7(),

@@ -13,9 +13,9 @@ from uuid import UUID
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from outrider.error_text import describe
 from outrider.errors import Undecodable
 from outrider.event import Declared, spec_of
-from outrider.outcome import describe
 from outrider.registry import EventSpec, Upcaster
 
 E = TypeVar("E", bound=Declared)

@@ -1,10 +1,24 @@
-"""Every error that Outrider raises on purpose. Each message says what is wrong and what to do about it."""
+"""The errors that Outrider raises on purpose. Each message says what is wrong and what to do about it.
+
+Three kinds live elsewhere: what a handler raises to choose its outcome (`outcome`: Bury, Retry, Snooze), what derives from a
+driver's class, and what never leaves its module.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from outrider.postgres.admin.recovery import Done
+
 
 class OutriderError(Exception):
-    """The root of all errors below."""
+    """The base class of the errors below, except of those that a handler causes (at the end)."""
+
+
+# Settings and declarations
 
 
 class ConfigError(OutriderError):
@@ -12,7 +26,10 @@ class ConfigError(OutriderError):
 
 
 class DeclarationError(OutriderError):
-    """An event or a subscription is declared in a way that cannot work."""
+    """An event, a job or a subscription is declared in a way that cannot work."""
+
+
+# Publish, enqueue, read
 
 
 class PublishRefused(OutriderError, ValueError):
@@ -36,8 +53,24 @@ class EnqueueRefused(PublishRefused):
     verb = "enqueued"
 
 
+class NoTransaction(OutriderError):
+    """A publish outside of a transaction would commit the event without the change that it tells of."""
+
+    def __init__(self, instead: str) -> None:
+        super().__init__(
+            f"publish needs your open transaction, or the event would be committed without what it tells of: {instead}"
+        )
+
+
 class Undecodable(OutriderError, ValueError):
     """The payload of an event does not have the shape that was asked for."""
+
+
+class CursorError(OutriderError):
+    """A cursor cannot be read: unknown, ahead of the log, or taken in an unsuitable transaction."""
+
+
+# The database and its schema
 
 
 class DatabaseUnavailable(OutriderError):
@@ -52,26 +85,132 @@ class EmbeddedError(OutriderError):
     """The embedded Postgres could not be set up, started or reached."""
 
 
-class CursorError(OutriderError):
-    """A cursor cannot be read: unknown, ahead of the log, or taken in an unsuitable transaction."""
+class MigrationRefused(OutriderError):
+    """A migration must not be applied now, or another session holds a lock that it needs."""
+
+
+class UninstallRefused(OutriderError):
+    """Uninstalling would lose or break something, or leave something without its tables."""
+
+
+# Brokers
+
+
+class BrokerUnavailable(OutriderError):
+    """The broker does not answer, or cannot accept anything now. What was sent may have arrived: the tail tells."""
+
+
+class StreamMissing(OutriderError):
+    """The stream does not exist, or is not what it must be. The message says what to do."""
+
+
+class StreamOccupied(StreamMissing):
+    """Somebody else has written to the stream. The message says what to do."""
+
+
+# Operations. Where one is refused, nothing was changed.
 
 
 class SubscriptionRefused(OutriderError):
-    """An operation on a subscription would lose something, or names one that is not there."""
+    """An operation on a subscription would lose something, or names one that does not exist."""
 
 
 class RollupRefused(OutriderError):
-    """A rollup cannot be installed, ticked or taken off as it is; nothing was changed."""
+    """A rollup cannot be installed, ticked or uninstalled as it is."""
 
 
 class UpkeepRefused(OutriderError):
-    """Upkeep cannot do this now, or not with these settings; nothing was changed."""
+    """Upkeep cannot do this now, or not with these settings."""
 
 
-class NoTransaction(OutriderError):
-    """A publish outside of a transaction would stand alone: what it tells of could fail, or come later."""
+class NotConfirmed(OutriderError):
+    """A command asked for confirmation and did not get it; nothing was changed."""
 
-    def __init__(self, instead: str) -> None:
+
+class ReplayRefused(OutriderError):
+    """A dead letter cannot be replayed."""
+
+
+class RolesRefused(OutriderError):
+    """Roles cannot be created or changed."""
+
+
+class TenantsRefused(OutriderError):
+    """Nothing was done for a tenant; the message says why."""
+
+
+class WithdrawRefused(OutriderError):
+    """An event cannot be withdrawn now."""
+
+
+class NoSuchEvent(OutriderError):
+    """No event with that id is visible in the log."""
+
+    def __init__(self, event_id: UUID, schema: str) -> None:
         super().__init__(
-            f"publish needs your open transaction, or the event would be committed without what it tells of: {instead}"
+            f'there is no event {event_id} in the schema "{schema}" of this database: the transaction that published it '
+            "was rolled back or is still open, or the event is in another schema (--schema) or database"
         )
+
+
+class NoSuchJob(OutriderError):
+    def __init__(self, job_id: UUID, schema: str) -> None:
+        super().__init__(
+            f'there is no job {job_id} in the schema "{schema}" of this database: the transaction that enqueued it was '
+            "rolled back or is still open, or the job is in another schema (--schema) or database"
+        )
+
+
+class NoSuchType(OutriderError):
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"there is no job type {name!r}; there are: {', '.join(known) or 'none'}")
+
+
+class Interrupted(OutriderError):
+    """A bulk replay or discard ended early; `done` counts what was done until then."""
+
+    def __init__(self, done: Done, unsure: int, reason: str) -> None:
+        found = f"{done.replayed:,} replayed, {done.skipped_handled:,} skipped because handled"
+        super().__init__(
+            f"ended after {done.letters:,} dead letter{'s' * (done.letters != 1)}"
+            f" ({f'{done.discarded:,} discarded' if done.discarded else found}): {reason}. "
+            f"What was done stays done{f', and perhaps {unsure:,} more' * (unsure > 0)}: run it again for the rest"
+        )
+        self.done = done
+
+
+# What handlers and jobs cause, or raise themselves
+
+
+class TerminalError(Exception):
+    """Trying again cannot help: the event or job becomes a dead letter at once. Derive your own errors from it."""
+
+
+class TransactionEnded(TerminalError):
+    """The handler ended the transaction of its batch."""
+
+
+class SwallowedError(Exception):
+    """The handler caught a database error, which had aborted the transaction, and returned."""
+
+
+class UnfinishedError(Exception):
+    """The handler returned while something that it had started on its transaction was still running."""
+
+
+class RolledBack(OutriderError):
+    """The handler rolled its session back and returned without an error."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the handler rolled back its Session, which is the worker's transaction, and returned: raise instead, or wrap "
+            "what may fail in `session.begin_nested()`"
+        )
+
+
+class Cancelled(Exception):
+    """Raised by ctx.check() when an operator has cancelled the job, or the worker stops."""
+
+
+class Died(Exception):
+    """The process that ran the job has died."""

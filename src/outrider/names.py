@@ -1,9 +1,10 @@
-"""What may be called what: the rules for names and keys, and their checks. Each check returns what is wrong, or None."""
+"""The rules for names, keys, texts and times, and their checks. Each check returns what is wrong, or None."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from difflib import get_close_matches
 
 IDENTIFIER_BYTES = 63
@@ -11,6 +12,9 @@ TYPE_BYTES = 200
 KEY_BYTES = 512
 WORKSPACE_BYTES = 255
 CONTENT_CLASSES = ("public", "internal", "confidential", "restricted")
+EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+LATEST = datetime(9999, 12, 30, 23, 59, 59, 999999, tzinfo=UTC)
+"""A time from EARLIEST to LATEST is a datetime in every time zone. The constraints of the tables have the same limits."""
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*\Z")
 _DOTTED = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
@@ -52,6 +56,15 @@ def wrong_text(text: object, limit: int) -> str | None:
     if text == "":
         return "is empty: leave it out instead"
     return unstorable(text) or _too_long(text, limit)
+
+
+def wrong_time(at: object) -> str | None:
+    """The time of an event or a job: with a time zone, and one that every session can read."""
+    if not isinstance(at, datetime):
+        return f"is {type(at).__name__}, not datetime"
+    if at.utcoffset() is None:
+        return "is a naive datetime: give it a time zone"
+    return None if EARLIEST <= at <= LATEST else f"{at.isoformat()} is not in the years 1 to 9999 in every time zone"
 
 
 def _not_text(value: object) -> str:

@@ -6,7 +6,7 @@ Never commits, never opens a connection, never talks to a broker. What cannot be
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from typing import Protocol, TypedDict, Unpack
 from uuid import UUID
@@ -52,7 +52,6 @@ class PublishOptions(TypedDict, total=False):
 _MARK = "_checked_by"
 OPTIONS = frozenset(PublishOptions.__annotations__)
 # A day inside what Python can hold: a reader's session may have any time zone.
-EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 
 
 class FindDriver(Protocol):
@@ -98,7 +97,7 @@ class Publisher:
             raise PublishRefused(spec.type, "content_class", f"{content_class!r} is not one of {known}")
         if entity_version is not None and (wrong := _wrong_version(entity_version)):
             raise PublishRefused(spec.type, "entity_version", wrong)
-        if occurred_at is not None and (wrong := wrong_time(occurred_at)):
+        if occurred_at is not None and (wrong := names.wrong_time(occurred_at)):
             raise PublishRefused(spec.type, "occurred_at", wrong)
         event_id = uuid7()
         envelope = Envelope(
@@ -272,14 +271,6 @@ def _wrong_version(version: object) -> str | None:
     if not isinstance(version, int) or isinstance(version, bool):
         return f"is {type(version).__name__}, not int"
     return None if -(2**63) <= version < 2**63 else f"{version} does not fit into 64 bits"
-
-
-def wrong_time(at: object) -> str | None:
-    if not isinstance(at, datetime):
-        return f"is {type(at).__name__}, not datetime"
-    if at.utcoffset() is None:
-        return "is a naive datetime: give it a time zone"
-    return None if EARLIEST <= at <= LATEST else f"{at.isoformat()} is not in the years 1 to 9999 in every time zone"
 
 
 def _publishable(event: object) -> EventSpec:

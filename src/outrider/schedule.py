@@ -28,19 +28,14 @@ AHEAD = timedelta(minutes=1)
 
 
 class ScheduleOptions(TypedDict, total=False):
+    """The keyword arguments of app.schedule, beside the name. `Schedule` explains them."""
+
     time_zone: str
-    """Whose clock the times are read from, like "Europe/Berlin". Default "UTC"."""
     missed: Missed
-    """When no worker was there: "once" (the default): one job, for the newest of the times; "skip": none, if it is more
-    than a minute ago; "all": one for each of them."""
     queue: str
-    """Workers can be told to serve some queues only. Default "default"."""
     priority: int
-    """-100 to 100, more is sooner. Default 0."""
     key: str | None
-    """What key_concurrency counts, instead of the field that the job names."""
     workspace_id: str | None
-    """The tenant. Default: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +101,20 @@ class Schedule:
     cron: str
     job: Job
     name: str = ""
-    """By default the type of its job."""
+    """What the database remembers it by. Empty = the type of its job."""
     time_zone: str = "UTC"
+    """Whose clock the times are read from, like "Europe/Berlin"."""
     missed: Missed = "once"
+    """When no worker was running: "once": one job, for the newest of the times; "skip": none, if it is more than a minute
+    ago; "all": one for each of them."""
     queue: str = "default"
+    """Workers can be told to serve some queues only."""
     priority: int = 0
+    """-100 to 100, more is sooner."""
     key: str | None = None
+    """What key_concurrency counts, instead of the field that the job names."""
     workspace_id: str | None = None
+    """The tenant."""
     _zone: tzinfo = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

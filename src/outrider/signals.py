@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from outrider.envelope import Envelope
-from outrider.outcome import Verdict, describe
+from outrider.error_text import describe
+from outrider.outcome import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from outrider.outcome import code_of, describe
+from outrider.error_text import code_of, describe
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -208,7 +208,7 @@ def first_version(dsn: str) -> None:
     first = known()[0]
     with psycopg.connect(dsn) as conn:
         conn.execute("create schema outrider")
-        conn.execute(statement.statement("migration_ledger", "outrider"))
+        conn.execute(statement.statement("schema/migration_ledger", "outrider"))
         conn.execute(statement.render(first.sql, "outrider").encode())
         conn.execute("insert into outrider.migration values (1, 'log', true, now(), 'tests')")
 

@@ -13,8 +13,8 @@ from psycopg.errors import InsufficientPrivilege
 from tests.cli import inprocess
 from tests.postgres.tenants.house import House, built
 
-from outrider.outcome import describe
-from outrider.postgres.log import forbidden
+from outrider.error_text import describe
+from outrider.postgres.errors import forbidden
 
 HIDDEN = "row-level security hides rows"
 

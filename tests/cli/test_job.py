@@ -18,8 +18,7 @@ from tests.cli.conftest import Run, Start
 from tests.postgres.jobs import sqljobs
 from tests.processes import until
 
-from outrider.postgres.look import ONE_MOMENT
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import ONE_MOMENT, statement
 
 HOSTILE = "\x9b31mred\x1b[2J\u202eevil [bold]loud[/] :bomb:\r\n\tend"
 NOBODY = "00000000-0000-7000-8000-000000000000"
@@ -189,7 +188,7 @@ def test_a_long_list_reads_what_it_shows(desk: Desk) -> None:
     params = {"names": ["mail.send"], "queue": None, "most": 10_000, "states": ["running", "pending"], "limit": 5}
     with psycopg.connect(desk.dsn) as conn:
         conn.execute(ONE_MOMENT)
-        explain = b"explain (analyze, format json, costs off) " + statement("jobs", "outrider")
+        explain = b"explain (analyze, format json, costs off) " + statement("jobs/jobs", "outrider")
         row = conn.execute(explain, params).fetchone()
     assert row is not None
     assert max(_rows_read(row[0][0]["Plan"])) <= 20

@@ -78,7 +78,7 @@ def shop(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Itera
             return
         suffix = owner.info.dbname
         owner.execute(re.sub(r"\b(viewer|operator)\b", rf"\1_{suffix}", before("operating")).encode())
-        owner.execute(statement("inherit_grants", "outrider"))
+        owner.execute(statement("schema/inherit_grants", "outrider"))
         owner.execute(f"alter role viewer_{suffix} login; alter role operator_{suffix} login".encode())
         yield Shop(owner, {role: f"{role}_{suffix}" for role in ("viewer", "operator")})
         for role in (f"operator_{suffix}", f"viewer_{suffix}"):

@@ -142,7 +142,7 @@ def role(owner: psycopg.Connection[Any], *, inherits: bool) -> Iterator[str]:
     owner.execute(f"create role {name} login".encode())
     try:
         owner.execute(re.sub(r"\bapp\b", name, before("app") + NEW * inherits).encode())
-        owner.execute(statement("inherit_grants", "outrider"))
+        owner.execute(statement("schema/inherit_grants", "outrider"))
         yield name
     finally:
         owner.execute(f"drop owned by {name}; drop role {name}".encode())

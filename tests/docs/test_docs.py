@@ -74,7 +74,7 @@ async def test_the_rights_that_an_application_had_are_enough_and_no_more(databas
                 async with app:
                     pass
             owner.execute(re.sub(r"\bapp\b", role, before("app")).encode())
-            owner.execute(statement("inherit_grants", "outrider"))
+            owner.execute(statement("schema/inherit_grants", "outrider"))
             async with app:
                 async with app.connect() as conn, conn.transaction():
                     await app.publish(conn, Granted(name="python"))

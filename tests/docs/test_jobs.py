@@ -105,7 +105,7 @@ async def test_the_rights_that_an_application_had_are_enough(database: str) -> N
         try:
             owner.execute(re.sub(r"\bapp\b", role, before("app")).encode())
             owner.execute(f"grant execute on function outrider.run_now to {role}".encode())
-            owner.execute(statement("inherit_grants", "outrider"))
+            owner.execute(statement("schema/inherit_grants", "outrider"))
             async with declared(make_conninfo(database, user=role)) as app:
                 async with app.connect() as conn, conn.transaction():
                     await app.enqueue(conn, Granted(name="failing"))
@@ -133,7 +133,7 @@ async def test_the_rights_that_a_producer_had_are_enough_and_no_more(database: s
         try:
             *few, last = re.sub(r"\bproducer\b", role, before("enqueuing")).splitlines()
             owner.execute("\n".join(few).encode())
-            owner.execute(statement("inherit_grants", "outrider"))  # as the next migration does
+            owner.execute(statement("schema/inherit_grants", "outrider"))  # as the next migration does
             async with await psycopg.AsyncConnection.connect(make_conninfo(database, user=role)) as conn:
                 async with conn.transaction():
                     await app.enqueue_many(conn, [Granted(name="a"), Granted(name="b")])
@@ -141,7 +141,7 @@ async def test_the_rights_that_a_producer_had_are_enough_and_no_more(database: s
                     async with conn.transaction():
                         await app.enqueue(conn, Granted(name="c"), unique_key="u")
                 owner.execute(last.encode())
-                owner.execute(statement("inherit_grants", "outrider"))
+                owner.execute(statement("schema/inherit_grants", "outrider"))
                 outcomes = []
                 for way in ("keep", "keep", "replace", "debounce"):
                     async with conn.transaction():

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from tests.postgres.test_plans import nodes
 
-from outrider.postgres import connection, look
+from outrider.postgres import connection
+from outrider.postgres import statement as catalogue
 from outrider.postgres.admin import diagnostics
 from outrider.postgres.statement import statement
 
@@ -37,7 +38,7 @@ from generate_series(1, {ROWS}) as n
 async def test_no_look_reads_a_whole_table(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with psycopg.connect(database, autocommit=True) as owner:
         owner.execute(FILL.encode())
-        monkeypatch.setattr(look, "statement", lambda *of: b"explain (analyze, format json) " + statement(*of))
+        monkeypatch.setattr(catalogue, "statement", lambda *of: b"explain (analyze, format json) " + statement(*of))
         async with await connection.connect(database, autocommit=True) as conn:
             for analyzed in (False, True):
                 if analyzed:

@@ -13,7 +13,7 @@ from outrider import Bury
 from outrider.postgres import handler_batches
 from outrider.postgres.admin import subscriptions
 from outrider.postgres.handler_batches import Connection
-from outrider.postgres.log import Params
+from outrider.postgres.statement import Params
 
 pytestmark = pytest.mark.verify
 

@@ -19,7 +19,7 @@ from tests.oracle import append
 
 from outrider import Outrider
 from outrider.postgres import lease_renewer
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import call
 from outrider.worker import job_loop
 from outrider.worker.job_loop import JobLoop
 from outrider.worker.leases import Begun, Leases
@@ -70,7 +70,7 @@ def claim(conn: psycopg.Connection[Any], worker: UUID = GONE) -> tuple[int, int]
     """Its delivery and token; its lease ends after the test."""
     conn.execute("update outrider.subscription set lease = '1 hour'")
     asked = {"worker": worker, "names": [NAME], "limit": 1, "generation": 0, "queues": None, "suspect": True}
-    row, _ = conn.execute(statement("claim", "outrider"), asked).fetchall()
+    row, _ = conn.execute(call("claim", "outrider", tuple(asked)), asked).fetchall()
     return row[1], row[2]
 
 

@@ -13,7 +13,7 @@ from tests.oracle import EFFECT, Oracle, check
 from outrider import Bury, HandlerContext, Outrider
 from outrider.postgres import handler_batches
 from outrider.postgres.handler_batches import Connection
-from outrider.postgres.log import Params
+from outrider.postgres.statement import Params
 from outrider.signals import Settled
 
 pytestmark = pytest.mark.verify

@@ -26,11 +26,10 @@ from tests.integrations.django_project.here import changed, pointed_at
 from tests.integrations.django_project.models import Customer, Invoice
 
 from outrider import Backoff, Event, Outrider, SyncHandlerContext
-from outrider.errors import ConfigError, DeclarationError
+from outrider.errors import ConfigError, DeclarationError, SwallowedError
 from outrider.integrations.django import orm
 from outrider.postgres.orm_transaction import BorrowedSession
 from outrider.testing import drain_sync
-from outrider.worker.batch_runner import SwallowedError
 from outrider.worker.drain import Drained
 
 pytestmark = pytest.mark.verify

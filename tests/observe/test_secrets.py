@@ -26,8 +26,9 @@ from tests.processes import until
 
 from outrider.cli.main import fail
 from outrider.doctor.finding import warning
-from outrider.outcome import conceal, describe, mask
+from outrider.error_text import describe
 from outrider.postgres.connection import connect_sync
+from outrider.redaction import conceal, mask
 
 SECRET = "hunter2-Xq7"  # of the database and the brokers
 CONTENT = "4111-1111-Zk3"  # of payloads
@@ -348,7 +349,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_the_passwords_that_this_process_uses_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.outcome._concealed", ())
+    monkeypatch.setattr("outrider.redaction._concealed", ())
     conceal("p@ss-word")
     conceal("short")
     conceal("postgres")
@@ -359,7 +360,7 @@ def test_the_passwords_that_this_process_uses_are_known(monkeypatch: pytest.Monk
 
 
 def test_opening_a_session_makes_its_password_known(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.outcome._concealed", ())
+    monkeypatch.setattr("outrider.redaction._concealed", ())
     connect_sync(make_conninfo(database, password=SECRET)).close()
     assert mask(f"told {SECRET}") == "told ***"
 

@@ -5242,6 +5242,14 @@ begin
             return next head;
             return;
         end if;
+        -- The excuse of a rollback may still be on its way: it needs no lock (park), and nobody else takes while we wait.
+        for look in 1 .. 10 loop
+            exit when deaths < 3;
+            perform pg_sleep(0.02);
+            new_excused := coalesce(pg_sequence_last_value(format('"outrider".excused_%s', cur.id)::regclass), 0)
+                           + p_excused;
+            deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
+        end loop;
         suspicious := deaths >= 3;
         -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
         diverting := suspicious or exists (

@@ -16,11 +16,11 @@ import pytest
 from psycopg import AsyncConnection
 
 from outrider import Event, Outrider
-from outrider.errors import ConfigError, CursorError
+from outrider.errors import ConfigError, CursorError, Interrupted, ReplayRefused
 from outrider.postgres.admin import dead_letters, recovery
 from outrider.postgres.admin.dead_letters import Filter, Letter
-from outrider.postgres.admin.recovery import Done, Interrupted, Pace
-from outrider.postgres.admin.replay import HELD, ReplayRefused
+from outrider.postgres.admin.recovery import Done, Pace
+from outrider.postgres.admin.replay import HELD
 from outrider.postgres.admin.replay import replay as replay_one
 
 SCHEMA = "outrider"

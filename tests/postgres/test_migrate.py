@@ -17,12 +17,12 @@ from psycopg.rows import tuple_row
 
 from outrider import Outrider
 from outrider.cli import alembic
-from outrider.errors import SchemaMismatch
+from outrider.errors import MigrationRefused, RolesRefused, SchemaMismatch, UninstallRefused
 from outrider.postgres import connection
 from outrider.postgres.admin import roles
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.schema import migrate, uninstall
-from outrider.postgres.schema.phases import MigrationRefused, Phase
+from outrider.postgres.schema.phases import Phase
 from outrider.testing.cases import Placed
 
 pytestmark = pytest.mark.also_on(15, 16)
@@ -120,9 +120,9 @@ async def test_who_keeps_migrations_waiting_is_named(
         with pytest.raises(MigrationRefused, match=f"nothing was changed: .*{held}pg_terminate_backend"):
             await run(database)
         assert len(re.findall(held, caplog.text)) == 1, "told once while it waits"
-        with pytest.raises(roles.RolesRefused, match=f"nothing was changed: .*{held}pg_terminate_backend"):
+        with pytest.raises(RolesRefused, match=f"nothing was changed: .*{held}pg_terminate_backend"):
             await roles.make(conn, "outrider", f"{conn.info.dbname}_")
-        with pytest.raises(uninstall.UninstallRefused, match=f"nothing was dropped: .*{held}pg_terminate_backend"):
+        with pytest.raises(UninstallRefused, match=f"nothing was dropped: .*{held}pg_terminate_backend"):
             await uninstall.uninstall(conn, "outrider")
         for text in (
             roles.grants("outrider", f"{conn.info.dbname}_"),

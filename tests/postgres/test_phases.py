@@ -15,11 +15,11 @@ from tests.postgres.test_migrate import connected, record, rows
 from tests.worker.shop import Placed, Shop
 
 from outrider import Outrider
-from outrider.errors import SchemaMismatch
+from outrider.errors import MigrationRefused, SchemaMismatch
 from outrider.postgres import heartbeat
 from outrider.postgres.schema import migrate
 from outrider.postgres.schema.migrate import Migration
-from outrider.postgres.schema.phases import MigrationRefused, Phase
+from outrider.postgres.schema.phases import Phase
 from outrider.signals import WorkerUp
 
 KNOWN = migrate.known()

@@ -18,9 +18,8 @@ from outrider import Breaker, Outrider
 from outrider.errors import SchemaMismatch
 from outrider.postgres.admin import status
 from outrider.postgres.admin.status import Standing, Status
-from outrider.postgres.look import ONE_MOMENT
 from outrider.postgres.schema import migrate
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import ONE_MOMENT, statement
 
 OLD = "now() - interval '1 hour'"
 
@@ -288,7 +287,7 @@ def test_a_look_costs_a_bounded_piece_of_the_log(log: Bench) -> None:
         assert f"set local {setting} = off" in ONE_MOMENT
         log.conn.execute(f"set {setting} = off".encode())
     with psycopg.ClientCursor(log.conn) as cursor:
-        query = b"explain (analyze, format json) " + statement("oldest_unread", "outrider")
+        query = b"explain (analyze, format json) " + statement("admin/oldest_unread", "outrider")
         found = cursor.execute(query, {"scan": 1000}).fetchone()
     assert found is not None
     scans = [node for node in nodes(found[0][0]["Plan"]) if node.get("Relation Name", "").startswith("outbox_")]

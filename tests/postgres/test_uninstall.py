@@ -12,11 +12,11 @@ from psycopg import AsyncConnection
 from tests.worker.shop import SOON, Placed, Shop, opened
 
 from outrider import Bury, Outrider
-from outrider.errors import SchemaMismatch
+from outrider.errors import SchemaMismatch, UninstallRefused
 from outrider.postgres import rollups
 from outrider.postgres.admin.subscriptions import backlog
 from outrider.postgres.schema import migrate, uninstall
-from outrider.postgres.schema.uninstall import Owed, Survey, UninstallRefused
+from outrider.postgres.schema.uninstall import Owed, Survey
 
 SCHEMA = "outrider"
 WAITING = "select 1 from pg_locks where pid = %s and not granted"

@@ -16,8 +16,9 @@ from psycopg.rows import dict_row
 from tests.postgres.bench import TAKE, Bench, bench
 from tests.worker.shop import opened
 
+from outrider.errors import NoSuchEvent, WithdrawRefused
 from outrider.postgres.admin import event_history as events
-from outrider.postgres.admin.event_history import NoSuchEvent, Withdrawn, WithdrawRefused
+from outrider.postgres.admin.event_history import Withdrawn
 
 BLOCKED = """select count(*) from pg_stat_activity
              where query like '%%outrider.withdraw%%' and %s = any (pg_blocking_pids(pid))"""

@@ -48,7 +48,7 @@ def role(*owners: psycopg.Connection[Any], made_before: bool) -> Iterator[str]:
     try:
         for each in owners:
             each.execute(re.sub(r"\bapp\b", name, before("app") + NEW).encode())
-            each.execute(statement("inherit_grants", "outrider"))
+            each.execute(statement("schema/inherit_grants", "outrider"))
         yield name
     finally:
         for each in owners:

@@ -182,7 +182,7 @@ async def test_code_that_does_not_know_all_types_sends_nothing(
         ({"batch": 0}, "batch=0 is not a whole number"),
         ({"publish_max_attempts": 0}, "publish_max_attempts=0 is not a whole number"),
         ({"on_rejected": "ignore"}, "on_rejected='ignore' is none of bury, halt"),
-        ({"poll": 0}, "poll=0 is no time at all"),
+        ({"poll": 0}, "poll=0 is not longer than zero"),
         ({"workspace_id": ""}, "workspace_id is empty"),
     ],
 )

@@ -14,7 +14,8 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from outrider import Event, Notification, Outrider
+from outrider import Event, Outrider
+from outrider.rollup import Notification
 
 NAME = "archive.imports"
 TABLES = """

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.rollup.archive import NAME, NOTE, DocumentImported, PieceAdded, declared
 
-from outrider import Check, Column, Event, Notification, Outrider
+from outrider import Event, Outrider
 from outrider.errors import DeclarationError
+from outrider.rollup import Check, Column, Notification
 from outrider.rollup.rollup import MOST_CARRIED
 
 
@@ -77,7 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "half a second": ({"debounce": 60.5}, "debounce=60.5"),
     "a day and more": ({"max_wait": 86_401}, "max_wait=86401"),
     "a wait too short": ({"debounce": 100, "max_wait": 99}, "max_wait=99 s is shorter than debounce=100 s"),
-    "too often": ({"every": 9}, "every=9 is not a whole number of seconds from 10 to 3600"),
+    "too often": ({"every": 9}, "every=9 is not a whole number of seconds from 10 to 3,600"),
 }
 
 

@@ -12,11 +12,12 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 
-from outrider import Check, Column, Event, Notification
+from outrider import Event
 from outrider.errors import RollupRefused
 from outrider.postgres import connection, rollups
 from outrider.postgres.schema import migrate
 from outrider.postgres.statement import render
+from outrider.rollup import Check, Column, Notification
 
 CATALOG = """
     select jsonb_build_array(
@@ -182,11 +183,11 @@ def test_columns_and_checks(bare: Archive) -> None:
 
 def test_a_session_that_speaks_sql_only(bare: Archive) -> None:
     """Every argument a literal, as psql would send it."""
-    spec = rollups.call("rollup_install", declared(key="coalesce(new.document, 'it''s %')", notify=NOTE), "outrider")
+    spec = rollups.call_in_sql("rollup_install", declared(key="coalesce(new.document, 'it''s %')", notify=NOTE), "outrider")
     bare.conn.execute(spec.encode())
     bare.add("a", None)
     assert bare.staged() == ["a", "it's %"]
-    [verify] = [rollups.call("rollup_verify", NAME, "outrider")]
+    [verify] = [rollups.call_in_sql("rollup_verify", NAME, "outrider")]
     assert all(row["passed"] for row in bare.ask(verify) if row["blocks"])
     assert bare.ask("select outrider.rollup_tick('archive.imports', p_flush => true) ->> 'result' as result") == [
         {"result": "processed"}

@@ -64,7 +64,7 @@ async def test_a_worker_of_a_role_of_its_own(bare: Archive, database: str, made_
     try:
         if made_before:
             bare.ask(re.sub(r"\bapp\b", user, before("app") + NEW))
-            bare.conn.execute(statement("inherit_grants", "outrider"))
+            bare.conn.execute(statement("schema/inherit_grants", "outrider"))
         else:
             bare.ask(roles.script("outrider", prefix))
             bare.ask(f"grant {prefix}worker to {user}")

@@ -10,8 +10,9 @@ import pytest
 from psycopg.types.json import Jsonb
 from tests.rollup.archive import NAME, NOTE, Archive, DocumentImported, PieceAdded, figures
 
-from outrider import HandlerContext, Notification, Outrider
+from outrider import HandlerContext, Outrider
 from outrider.postgres import connection, rollups
+from outrider.rollup import Notification
 from outrider.signals import Settled
 from outrider.testing import expect
 

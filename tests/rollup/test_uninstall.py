@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 from tests.rollup.test_install import Leafed, catalog
 
-from outrider import Check, Column, Notification
+from outrider.rollup import Check, Column, Notification
 
 MORE: dict[str, Any] = {
     "key": ["ref", "document"],

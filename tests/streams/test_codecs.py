@@ -18,10 +18,10 @@ from tests.streams.node import node
 
 from outrider import Envelope
 from outrider.errors import Undecodable
+from outrider.names import EARLIEST, LATEST
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.replica import Change, ReplicaCodec, read_change
 from outrider.streams.stream import Codec
-from outrider.streams.untrusted_json import EARLIEST, LATEST
 
 EXAMPLES = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]

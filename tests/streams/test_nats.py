@@ -16,10 +16,10 @@ from tests.brokers import NatsServer, free_port
 from tests.streams.gate import Gate
 
 from outrider import Envelope
-from outrider.errors import ConfigError
+from outrider.errors import BrokerUnavailable, ConfigError, StreamMissing
 from outrider.streams import nats as nats_adapter
 from outrider.streams.nats import JetStream
-from outrider.streams.stream import Appended, BrokerUnavailable, Entry, Moved, Rejected, StreamMissing
+from outrider.streams.stream import Appended, Entry, Moved, Rejected
 from outrider.streams.url import broker
 from outrider.testing.harness import again, appended, events, same, tail_of
 

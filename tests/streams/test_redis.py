@@ -14,10 +14,10 @@ from redis.asyncio import Redis
 from tests.brokers import RedisServer
 from tests.streams.gate import Gate
 
-from outrider.errors import ConfigError
+from outrider.errors import BrokerUnavailable, ConfigError, StreamMissing
 from outrider.streams.lease import RedisLease
 from outrider.streams.redis import AT_ONCE, CHUNK_BYTES, RedisStreams
-from outrider.streams.stream import Appended, BrokerUnavailable, Moved, Rejected, StreamMissing
+from outrider.streams.stream import Appended, Moved, Rejected
 from outrider.streams.url import Address, broker
 from outrider.testing.harness import again, appended, events, same, tail_of
 

@@ -81,11 +81,30 @@ async def test_a_rollback_is_excused_before_it_waits_for_the_cursor(database: st
             park = "select outrider.park('shop.effect', 1, %s)"
             waiting = asyncio.create_task(parking.execute(park, [failed]))
             blocked = "select cardinality(pg_blocking_pids(%s)) > 0"
-            while (await (await looking.execute(blocked, [parking.info.backend_pid])).fetchone()) != (True,):
+            while (await (await looking.execute(blocked, [parking.info.backend_pid])).fetchone()) != (True,):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert await (await looking.execute(excused)).fetchone() == (1,)
         assert await (await waiting).fetchone() == ([1],)
         assert await (await looking.execute(excused)).fetchone() == (1,), "once"
+
+
+async def test_an_excuse_that_is_on_its_way_is_waited_for(database: str) -> None:
+    """Between a rollback and its excuse another worker may take: the rollback would look like a death."""
+    take = "select seq from outrider.take('shop.effect', p_knows => %s) where seq is not null"
+    async with (
+        opened(database) as shop,
+        await AsyncConnection.connect(database) as taking,
+        await AsyncConnection.connect(database, autocommit=True) as other,
+    ):
+        await shop.publish("a1", "b2")
+        await other.execute("select nextval('outrider.takes_1') from generate_series(1, 3)")
+        taken = asyncio.create_task(taking.execute(take, [["dispatch.placed", "dispatch.cancelled"]]))
+        sleeps = "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
+        while await (await other.execute(sleeps, [taking.info.backend_pid])).fetchone() is None and not taken.done():
+            await asyncio.sleep(0.005)
+        await other.execute("select nextval('outrider.excused_1') from generate_series(1, 3)")
+        assert await (await taken).fetchall() == [(1,), (2,)], "nothing is under suspicion"
+        await taking.rollback()
 
 
 async def test_a_rollback_in_good_order_is_no_death(database: str) -> None:

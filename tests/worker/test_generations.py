@@ -572,7 +572,7 @@ async def test_the_rights_of_a_worker(database: str, may_open: bool) -> None:
         await owner.rows(f"create role {role} login")
         try:
             await owner.rows(re.sub(r"\bapp\b", role, before("app")))
-            await owner.rows(statement("inherit_grants", "outrider").decode())
+            await owner.rows(statement("schema/inherit_grants", "outrider").decode())
             await owner.rows(f"grant insert on effect to {role}")
             if may_open:
                 await owner.rows("delete from outrider.cursor where generation = 1")

@@ -7,11 +7,7 @@ import sys
 import typer
 
 from outrider.cli.output.text import one_line
-from outrider.errors import OutriderError
-
-
-class NotConfirmed(OutriderError):
-    """Nobody said yes; nothing was changed."""
+from outrider.errors import NotConfirmed
 
 
 def confirm(question: str, otherwise: str, *, yes: bool) -> None:

@@ -14,8 +14,9 @@ from tempfile import TemporaryDirectory
 import typer
 
 from outrider.cli.output.text import tell
+from outrider.errors import ReplayRefused
 from outrider.postgres.admin.dead_letters import WholeLetter
-from outrider.postgres.admin.replay import ReplayRefused, json_of, refuse_unfit
+from outrider.postgres.admin.replay import json_of, refuse_unfit
 from outrider.subscription import Subscription
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 from outrider.app import Outrider
+from outrider.error_text import describe
 from outrider.errors import ConfigError
-from outrider.outcome import describe
 
 VARIABLE = "OUTRIDER_APP"
 

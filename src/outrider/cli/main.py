@@ -13,8 +13,8 @@ from outrider.cli.options import CliGroup, Commands
 from outrider.cli.output.text import one_line, safe
 from outrider.errors import OutriderError
 from outrider.names import unstorable
-from outrider.outcome import mask
 from outrider.postgres.connection import DatabaseError
+from outrider.redaction import mask
 
 COMMANDS = {
     "Develop": ("demo", "dev", "init", "contracts"),

@@ -1,6 +1,6 @@
-"""A document comes in, piece by piece and through several hands, and its news goes out once: a rollup.
+"""Imports a document of 40 rows through several sessions. A rollup announces it in one event.
 
-Whoever inserts the pieces knows nothing of events: a trigger stages them, and Postgres groups them by their document.
+The sessions only insert rows. A trigger stages the rows, and Postgres groups them by document.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ create table article (
 );
 create table announcement (id bigint generated always as identity primary key, about text not null, pieces integer not null);
 """
-ADD = "insert into article (document, name, description) values (%s, %s, 'long, and nobody else''s business')"
+ADD = "insert into article (document, name, description) values (%s, %s, 'a long text')"
 ANNOUNCE = "insert into announcement (about, pieces) values (%s, %s)"
 
 
@@ -68,7 +68,7 @@ async def furnish(conn: AsyncSession, app: Outrider) -> None:
 
 
 async def import_document(app: Outrider, tell: Callable[[str], None]) -> None:
-    """One document by several sessions, a transaction for each piece, and one article that belongs to none."""
+    """Imports one document through several sessions, a transaction for each row, and one article without a document."""
 
     async def carry_in(hand: int) -> None:
         async with app.connect() as conn:
@@ -79,7 +79,8 @@ async def import_document(app: Outrider, tell: Callable[[str], None]) -> None:
     await asyncio.gather(*(carry_in(hand) for hand in range(HANDS)))
     async with app.connect() as conn:
         await conn.execute(ADD, [None, "a single lamp"])
-    # Left alone it would wait until nothing more has come for 90 s. Nobody watches a demo that long.
+    # Without the flush, the rollup would wait until no row has come for 90 s.
     while (ticked := await app.tick(NAME, flush=True)).result == "skipped":
-        pass  # a worker looks for itself
-    tell(f"{PIECES} pieces of the {DOCUMENT}, and a lamp: {ticked.groups_emitted} + {ticked.pieces_emitted} events")
+        pass  # a worker ticks the rollup at this moment
+    events = ticked.groups_emitted + ticked.pieces_emitted
+    tell(f"imported {PIECES} articles of one document, and a lone one: {events} events")

@@ -1,4 +1,4 @@
-"""The shop's worker processes: started, started anew when one is killed, dismissed at the end."""
+"""Starts the shop's worker processes, replaces killed ones, and stops them at the end."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class Crew:
         self._dismissed = False
         self.at_work: list[Process] = []
         self.complete = asyncio.Event()
-        """All of them have been at work at the same time."""
+        """Set once all workers have been running at the same time."""
 
     async def employ(self) -> None:
-        """One worker after the other, until they are dismissed. They do not outlive this task."""
+        """Runs one worker, and a new one whenever it is killed, until `dismiss`. No worker outlives this task."""
         while not self._dismissed:
-            # In a group of its own: a terminal sends Ctrl-C to the whole group, and only the shop is meant.
+            # A process group of its own: a terminal sends Ctrl-C to the whole group, and only the demo shall get it.
             process = await asyncio.create_subprocess_exec(
                 *COMMAND, self._dsn, stdin=PIPE, stdout=PIPE, env=environment(), process_group=0
             )
             self._processes.append(process)
             try:
-                code = await self._last(process)
+                code = await self._run(process)
             finally:
                 self._processes.remove(process)
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
             if code not in (0, -signal.SIGKILL):
-                raise OutriderError(f"worker {process.pid} of the demo ended with code {code}; what it said is above")
+                raise OutriderError(f"Worker {process.pid} of the demo ended with code {code}. Its output is above.")
 
-    async def _last(self, process: Process) -> int:
+    async def _run(self, process: Process) -> int:
         assert process.stdout is not None
         if self._dismissed:
-            send_home(process)
+            close_input(process)
         if await process.stdout.readline():
             self.at_work.append(process)
             if len(self.at_work) == self._size:
@@ -57,7 +57,7 @@ class Crew:
                 self.at_work.remove(process)
 
     def kill_one(self) -> int | None:
-        """Without warning; its process id. None while somebody is missing already."""
+        """Sends SIGKILL and returns the process id. Returns None while another worker is still missing."""
         if len(self.at_work) < self._size:
             return None
         victim = random.choice(self.at_work)  # noqa: S311
@@ -66,17 +66,17 @@ class Crew:
         return victim.pid
 
     def dismiss(self) -> None:
-        """Let them finish what they have begun, and end."""
+        """Lets them finish what they have begun."""
         self._dismissed = True
         for process in self._processes:
-            send_home(process)
+            close_input(process)
 
 
-def send_home(process: Process) -> None:
+def close_input(process: Process) -> None:
     assert process.stdin is not None
     process.stdin.close()
 
 
 def environment() -> dict[str, str]:
-    """The DSN says all: no settings for Outrider or libpq that were meant for another database."""
+    """Without settings of Outrider or libpq that are meant for another database."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("OUTRIDER_", "PG"))}

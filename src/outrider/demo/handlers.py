@@ -1,7 +1,7 @@
-"""What the shop does with an order, away from the till: it writes the invoice, and it grants the points.
+"""The handlers of an order: one writes the invoice, the other grants loyalty points.
 
-Both handlers get every order. They write through `ctx.tx`: what they write and that the event is handled are committed
-together, or neither. So each order has its effects exactly once, whatever fails or dies on the way.
+Both get every order and write through `ctx.tx`. Their rows and the receipt of the event commit together, so each order
+has its effects exactly once, whatever fails or dies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CardDeclined(Exception):
 
 
 def open_shop(dsn: str, pool_size: int = 4, retry: Backoff = RETRY) -> Outrider:
-    """The app as the tills and the workers know it; nothing of it comes from the environment."""
+    """The app of producers and workers. It reads no settings from the environment."""
     app = Outrider(
         context="shop",
         dsn=dsn,
@@ -38,14 +38,14 @@ def open_shop(dsn: str, pool_size: int = 4, retry: Backoff = RETRY) -> Outrider:
         pool_size=pool_size,
     )
 
-    # The orders of one customer get their invoices in their order, also when one of them has to be tried again; the
-    # other customers do not wait. After the third failure an order is a dead letter, and its customer's next one goes on.
+    # Invoices of one customer are written in the order of the orders, also when one is retried; other customers do not
+    # wait. After the third failure an order is a dead letter, and the customer's next order goes on.
     @app.handler(OrderPlaced, name="shop.invoice", partitions=4, retry=retry)
     async def invoice(order: OrderPlaced, ctx: HandlerContext) -> None:
         await ctx.tx.execute(INVOICE, order.model_dump())
         charge(order, ctx.attempt)
 
-    # Points may come in any order, and many at once.
+    # Points may be granted in any order, and many at once.
     @app.handler(OrderPlaced, name="shop.loyalty", order="none")
     async def loyalty(orders: list[OrderPlaced], ctx: HandlerContext) -> None:
         await ctx.tx.execute(POINTS, [[order.customer for order in orders], [int(order.total) for order in orders]])
@@ -55,6 +55,6 @@ def open_shop(dsn: str, pool_size: int = 4, retry: Backoff = RETRY) -> Outrider:
 
 
 def charge(order: OrderPlaced, attempt: int) -> None:
-    """Whatever was written before it fails is rolled back: no invoice without the money."""
+    """Fails after the invoice was written: the rollback removes the invoice."""
     if order.card == "stolen" or (order.card == "shaky" and attempt == 1):
         raise CardDeclined("card declined")

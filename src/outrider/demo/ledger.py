@@ -1,7 +1,6 @@
-"""The books: what was ordered and what came of it, counted in the database and in one snapshot.
+"""Counts what was ordered and what became of it, from the tables alone and in one snapshot.
 
-They are read on from where they were left, so a look costs what is new and not what there is. A new book reads all.
-They know nothing of what the shop or its handlers intended.
+A ledger continues where it stopped, so that a look costs what is new. A new ledger reads everything.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ left join outrider.outbox on tx >= %s::xid8 and event_type = 'shop.order_placed'
 # All invoices of a customer are written under the lock of one partition: a higher id is committed later.
 INVOICES = """
 select i.customer, i.id, i.number, o.id is not null, extract(epoch from i.made_at - o.placed_at)::float
-from unnest(%(customers)s::text[], %(read)s::bigint[]) as line (customer, read)
-cross join lateral (select * from invoice where invoice.customer = line.customer and invoice.id > line.read) as i
+from unnest(%(customers)s::text[], %(read)s::bigint[]) as customer (name, read)
+cross join lateral (select * from invoice where invoice.customer = customer.name and invoice.id > customer.read) as i
 left join placed_order as o on (o.id, o.customer, o.number) = (i.order_id, i.customer, i.number)
 order by i.id
 """
@@ -52,18 +51,18 @@ EARNED = "select coalesce(sum(floor(total)), 0) from placed_order"
 
 @dataclass(slots=True)
 class Waiting:
-    """What is owed out of line."""
+    """Orders in `delivery`."""
 
     failed: int = 0
     behind: int = 0
     dead: int = 0
     buried: set[tuple[str, int]] = field(default_factory=set)
-    """Dead letters that must be: customer and number."""
+    """Dead letters of stolen cards: customer and number."""
 
 
 @dataclass(slots=True)
-class Line:
-    """The invoices of one customer. Orders are numbered 1, 2, 3, …: what is rolled back leaves no gap."""
+class CustomerInvoices:
+    """Of one customer. Orders are numbered 1, 2, 3, …; a rolled-back order leaves no gap."""
 
     read: int = 0
     """The id of the last invoice that was read."""
@@ -72,14 +71,14 @@ class Line:
 
 
 def ignore(_: str) -> None:
-    """For books that nobody follows."""
+    """For a ledger whose news nobody reads."""
 
 
-class Books:
+class Ledger:
     def __init__(self, tell_failure: Tell = ignore, tell_late: Tell = ignore) -> None:
         self._tell_failure = tell_failure
         self._tell_late = tell_late
-        self._lines: dict[str, Line] = {}
+        self._customers: dict[str, CustomerInvoices] = {}
         self._invoices = self._doubled = self._disordered = self._ghosts = 0
         self._published = 0
         self._ended_before = "0"
@@ -112,35 +111,35 @@ class Books:
                 singles=int(singles),
                 announced=announced,
                 told=int(told),
-                receipts=await number(conn, RECEIPTS) if closed else None,
-                earned=await number(conn, EARNED) if closed else None,
+                receipts=await number(conn, RECEIPTS) if closed else 0,
+                earned=await number(conn, EARNED) if closed else 0,
             )
 
     async def _read_invoices(self, conn: AsyncSession, customers: list[str]) -> None:
-        read = [self._lines.setdefault(name, Line()).read for name in customers]
+        read = [self._customers.setdefault(name, CustomerInvoices()).read for name in customers]
         for customer, place, order, real, waited in await rows(conn, INVOICES, {"customers": customers, "read": read}):
-            line = self._lines[customer]
-            line.read = place
+            invoiced = self._customers[customer]
+            invoiced.read = place
             self._invoices += 1
             if not real:
                 self._ghosts += 1
                 continue
-            if order > line.newest:
-                line.missing.update(range(line.newest + 1, order))
-                line.newest = order
-            elif order in line.missing:
-                line.missing.remove(order)
+            if order > invoiced.newest:
+                invoiced.missing.update(range(invoiced.newest + 1, order))
+                invoiced.newest = order
+            elif order in invoiced.missing:
+                invoiced.missing.remove(order)
                 self._disordered += 1
             else:
                 self._doubled += 1
             if customer in HESITANT:
-                self._tell_late(f"order {order} of {customer}: a late commit, after {waited:.1f} s")
+                self._tell_late(f"order {order} of {customer}: committed late, invoiced after {waited:.1f} s")
 
     def _lacking(self, closed: Mapping[str, int]) -> set[tuple[str, int]]:
-        """Orders without an invoice; `closed` = how many there are of each customer, now that no more will come."""
-        lacking = {(name, order) for name, line in self._lines.items() for order in line.missing}
+        """Orders without an invoice. `closed`: the number of orders of each customer, once no more will come."""
+        lacking = {(name, order) for name, invoiced in self._customers.items() for order in invoiced.missing}
         for name, orders in closed.items():
-            lacking |= {(name, order) for order in range(self._lines[name].newest + 1, orders + 1)}
+            lacking |= {(name, order) for order in range(self._customers[name].newest + 1, orders + 1)}
         return lacking
 
     async def _read_deliveries(self, conn: AsyncSession) -> Waiting:
@@ -148,12 +147,12 @@ class Books:
         for status, attempts, error, due_in, customer, order, card in await rows(conn, DELIVERIES):
             if status == "failed":
                 waiting.dead += 1
-                what = "a dead letter now"
+                what = "now a dead letter"
                 if card == "stolen":
                     waiting.buried.add((customer, order))
             elif attempts:
                 waiting.failed += 1
-                what = f"again in {max(due_in, 0):.1f} s"
+                what = f"next attempt in {max(due_in, 0):.1f} s"
             else:
                 waiting.behind += 1
                 continue

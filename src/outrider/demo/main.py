@@ -1,4 +1,4 @@
-"""Opens the shop in a fresh database on the project's embedded Postgres, watches it, and closes it in good order."""
+"""Opens the shop in a fresh database on the project's embedded Postgres, watches it, closes it and checks it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from outrider.demo.catalogue import HANDS, import_document
 from outrider.demo.crew import Crew
-from outrider.demo.draw import News, summary
+from outrider.demo.draw import INTRODUCTION, News, next_steps, summary
 from outrider.demo.handlers import open_shop
 from outrider.demo.shop import HESITANT, Shop, pause
 from outrider.demo.trouble import Trouble
@@ -26,11 +26,12 @@ WORKERS = 2
 
 
 def run(seconds: float | None) -> bool:
-    """Whether nothing was lost, doubled or out of order. Without `seconds`: until Ctrl-C, or ten when piped."""
+    """Returns whether every check passed. Without `seconds` it runs until Ctrl-C, or for ten seconds when piped."""
     live = sys.stdout.isatty()
     with Embedded() as server, fresh_database(server) as dsn:
         print_line(server.describe(DATABASE))
-        print_line("\nCtrl-C closes the shop.\n" if live and seconds is None else "")
+        print_line(f"\n{INTRODUCTION}")
+        print_line("Ctrl-C closes the shop.\n" if live and seconds is None else "")
         try:
             return asyncio.run(keep_shop(dsn, seconds if live or seconds else PIPED_SECONDS, live=live))
         except ExceptionGroup as several:  # without the server all fail at once, and for the same reason
@@ -39,11 +40,13 @@ def run(seconds: float | None) -> bool:
 
 @contextmanager
 def fresh_database(server: Embedded) -> Iterator[str]:
-    """Empty at every start, and apart from the developer's own data. Held by one demo at a time."""
+    """Empty at every start, apart from the developer's own data, and used by one demo at a time."""
     with connect_sync(server.dsn(), autocommit=True) as conn:
         [(mine,)] = conn.execute("select pg_try_advisory_lock(hashtext(%s))", [DATABASE]).fetchall()
         if not mine:
-            raise EmbeddedError("another outrider demo runs in this folder: end it, or start this one elsewhere")
+            raise EmbeddedError(
+                "Another outrider demo runs in this folder. Stop it, or start this one in another folder."
+            )
         conn.execute(f"drop database if exists {DATABASE} with (force)")
         conn.execute(f"create database {DATABASE}")
         yield server.dsn(DATABASE)
@@ -52,20 +55,20 @@ def fresh_database(server: Embedded) -> Iterator[str]:
 async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
     closing, closed = asyncio.Event(), asyncio.Event()
     close_on_signals(closing)
-    app = open_shop(dsn, pool_size=TILLS + len(HESITANT) + HANDS + 3)  # and the thief, the trouble, the watch
+    app = open_shop(dsn, pool_size=TILLS + len(HESITANT) + HANDS + 3)  # 3: thieves, trouble, watch
     shop, crew = Shop(app), Crew(dsn, WORKERS)
-    async with app, asyncio.TaskGroup() as people:
+    async with app, asyncio.TaskGroup() as tasks:
         await shop.furnish()
-        workers = [people.create_task(crew.employ()) for _ in range(WORKERS)]
+        workers = [tasks.create_task(crew.employ()) for _ in range(WORKERS)]
         await crew.complete.wait()
         news = News()
         trouble = Trouble(app, crew, news.tell_trouble)
         watch = Watch(shop, crew, trouble, news, live=live)
-        watching = people.create_task(watch.keep(closed))
-        visitors = [people.create_task(shop.serve(closing)) for _ in range(TILLS)]
-        visitors += [people.create_task(shop.serve_hesitant(name, closing)) for name in HESITANT]
-        visitors += [people.create_task(shop.serve_thieves(closing)), people.create_task(trouble.make(closing))]
-        visitors.append(people.create_task(import_document(app, news.tell_late)))
+        watching = tasks.create_task(watch.keep(closed))
+        visitors = [tasks.create_task(shop.serve(closing)) for _ in range(TILLS)]
+        visitors += [tasks.create_task(shop.serve_hesitant(name, closing)) for name in HESITANT]
+        visitors += [tasks.create_task(shop.serve_thieves(closing)), tasks.create_task(trouble.make(closing))]
+        visitors.append(tasks.create_task(import_document(app, news.tell_late)))
         await pause(closing, seconds)
         closing.set()
         await asyncio.gather(*visitors)
@@ -73,12 +76,12 @@ async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
         figures = await watching
         crew.dismiss()
         await asyncio.gather(*workers)
-    print_line(summary(figures, watch.floor()))
+    print_line(f"\n{summary(figures, watch.activity())}\n\n{next_steps(dsn)}")
     return figures.exact
 
 
 def close_on_signals(closing: asyncio.Event) -> None:
-    """The first Ctrl-C closes the shop in good order; a second one just ends it, as asyncio does it."""
+    """The first Ctrl-C closes the shop and checks everything. The second one ends the process at once."""
     loop, cancel = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
 
     def close() -> None:

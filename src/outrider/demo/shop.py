@@ -1,7 +1,7 @@
-"""The shop and its customers: each places an order and publishes its event in one transaction.
+"""The shop and its customers: each order and its event are written in one transaction.
 
-They behave as in real life: they change their minds, drop an item, hesitate with the till open, order in bulk. Some
-cards are declined at first, and now and then a thief comes, whose card is always declined. See handlers for the rest.
+Customers roll back, roll back to a savepoint, keep a transaction open, and order in bulk. Some cards ("shaky") are
+declined once; stolen ones always.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ create table placed_order (
     placed_at timestamptz not null default clock_timestamp()
 );
 create index on placed_order (id) where card = 'stolen';
--- Written by the handlers. No order is unique here: a double must be able to show.
+-- Written by the handlers. Without a unique order_id, so that a doubled invoice shows.
 create table invoice (
     id       bigint generated always as identity primary key,
     order_id bigint not null,
@@ -46,10 +46,10 @@ create index on invoice (customer, id);
 create table loyalty (customer text primary key, orders bigint not null, points bigint not null);
 """
 
-# The customer's row is locked until the end of the transaction: that puts the orders of one customer in line.
+# Locks the customer's row until the end of the transaction, so that the orders of one customer commit one by one.
 PLACE = """
-with line as (update customer set orders = orders + 1 where name = %(customer)s returning orders)
-insert into placed_order (customer, number, total, card) select %(customer)s, orders, %(total)s, %(card)s from line
+with counted as (update customer set orders = orders + 1 where name = %(customer)s returning orders)
+insert into placed_order (customer, number, total, card) select %(customer)s, orders, %(total)s, %(card)s from counted
 returning id, number
 """
 
@@ -58,7 +58,7 @@ class OrderPlaced(Event, type="shop.order_placed", key="customer"):
     order_id: int
     customer: str
     number: int
-    """The how-manieth order of this customer."""
+    """Of this customer: 1, 2, 3, …"""
     total: Decimal
     card: Card
 
@@ -77,7 +77,7 @@ class Shop:
             await catalogue.furnish(conn, self.app)
 
     async def place(self, conn: AsyncSession, customer: str, card: Card | None = None) -> None:
-        """The order and its event, in the transaction of the caller: both are committed, or neither."""
+        """Writes the order and its event in the caller's transaction: both are committed, or neither."""
         total = Decimal(self.chance.randint(100, 99_900)) / 100
         card = card or ("shaky" if self.chance.random() < SHAKY_SHARE else "good")
         cursor = await conn.execute(PLACE, {"customer": customer, "total": total, "card": card})
@@ -108,13 +108,11 @@ class Shop:
                 await self.place(conn, customer)
 
     async def hesitate(self, customer: str, closing: asyncio.Event) -> None:
-        """The events have their numbers at once, but nobody can see them until the customer has paid."""
+        """The events get their log positions at once, but nobody sees them until the transaction commits."""
         async with self.app.connect() as conn, conn.transaction():
             await self.place(conn, customer)
             await self.place(conn, customer)
             await pause(closing, self.chance.uniform(0.5, 3))
-
-    # Who comes in, until closing time
 
     async def serve(self, closing: asyncio.Event) -> None:
         ways = [self.buy, self.change_mind, self.drop_an_item, self.buy_in_bulk]
@@ -134,7 +132,7 @@ class Shop:
 
 
 async def pause(until: asyncio.Event, seconds: float | None) -> None:
-    """At most so long; not at all once the event has come."""
+    """Sleeps for `seconds`, or until the event is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await until.wait()

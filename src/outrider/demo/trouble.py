@@ -1,4 +1,4 @@
-"""What goes wrong in the shop beside its cards: workers are killed, and their listeners are cut off."""
+"""Kills workers, and cuts the sessions in which they listen for notifications."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outrider import Outrider
 from outrider.demo.crew import Crew
 from outrider.demo.shop import pause
 
-# One of them: in the inner select the function would run for all, before the limit.
+# The inner select picks one session: beside the limit, the function would run for all of them.
 CUT = """
 select pg_terminate_backend(one.pid), one.pid
 from (select pid from pg_stat_activity
@@ -30,7 +30,7 @@ class Trouble:
         self.cut = 0
 
     async def make(self, closing: asyncio.Event) -> None:
-        """Every second or two, in turn, until closing time; each at least once, however short the day."""
+        """Every second or two, in turn, until the shop closes; each at least once."""
         for act in itertools.cycle([self.kill_worker, self.cut_listener]):
             await pause(closing, random.uniform(0.8, 2.2))  # noqa: S311
             if closing.is_set() and self.killed and self.cut:
@@ -38,19 +38,19 @@ class Trouble:
             await act()
 
     async def kill_worker(self) -> None:
-        """Whatever it has in hands is rolled back by Postgres, and handled by another."""
+        """Postgres rolls back what it had begun, and another worker handles it."""
         while (pid := self._crew.kill_one()) is None:  # noqa: ASYNC110 (no event tells)
             await asyncio.sleep(LOOK)
         self.killed += 1
-        self._tell(f"killed worker {pid}")
+        self._tell(f"killed worker {pid}; a new one starts")
 
     async def cut_listener(self) -> None:
-        """Its worker hears of no new orders until it listens again, and then looks for what it missed."""
+        """Its worker gets no notifications until it listens again. Then it looks for what it missed."""
         while True:
             async with self._app.connect() as conn:
                 cursor = await conn.execute(CUT)
                 for _, pid in await cursor.fetchall():
                     self.cut += 1
-                    self._tell(f"cut the listener in session {pid}")
+                    self._tell(f"cut the listening session {pid}; its worker reconnects")
                     return
             await asyncio.sleep(LOOK)

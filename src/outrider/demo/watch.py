@@ -1,4 +1,4 @@
-"""Watches the shop: reads on in the books and shows what they say, until everything is handled."""
+"""Shows the figures of the shop until it is closed and everything is handled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.live import Live
 
 from outrider.demo import draw
 from outrider.demo.crew import Crew
-from outrider.demo.draw import Floor, News
+from outrider.demo.draw import Activity, News
 from outrider.demo.figures import Figures
-from outrider.demo.ledger import Books
+from outrider.demo.ledger import Ledger
 from outrider.demo.shop import Shop, pause
 from outrider.demo.trouble import Trouble
 
 PATIENCE = 10.0
-"""When nothing moves for so long after closing time, what is not handled will never be."""
+"""Seconds without progress, after the shop has closed, until the demo stops waiting."""
 LOOK = 0.1
 
 
@@ -35,42 +35,43 @@ class Watch:
         self._rate = 0.0
 
     async def keep(self, closed: asyncio.Event) -> Figures:
-        """Until the shop is closed and all is handled; then everything is counted anew, from the first order."""
-        books = Books(self._news.tell_failure, self._news.tell_late)
+        """Until the shop is closed and everything is handled. Then a new ledger counts everything again."""
+        ledger = Ledger(self._news.tell_failure, self._news.tell_late)
         figures, looked = Figures(), time.monotonic()
         with screen(live=self._live) as show:
             while not closed.is_set():
                 before, then = figures, looked
                 looked = time.monotonic()
-                figures = await self._read_on(books, closed=False)
+                figures = await self._read_on(ledger, closed=False)
                 self._rate = (figures.invoices - before.invoices) / max(looked - then, LOOK)
                 show(self._view(figures))
                 # Counting may take a quarter of the time, no more.
                 await pause(closed, max(self._refresh, 3 * (time.monotonic() - looked)))
-            await self._until_handled(books)
-            figures = await self._read_on(Books(), closed=True)
+            await self._until_handled(ledger)
+            figures = await self._read_on(Ledger(), closed=True)
             show(self._view(figures))
         return figures
 
-    async def _until_handled(self, books: Books) -> None:
+    async def _until_handled(self, ledger: Ledger) -> None:
         before, moved = Figures(), time.monotonic()
-        while not (figures := await self._read_on(books, closed=False)).all_handled:
+        while not (figures := await self._read_on(ledger, closed=False)).all_handled:
             if figures != before:
                 before, moved = figures, time.monotonic()
             elif time.monotonic() - moved > PATIENCE:
                 return
             await asyncio.sleep(LOOK)
 
-    async def _read_on(self, books: Books, *, closed: bool) -> Figures:
+    async def _read_on(self, ledger: Ledger, *, closed: bool) -> Figures:
         async with self._shop.app.connect() as conn:
-            return await books.read_on(conn, closed=closed)
+            return await ledger.read_on(conn, closed=closed)
 
     def _view(self, figures: Figures) -> object:
-        form = draw.table if self._live else draw.line
-        return form(figures, self.floor(), self._news)
+        if self._live:
+            return draw.Screen(figures, self.activity(), self._news)
+        return draw.line(figures, self._news)
 
-    def floor(self) -> Floor:
-        return Floor(
+    def activity(self) -> Activity:
+        return Activity(
             self._shop.rolled_back, len(self._crew.at_work), self._trouble.killed, self._trouble.cut, self._rate
         )
 

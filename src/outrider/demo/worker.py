@@ -1,6 +1,6 @@
-"""One worker process of the shop: `python -m outrider.demo.worker DSN`. It handles orders until its input ends.
+"""One worker process of the shop: `python -m outrider.demo.worker DSN`. It runs until its standard input ends.
 
-The demo holds the other end of that pipe. It closes it at the end; if the demo dies instead, the system does.
+The demo holds the other end of that pipe, so the pipe also ends when the demo is killed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def tell_ready(worker: Worker) -> None:
 
 
 def main() -> None:
-    # Orders that fail are what the demo is about: it tells of them itself.
+    # The demo shows failed orders itself.
     logging.getLogger("outrider").addHandler(logging.NullHandler())
     try:
         asyncio.run(work(sys.argv[1]))

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from outrider.doctor.finding import Finding, critical, note, ok, warning
-from outrider.outcome import describe
-from outrider.streams.stream import BrokerUnavailable, StreamMissing
+from outrider.error_text import describe
+from outrider.errors import BrokerUnavailable, StreamMissing
 
 
 async def judge_broker(names: Sequence[str], stream: Any, longest: float) -> list[Finding]:

@@ -18,8 +18,8 @@ from outrider.doctor.finding import Finding, critical, note, ok, warning
 from outrider.doctor.subscription_checks import judge_standing
 from outrider.doctor.text import counted
 from outrider.doctor.worker_checks import judge_silent, judge_troubles
+from outrider.error_text import describe
 from outrider.errors import OutriderError
-from outrider.outcome import describe
 from outrider.postgres import rollups
 from outrider.postgres.admin import diagnostics, status
 from outrider.postgres.admin.tenants import hidden_from

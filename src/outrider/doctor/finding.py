@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from outrider.outcome import mask
+from outrider.redaction import mask
 
 
 class Severity(IntEnum):

@@ -3,76 +3,73 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Literal, TypedDict
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypedDict
 
-from outrider import names
 from outrider.errors import DeclarationError
-from outrider.retry import Duration, option_duration
+from outrider.options import Declaration, option, seconds, whole
+from outrider.retry import Duration
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.replica import ReplicaCodec
 from outrider.streams.stream import Source
 from outrider.subscription import Subscription
 
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}(\.[A-Za-z_][A-Za-z0-9_$]{0,62})?\Z")
-POLL = timedelta(milliseconds=500)
 MOST_BATCH = 10_000
 
 
 class InboxOptions(TypedDict, total=False):
+    """The keyword arguments of app.inbox and app.replica. `Inbox` explains them."""
+
     start: Literal["beginning"] | str
-    """For a new inbox: "beginning" (the default), or a position after which it begins, as current_hwm gives it."""
     batch: int
-    """The most entries of one transaction. Default 500."""
     poll: Duration
-    """How long it waits for new entries before it looks again. Default 500 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inbox:
-    subscription: Subscription
+@dataclass(frozen=True, kw_only=True)
+class Inbox(Declaration):
+    kind: ClassVar = "an inbox"
+
+    context: str
     source: Source
-    start: str
-    """The position after which it begins, the first time."""
-    batch: int
-    poll: float
     table: str | None = None
     """Of a replica: its entries go there, instead of into the log."""
+    start: str = option("beginning")
+    """Where a new inbox starts: "beginning", or after a position, as current_hwm gives it. Kept as a position."""
+    batch: int = option(500, whole(1, MOST_BATCH))
+    """The most entries of one transaction."""
+    poll: float = option("500ms", seconds)
+    """How long it waits for new entries before it looks again."""
+    subscription: Subscription = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return self.subscription.name
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(getattr(self.source, "read", None)):
+            raise DeclarationError(
+                f"{self.name}: {self.source!r} is no source: it has no read(). RedisStreams and JetStream are sources"
+            )
+        object.__setattr__(self, "start", self._position())
+        if self.table is not None and not _TABLE.match(self.table):
+            raise DeclarationError(
+                f"{self.name}: {self.table!r} is not the name of a table, like 'customer' or 'crm.customer'"
+            )
+        _fitting(self.name, getattr(self.source, "codec", None), self.table)
+        object.__setattr__(self, "subscription", Subscription(self.name, "inbox", self.context, ()))
 
-
-def declare_inbox(context: str, name: str, source: Source, options: InboxOptions, table: str | None = None) -> Inbox:
-    if wrong := names.unknown_option("an inbox", options, InboxOptions.__annotations__):
-        raise TypeError(wrong)
-    if not callable(getattr(source, "read", None)):
-        raise DeclarationError(
-            f"{name}: {source!r} is no source: it has no read(). RedisStreams and JetStream are sources"
-        )
-    batch = options.get("batch", 500)
-    if type(batch) is not int or not 1 <= batch <= MOST_BATCH:
-        raise DeclarationError(f"{name}: batch={batch!r} is not a whole number from 1 to {MOST_BATCH}")
-    poll = option_duration("poll", options.get("poll", POLL), name).total_seconds()
-    if poll <= 0:
-        raise DeclarationError(f"{name}: poll={options.get('poll')!r} is no time at all")
-    begin = options.get("start", "beginning")
-    if begin != "beginning":
+    def _position(self) -> str:
+        if self.start == "beginning":
+            return self.source.start
         try:
-            source.place(begin)
+            self.source.place(self.start)
         except ValueError as error:
-            raise DeclarationError(f"{name}: start={begin!r} is neither 'beginning' nor a position: {error}") from None
-    if table is not None and not _TABLE.match(table):
-        raise DeclarationError(f"{name}: {table!r} is not the name of a table, like 'customer' or 'crm.customer'")
-    _fitting(name, getattr(source, "codec", None), table)
-    subscription = Subscription(name, "inbox", context, ())
-    return Inbox(subscription, source, source.start if begin == "beginning" else begin, batch, poll, table)
+            raise DeclarationError(
+                f"{self.name}: start={self.start!r} is neither 'beginning' nor a position: {error}"
+            ) from None
+        return self.start
 
 
 def _fitting(name: str, codec: object, table: str | None) -> None:
-    """Of the codecs that are known here. One of somebody's own, also one made of these, may do what it likes."""
+    """Checks our own codecs. A codec of yours, or a subclass of ours, may do what it likes."""
     if table is None and type(codec) is ReplicaCodec:
         raise DeclarationError(
             f"{name}: the replica codec leaves out fields that an event has: read the stream with "

@@ -6,13 +6,13 @@ from contextlib import suppress
 from typing import ClassVar
 
 from outrider.config import Settings
+from outrider.error_text import code_of, describe
+from outrider.errors import BrokerUnavailable, StreamMissing
 from outrider.inbox.inbox import Inbox
 from outrider.inbox.receiver import IntoLog, IntoTable, Landing, Receiver
-from outrider.outcome import code_of, describe
 from outrider.postgres.inboxes import Stamp
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import BrokerDown, BrokerUp, Signals
-from outrider.streams.stream import BrokerUnavailable, StreamMissing
 from outrider.worker.channels import channels
 from outrider.worker.loop import BUSY_PAUSE, TROUBLES, Loop, pause
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from outrider.envelope import Envelope
+from outrider.error_text import describe
 from outrider.errors import SubscriptionRefused, Undecodable
 from outrider.failpoint import hit
 from outrider.inbox.inbox import Inbox
-from outrider.outcome import describe
 from outrider.payload import in_full
 from outrider.postgres import inboxes, replicas
 from outrider.postgres.connection import AsyncSession

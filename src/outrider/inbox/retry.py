@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outrider.error_text import describe
 from outrider.errors import SubscriptionRefused
 from outrider.inbox.receiver import Landing
-from outrider.outcome import describe
 from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.inboxes import Kept, Place

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg, PGDialectA
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outrider.errors import OutriderError
+from outrider.errors import RolledBack
 
 _lent: ContextVar[Any] = ContextVar("outrider_lent")
 _JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only", "expire_on_commit": False}
@@ -28,16 +28,6 @@ _OPTIONS: dict[str, Any] = {
     "use_native_hstore": False,
     "hide_parameters": True,  # errors are stored with the event, and parameters may be personal
 }
-
-
-class RolledBack(OutriderError):
-    """The handler rolled its session back and returned as if all were well."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the handler rolled back its Session, which is the worker's transaction, and returned: raise instead, or wrap "
-            "what may fail in `session.begin_nested()`"
-        )
 
 
 class _Lent:

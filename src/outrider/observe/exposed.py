@@ -13,10 +13,10 @@ from socketserver import ThreadingMixIn
 from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from outrider.error_text import describe
 from outrider.errors import ConfigError
 from outrider.observe.measure import Instruments, begin, forget_state, tell_state
 from outrider.observe.metrics import Metrics, need_client
-from outrider.outcome import describe
 from outrider.postgres.admin import diagnostics, status
 from outrider.postgres.connection import AsyncSession
 from outrider.signals import Signals

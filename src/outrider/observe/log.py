@@ -20,8 +20,10 @@ from typing import Any, assert_never
 import structlog
 
 from outrider.envelope import Envelope
-from outrider.errors import Undecodable
-from outrider.outcome import Dead, Retry, Snooze, TerminalError, describe, mask, sanitise
+from outrider.error_text import describe
+from outrider.errors import TerminalError, Undecodable
+from outrider.outcome import Dead, Retry, Snooze
+from outrider.redaction import mask, sanitise
 from outrider.signals import (
     BrokerDown,
     BrokerUp,

@@ -21,7 +21,7 @@ from psycopg.pq import ExecStatus
 from psycopg.types.datetime import TimestamptzLoader
 
 from outrider.errors import DatabaseUnavailable
-from outrider.outcome import conceal, mask
+from outrider.redaction import conceal, mask
 
 OLDEST = 15
 CONNECT_TIMEOUT = 10

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from outrider import trace
 from outrider.envelope import Envelope
 from outrider.postgres.inserts import Insert, Rows, columns_of
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, statement
 
 COLUMNS = (
     "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel", "generation",
@@ -30,8 +29,8 @@ class Append(Insert):
         # RETURNING is evaluated before the trigger that pokes, which reads this setting.
         quiet = b"" if notify == "commit" else f", set_config('outrider.notify', '{notify}', true)".encode()
         if len(rows) == 1:
-            return cls(subject, schema, statement("publish_one", schema) + quiet, rows[0], envelopes)
-        return cls(subject, schema, statement("publish_many", schema) + quiet, columns_of(rows), envelopes)
+            return cls(subject, schema, statement("log/publish_one", schema) + quiet, rows[0], envelopes)
+        return cls(subject, schema, statement("log/publish_many", schema) + quiet, columns_of(rows), envelopes)
 
     def written(self, rows: Rows) -> list[Envelope]:
         """The envelopes with what the database added."""

@@ -13,8 +13,7 @@ from psycopg import AsyncConnection
 from outrider.errors import CursorError, SubscriptionRefused
 from outrider.postgres.admin.audit import Signed
 from outrider.postgres.admin.subscriptions import MOST
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params
+from outrider.postgres.statement import Params, fetch, fetch_call
 from outrider.subscription import Subscription
 
 PATIENCE = "10s"
@@ -65,7 +64,7 @@ async def open_generation(conn: AsyncConnection[Any], subscription: str, generat
     """Cursors of its own from now on; False when it has them, when others were at work on it for too long, or when there are
     too many: then those of generation 0 read its events."""
     params = {"subscription": subscription, "generation": generation}
-    if (await fetch(conn, "opened", schema, params))[0][0]:  # needs no right to open
+    if (await fetch(conn, "handlers/opened", schema, params))[0][0]:  # needs no right to open
         return False
     try:
         return await _alone(conn, "open_generation", schema, params)
@@ -96,7 +95,7 @@ async def fold_generation(conn: AsyncConnection[Any], subscription: str, generat
 async def serving(conn: AsyncConnection[Any], subscriptions: Sequence[str], generation: int, schema: str) -> Serving:
     found = Serving({name: {} for name in subscriptions})
     params = {"subscriptions": list(subscriptions), "generation": generation}
-    for name, of, event_types, served, abandoned in await fetch(conn, "serving", schema, params):
+    for name, of, event_types, served, abandoned in await fetch(conn, "handlers/serving", schema, params):
         if name is None:
             found.traces.add(of)
         else:
@@ -107,7 +106,7 @@ async def serving(conn: AsyncConnection[Any], subscriptions: Sequence[str], gene
 
 async def overview(conn: AsyncConnection[Any], schema: str) -> list[Overview]:
     """Every generation that has cursors, by number."""
-    rows = await fetch(conn, "generations", schema, {"most": MOST})
+    rows = await fetch(conn, "handlers/generations", schema, {"most": MOST})
     return [
         Overview(of, name, owner, lag, parked, dead, workers, {int(each): who for each, who in (instead or {}).items()})
         for of, name, owner, lag, parked, dead, workers, instead in rows
@@ -122,7 +121,7 @@ async def move(
         async with conn.transaction():
             await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
             params = {"from": origin, "to": to, "subscription": subscription}
-            await fetch(conn, "move_generation", schema, params | signed.params())
+            await fetch_call(conn, "move_generation", schema, params | signed.params())
     except psycopg.errors.LockNotAvailable:
         raise SubscriptionRefused(
             f"{subscription} was being read for {PATIENCE}: try again when its batch is finished, or end the worker that "
@@ -134,4 +133,4 @@ async def _alone(conn: AsyncConnection[Any], name: str, schema: str, params: Par
     """A function that looks anew after it has waited for its locks, whatever the database's default is."""
     async with conn.transaction():
         await conn.execute("set transaction isolation level read committed")
-        return bool((await fetch(conn, name, schema, params))[0][0])
+        return bool((await fetch_call(conn, name, schema, params))[0][0])

@@ -14,8 +14,9 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
-from outrider.postgres.log import HEADER, Asked, Params, clear_error
-from outrider.postgres.statement import statement
+from outrider.postgres.errors import clear_error
+from outrider.postgres.log import HEADER, Asked
+from outrider.postgres.statement import Params, call, statement
 from outrider.postgres.tenant_context import home_of
 from outrider.postgres.worker_sessions import abandon, begin, together, usable
 
@@ -52,7 +53,7 @@ async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
     try:
         async with together(conn):
             await begin(conn)
-            await cursor.execute(statement("take", schema), asked.params(), binary=True)
+            await cursor.execute(call("take", schema, Asked.__slots__), asked.params(), binary=True)
         rows = await cursor.fetchall()
     except psycopg.Error as error:
         if (clear := clear_error(error, schema)) is not None:
@@ -74,7 +75,7 @@ async def settle(conn: Connection, batch: int, schema: str) -> None:
 
 
 def _settling(batch: int, schema: str) -> bytes:
-    return statement("settle", schema).replace(b"{batch}", str(batch).encode())
+    return statement("handlers/settle", schema).replace(b"{batch}", str(batch).encode())
 
 
 async def roll_back(conn: Connection) -> None:
@@ -96,7 +97,7 @@ async def park(conn: Connection, asked: Params, schema: str) -> list[int]:
                 await conn.execute("rollback")
             if home.away:  # it may have ended our transaction, and have set something between that one and this
                 await conn.execute(home.back)
-            await cursor.execute(statement("park", schema), asked)
+            await cursor.execute(call("park", schema, tuple(asked)), asked)
     except psycopg.Error:
         end(conn)
         raise

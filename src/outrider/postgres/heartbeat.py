@@ -39,14 +39,14 @@ class Identity:
 async def beat(conn: AsyncSession, worker: Identity, schema: str) -> None:
     params = {name: getattr(worker, name) for name in worker.__slots__}
     params["pooled"] = getattr(conn, "pooled", False)
-    await conn.execute(statement("heartbeat", schema), params)
+    await conn.execute(statement("handlers/heartbeat", schema), params)
 
 
 def tell(dsn: str, worker: Identity, report: str, schema: str) -> None:
     """From a thread, on a session of its own: the event loop is held, and its heartbeats do not come."""
     with connect_sync(dsn, autocommit=True) as conn:
-        conn.execute(statement("report", schema), {"id": worker.id, "report": report})
+        conn.execute(statement("handlers/report", schema), {"id": worker.id, "report": report})
 
 
 async def leave(conn: AsyncSession, worker: Identity, schema: str) -> None:
-    await conn.execute(statement("farewell", schema), {"id": worker.id})
+    await conn.execute(statement("handlers/farewell", schema), {"id": worker.id})

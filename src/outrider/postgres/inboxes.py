@@ -9,12 +9,11 @@ from datetime import datetime
 import psycopg
 
 from outrider.envelope import Envelope
-from outrider.outcome import sanitise
 from outrider.postgres.connection import AsyncSession
+from outrider.postgres.errors import in_our_words
 from outrider.postgres.event_inserts import COLUMNS, row_of
-from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, fetch, fetch_call, statement
+from outrider.redaction import sanitise
 
 Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
 """What the database refuses to store is one entry's fault, unless it refuses them all."""
@@ -83,7 +82,7 @@ def fault(error: psycopg.Error) -> tuple[str | None, str | None]:
 async def open_stream(conn: AsyncSession, subscription: str, stream: str, position: str, schema: str) -> str:
     """Where it goes on; the first time from `position`."""
     params = {"subscription": subscription, "stream": stream, "position": position}
-    [(stands,)] = await fetch(conn, "inbox_open", schema, params)
+    [(stands,)] = await fetch(conn, "streams/inbox_open", schema, params)
     return str(stands)
 
 
@@ -100,7 +99,7 @@ async def ingest(
         if stamp.notify != "commit":
             await conn.execute("select set_config('outrider.notify', %s, true)", [stamp.notify])
         params = _columns(envelopes) | {"channel": stamp.channel, "generation": stamp.generation} | _place(place)
-        [(outcome, events, stands)] = await fetch(conn, "ingest", schema, params)
+        [(outcome, events, stands)] = await fetch_call(conn, "ingest", schema, params)
         if outcome == "ingested":
             await _refuse(conn, place, refused, schema)
     return Ingested(outcome, events, stands)
@@ -108,7 +107,7 @@ async def ingest(
 
 async def move(conn: AsyncSession, place: Place, refused: Sequence[Refused], schema: str) -> bool:
     """Only the position; False when somebody else has moved it."""
-    moved = bool(await fetch(conn, "inbox_move", schema, _place(place)))
+    moved = bool(await fetch(conn, "streams/inbox_move", schema, _place(place)))
     if moved:
         await _refuse(conn, place, refused, schema)
     return moved
@@ -117,26 +116,26 @@ async def move(conn: AsyncSession, place: Place, refused: Sequence[Refused], sch
 async def refused(
     conn: AsyncSession, schema: str, *, subscription: str | None = None, after: int = 0, limit: int = 100
 ) -> list[Kept]:
-    rows = await fetch(conn, "refused", schema, {"subscription": subscription, "after": after, "limit": limit})
+    rows = await fetch(conn, "streams/refused", schema, {"subscription": subscription, "after": after, "limit": limit})
     return [Kept(*row) for row in rows]
 
 
 async def refused_again(conn: AsyncSession, subscription: str, ids: Sequence[int] | None, schema: str) -> list[Kept]:
     """Those of an inbox, or some of them, held until the transaction ends, so that nobody else tries them too."""
     rows = await fetch(
-        conn, "refused_again", schema, {"subscription": subscription, "ids": None if ids is None else [*ids]}
+        conn, "streams/refused_again", schema, {"subscription": subscription, "ids": None if ids is None else [*ids]}
     )
     return [Kept(*row) for row in rows]
 
 
 async def hold_streams(conn: AsyncSession, subscription: str, schema: str) -> dict[str, str]:
     """Where the streams of an inbox stand; nothing moves them until the transaction ends."""
-    return dict(await fetch(conn, "inbox_hold", schema, {"subscription": subscription}))
+    return dict(await fetch(conn, "streams/inbox_hold", schema, {"subscription": subscription}))
 
 
 async def forget_refused(conn: AsyncSession, ids: Sequence[int], schema: str) -> None:
     with in_our_words(schema):
-        await conn.execute(statement("forget_refused", schema), {"ids": list(ids)})
+        await conn.execute(statement("streams/forget_refused", schema), {"ids": list(ids)})
 
 
 async def _refuse(conn: AsyncSession, place: Place, entries: Sequence[Refused], schema: str) -> None:
@@ -149,7 +148,7 @@ async def _refuse(conn: AsyncSession, place: Place, entries: Sequence[Refused], 
             "messages": [each.message for each in entries],
         }
         with in_our_words(schema):
-            await conn.execute(statement("refuse", schema), params)
+            await conn.execute(statement("streams/refuse", schema), params)
 
 
 def _place(place: Place) -> Params:

@@ -17,9 +17,10 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from outrider.error_text import sqlstate
 from outrider.errors import NoTransaction, PublishRefused
-from outrider.outcome import sqlstate
-from outrider.postgres.log import Params, forbidden, missing_schema
+from outrider.postgres.errors import forbidden, missing_schema
+from outrider.postgres.statement import Params
 
 Rows = Sequence[Sequence[Any]]
 

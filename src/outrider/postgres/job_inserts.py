@@ -10,8 +10,7 @@ from uuid import UUID
 from outrider import trace
 from outrider.envelope import Envelope
 from outrider.postgres.inserts import Insert, Rows, columns_of
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Enqueue(Insert):
         """All of them with a unique key, or none."""
         rows = [_row(request) for request in requests]
         unique = requests[0].unique_key is not None
-        query = statement("enqueue_unique" if unique else "enqueue_jobs", schema)
+        query = statement("jobs/enqueue_unique" if unique else "jobs/enqueue_jobs", schema)
         return cls(requests[0].job_type, schema, query, columns_of(rows) | {"poke": poke}, requests)
 
     def written(self, rows: Rows) -> list[Enqueued]:

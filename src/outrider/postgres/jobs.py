@@ -16,9 +16,9 @@ from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.envelope import Envelope
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.log import Params, time_of, trace_of
-from outrider.postgres.statement import statement
+from outrider.postgres.errors import in_our_words
+from outrider.postgres.log import time_of, trace_of
+from outrider.postgres.statement import Params, call, fetch_call, statement
 from outrider.postgres.worker_sessions import alone
 
 Row = tuple[Any, ...]
@@ -180,7 +180,7 @@ async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> 
         cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     with in_our_words(schema):
         async with alone(conn):
-            await cursor.execute(statement(name, schema), params, binary=True)
+            await cursor.execute(call(name, schema, tuple(params)), params, binary=True)
         return await cursor.fetchall()
 
 
@@ -192,6 +192,10 @@ def _lane(rows: Sequence[Row]) -> Lane | None:
     return Lane(last[_SUBSCRIPTION], last[_GENERATION], last[_QUEUE], last[_PRIORITY], time_of(last[_RUN_AT]))
 
 
+SETTLED = ("names", "done", "tokens", "results::jsonb[]", "others", "worker")
+"""The parameters of the SQL function settle_jobs."""
+
+
 async def settle(
     conn: AsyncSession, done: Sequence[Done], others: Sequence[Other], names: list[str], worker: str, schema: str
 ) -> dict[int, str]:
@@ -199,7 +203,9 @@ async def settle(
     with in_our_words(schema):
         cursor = AsyncCursor(conn, row_factory=tuple_row)
         async with alone(conn):
-            await cursor.execute(statement("settle_jobs", schema), _settling(done, others, names, worker), binary=True)
+            await cursor.execute(
+                call("settle_jobs", schema, SETTLED), _settling(done, others, names, worker), binary=True
+            )
         rows = await cursor.fetchall()
     landed = {delivery: outcome for delivery, outcome in rows if delivery is not None}
     if len(landed) < len(rows):  # all that were done
@@ -222,17 +228,17 @@ async def report(conn: AsyncSession, progress: Sequence[tuple[int, int, str]], s
     """How far jobs are: delivery, token and JSON of each."""
     deliveries, tokens, texts = (list(each) for each in zip(*progress, strict=True))
     params = {"deliveries": deliveries, "tokens": tokens, "progress": texts}
-    await conn.execute(statement("progress", schema), params)
+    await conn.execute(statement("jobs/progress", schema), params)
 
 
 async def renew(conn: AsyncSession, worker: UUID, names: list[str], schema: str) -> list[Row]:
-    return await fetch(conn, "renew", schema, {"worker": worker, "names": names})
+    return await fetch_call(conn, "renew", schema, {"worker": worker, "names": names})
 
 
 async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int]:
     """In its own transaction: the outcome of the take, and how many jobs came of it."""
     try:
-        [(outcome, routed)] = await fetch(conn, "route", schema, params)
+        [(outcome, routed)] = await fetch_call(conn, "route", schema, params)
     except psycopg.errors.UniqueViolation:
         return "more", 0  # somebody has enqueued the same in between
     return outcome, routed

@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 
+ALL = 1_000_000
 LONGEST_PAUSE = 5.0
 SECOND_LOOK = 2.0
 PATIENCE = "10s"
@@ -84,7 +85,7 @@ class Renewer:
         """The worker has ended: what it held is everybody's, and a crash is counted for what it was at."""
         for _ in range(5):
             try:
-                self.ask(self.told["reap"], {**self.params, "begun": begun})
+                self.ask(self.told["reap"], {**self.params, "limit": ALL, "begun": begun})
                 return
             except psycopg.Error:
                 self.close()

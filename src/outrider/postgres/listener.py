@@ -52,7 +52,7 @@ class Listener:
         self._dsn = dsn
         self._channels = frozenset(channels)
         self._on_poke, self._on_up, self._on_down, self._on_tick = on_poke, on_up, on_down, on_tick
-        self._pulse = statement("drawn", schema) if watch_sequence is not None else _FULL
+        self._pulse = statement("log/drawn", schema) if watch_sequence is not None else _FULL
         self._pause = heartbeat if watch_sequence is None else min(watch_sequence, heartbeat)
         self._heartbeat = heartbeat
         self._deadline = deadline

@@ -7,7 +7,6 @@ made here, not by the connection: the caller may have chosen another kind with o
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,10 +19,9 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.errors import CursorError, OutriderError, SchemaMismatch, SubscriptionRefused
-from outrider.postgres.statement import statement
-
-Params = dict[str, Any]
+from outrider.errors import CursorError
+from outrider.postgres.errors import clear_error, wrong_connection
+from outrider.postgres.statement import Params, call
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,44 +100,7 @@ def _taking(
             "take needs a transaction, or the position would advance before anything is done: "
             "wrap it in `with conn.transaction():`"
         )
-    return statement("take", schema), Asked(subscription, partition, limit, scan).params()
-
-
-def missing_schema(schema: str) -> SchemaMismatch:
-    return SchemaMismatch(f'the schema "{schema}" is not installed here: run outrider migrate, or await app.migrate()')
-
-
-def older_schema(schema: str) -> SchemaMismatch:
-    return SchemaMismatch(
-        f'the schema "{schema}" lacks what this Outrider needs: run outrider migrate, or await app.migrate()'
-    )
-
-
-_DENIED = re.compile(r"\bfunction (\w+)")
-_OPERATORS = {
-    "attach_segment", "erase", "note_export", "tenant_page", "set_setting", "withdraw", "replay", "outbox_replay", "discard",
-    "pause", "pause_all", "resume", "resume_all", "narrow", "rename", "retire", "cancel", "run_now", "move_generation",
-}  # fmt: skip
-
-
-def forbidden(schema: str, why: str | None) -> SchemaMismatch:
-    denied = _DENIED.search(why or "")
-    function = denied[1] if denied else ""
-    if function.startswith("register"):
-        return SchemaMismatch(
-            f"what this app declares is not registered yet, or has changed, and this user may not register it ({why}): run "
-            "outrider migrate --app with it, as the owner of the schema"
-        )
-    if function == "tenants_plan":
-        return SchemaMismatch(f'this takes the owner of the schema "{schema}" ({why})')
-    if function in _OPERATORS:
-        return SchemaMismatch(
-            f'this takes an operator ({why}): a member of "{schema}_operator", which outrider roles makes (docs/roles.md)'
-        )
-    return SchemaMismatch(
-        f'this user may not use the schema "{schema}" ({why}): let its owner grant the rights '
-        "that docs/roles.md lists (outrider roles)"
-    )
+    return call("take", schema, Asked.__slots__), Asked(subscription, partition, limit, scan).params()
 
 
 # The columns of a take: what happened, in its first row; then those of each event.
@@ -187,26 +148,3 @@ def trace_of(text: str) -> dict[str, str] | None:
     except (ValueError, RecursionError):
         return None
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None
-
-
-def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
-    """Our own SQLSTATEs, and a schema that is not there or too old, as errors of ours; None for everything else."""
-    if isinstance(error, psycopg.errors.InvalidSchemaName):
-        return missing_schema(schema)
-    if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn):
-        return older_schema(schema)
-    if isinstance(error, psycopg.errors.InsufficientPrivilege) and "row-level" not in str(error):
-        return forbidden(schema, error.diag.message_primary)
-    if error.sqlstate == "OR010":
-        return SubscriptionRefused(error.diag.message_primary)
-    if error.sqlstate is not None and error.sqlstate.startswith("OR"):
-        hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
-        return CursorError(f"{error.diag.message_primary}.{hint}")
-    return None
-
-
-def wrong_connection(conn: object, wanted: str, verb: str) -> str:
-    if isinstance(conn, Connection | AsyncConnection):
-        other = verb.removesuffix("_sync") if verb.endswith("_sync") else f"{verb}_sync"
-        return f"this is a psycopg {type(conn).__name__}: use {other}() with it"
-    return f"{verb}() takes your psycopg {wanted}, not {type(conn).__module__}.{type(conn).__qualname__}"

@@ -17,10 +17,10 @@ from psycopg.rows import tuple_row
 from outrider.envelope import Envelope
 from outrider.postgres.admin.audit import Signed
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch, in_our_words
+from outrider.postgres.errors import in_our_words
 from outrider.postgres.handler_batches import Lost
-from outrider.postgres.log import ATTEMPT, Params, envelope_of
-from outrider.postgres.statement import statement
+from outrider.postgres.log import ATTEMPT, envelope_of
+from outrider.postgres.statement import Params, call, fetch, fetch_call, statement
 from outrider.postgres.worker_sessions import begin, together
 
 _OUTCOME, _DELIVERY = 0, 5
@@ -115,8 +115,8 @@ class Take:
         await begin(conn)
         if self.workspace is not None:
             await conn.execute("select set_config('app.workspace_id', %s, true)", [self.workspace])
-        await events.execute(statement("relay_take", schema), asked, binary=True)
-        await state.execute(statement("relay_state", schema), {"subscription": self.subscription})
+        await events.execute(call("relay_take", schema, tuple(asked)), asked, binary=True)
+        await state.execute(statement("streams/relay_state", schema), {"subscription": self.subscription})
         return _Reading(self, events, state)
 
 
@@ -147,7 +147,9 @@ async def _told(conn: AsyncSession, subscription: str, limit: int, items: list[I
     """The same with what is known of them, behind those that were replayed."""
     by_seq = {each.envelope.seq: each for each in items}
     params = {"subscription": subscription, "seqs": list(by_seq), "ids": [each.envelope.id for each in items]}
-    for seq, delivery, status, attempts, due_in, ahead, payload in await fetch(conn, "relay_owed", schema, params):
+    for seq, delivery, status, attempts, due_in, ahead, payload in await fetch(
+        conn, "streams/relay_owed", schema, params
+    ):
         item = by_seq[seq]
         if payload is not None:
             item.envelope = Envelope.of(vars(item.envelope) | {"payload_json": payload})
@@ -155,7 +157,7 @@ async def _told(conn: AsyncSession, subscription: str, limit: int, items: list[I
         if delivery is not None:
             item.attempt, item.due_in = attempts + 1, due_in
     replayed = []
-    for row in await fetch(conn, "relay_replayed", schema, {"subscription": subscription, "limit": limit}):
+    for row in await fetch(conn, "streams/relay_replayed", schema, {"subscription": subscription, "limit": limit}):
         item = Item(row)
         item.state, item.delivery, item.replayed = row[_OUTCOME], row[_DELIVERY], True
         replayed.append(item)
@@ -166,7 +168,7 @@ async def settle(conn: AsyncSession, settling: Settling, asked: Take | None, sch
     """Where the streams end now, and COMMIT; then the next take, if one is asked for: one round trip."""
     with in_our_words(schema):
         async with together(conn):
-            await conn.execute(statement("relay_settle", schema), settling.params())
+            await move(conn, settling, schema)
             ended = await conn.execute("commit")
             reading = None if asked is None else await asked.send(conn, schema)
         if ended.statusmessage != "COMMIT":
@@ -187,7 +189,7 @@ async def reject(
 ) -> tuple[int, bool]:
     """How often it was rejected by now, and whether it is a dead letter."""
     code, message = why
-    [(attempts, buried)] = await fetch(
+    [(attempts, buried)] = await fetch_call(
         conn,
         "relay_reject",
         schema,
@@ -206,7 +208,7 @@ async def reject(
 
 
 async def positions(conn: AsyncSession, subscription: str, schema: str) -> dict[str, str]:
-    rows = await fetch(conn, "streams", schema, {"subscription": subscription, "name": None, "kind": None})
+    rows = await fetch(conn, "streams/streams", schema, {"subscription": subscription, "name": None, "kind": None})
     return {name: position for _, _, name, position, _, _ in rows}
 
 
@@ -215,7 +217,7 @@ async def marks(conn: AsyncSession, subscription: str, schema: str) -> AsyncIter
     before: datetime | None = None
     while True:
         params = {"subscription": subscription, "before": before, "limit": MARKS}
-        rows = await fetch(conn, "marks", schema, params)
+        rows = await fetch(conn, "streams/marks", schema, params)
         for at, known in rows:
             yield at, known
         if len(rows) < MARKS:
@@ -230,7 +232,7 @@ async def open_streams(
     params = {"subscription": subscription, "streams": list(ends), "positions": list(ends.values()), "adopt": adopt}
     async with conn.transaction():
         await conn.execute(FLUSHED)
-        await fetch(conn, "relay_open", schema, params)
+        await fetch_call(conn, "relay_open", schema, params)
 
 
 async def wrote(
@@ -241,7 +243,7 @@ async def wrote(
         if workspace is not None:
             await conn.execute("select set_config('app.workspace_id', %s, true)", [workspace])
         params = {"subscription": subscription, "stream": stream, "ids": list(ids)}
-        [(own,)] = await fetch(conn, "relay_wrote", schema, params)
+        [(own,)] = await fetch(conn, "streams/relay_wrote", schema, params)
     return bool(own)
 
 
@@ -249,18 +251,18 @@ async def wrote(
 async def holding(conn: AsyncSession, subscription: str, schema: str) -> AsyncIterator[bool]:
     """A transaction that holds the relay's cursor; False when another session does."""
     async with conn.transaction():
-        yield bool(await fetch(conn, "relay_hold", schema, {"subscription": subscription}))
+        yield bool(await fetch_call(conn, "relay_hold", schema, {"subscription": subscription}))
 
 
 async def rewind(conn: AsyncSession, subscription: str, at: datetime, schema: str) -> None:
-    await fetch(conn, "relay_rewind", schema, {"subscription": subscription, "at": at})
+    await fetch_call(conn, "relay_rewind", schema, {"subscription": subscription, "at": at})
 
 
 async def put_ahead(
     conn: AsyncSession, subscription: str, events: Sequence[UUID], schema: str
 ) -> tuple[int, UUID | None]:
     """They are in a stream already. Back: how many of them are not of this log, and one of these."""
-    [(strangers, stranger)] = await fetch(
+    [(strangers, stranger)] = await fetch_call(
         conn, "relay_ahead", schema, {"subscription": subscription, "events": list(events)}
     )
     return strangers, stranger
@@ -268,7 +270,8 @@ async def put_ahead(
 
 async def move(conn: AsyncSession, settling: Settling, schema: str) -> None:
     """As settle, in a transaction that is the caller's."""
-    await conn.execute(statement("relay_settle", schema), settling.params())
+    params = settling.params()
+    await conn.execute(call("relay_settle", schema, tuple(params)), params)
 
 
 async def note_adoption(
@@ -278,4 +281,4 @@ async def note_adoption(
     before, position = positions
     params = {"subscription": subscription, "stream": stream, "before": before, "position": position} | signed.params()
     with in_our_words(schema):
-        await conn.execute(statement("note_adoption", schema), params)
+        await conn.execute(call("note_adoption", schema, tuple(params)), params)

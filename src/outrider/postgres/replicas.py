@@ -13,8 +13,8 @@ from psycopg import sql
 from outrider.errors import DeclarationError
 from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch
 from outrider.postgres.inboxes import Ingested, Place, Refused
+from outrider.postgres.statement import fetch
 from outrider.streams.replica import Change
 
 DDL = """create table {table} (
@@ -54,7 +54,7 @@ async def apply(
         if not await inboxes.move(conn, place, refused, schema):
             return Ingested("moved", 0, place.after)
         newer = await upsert(conn, table, changes)
-        await fetch(conn, "inbox_count", schema, _counted(place, newer))
+        await fetch(conn, "streams/inbox_count", schema, _counted(place, newer))
         return Ingested("ingested", newer, place.position)
 
 
@@ -106,7 +106,7 @@ def _pages(changes: Iterable[Change]) -> Iterator[list[Change]]:
 
 
 async def _paused(conn: AsyncSession, subscription: str, schema: str) -> bool:
-    return bool(await fetch(conn, "held_back", schema, {"subscription": subscription}))
+    return bool(await fetch(conn, "streams/held_back", schema, {"subscription": subscription}))
 
 
 def _columns(changes: Sequence[Change]) -> dict[str, list[Any]]:

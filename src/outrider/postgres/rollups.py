@@ -16,9 +16,8 @@ from psycopg.rows import tuple_row
 from outrider.errors import RollupRefused
 from outrider.postgres.admin.audit import UNSIGNED, Signed
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params, older_schema
-from outrider.postgres.statement import statement
+from outrider.postgres.errors import older_schema
+from outrider.postgres.statement import Params, call, fetch, statement
 from outrider.signals import RolledUp
 
 Spec = Mapping[str, Any]
@@ -175,7 +174,8 @@ async def plan(conn: AsyncSession, name: str, schema: str, *, force: bool = Fals
 
 async def missing(conn: AsyncSession, name: str, schema: str, *, force: bool = False) -> list[str]:
     """The steps of that plan whose object is not there."""
-    rows = await _call(conn, "rollup_missing", schema, {"name": name, "force": force})
+    query = statement("rollups/rollup_missing", schema)
+    rows = await _call(conn, "rollup_plan", schema, {"name": name, "force": force}, query)
     return [f"step {step}, {what}" for step, what in rows]
 
 
@@ -192,7 +192,7 @@ async def stage(conn: AsyncSession, slug: str, seqs: Sequence[int], schema: str)
 async def states(conn: AsyncSession, specs: Mapping[str, Spec], schema: str) -> dict[str, State]:
     """Of those that are installed, or were."""
     params = {"names": list(specs), "specs": [json.dumps(each) for each in specs.values()]}
-    rows = await fetch(conn, "rollup_state", schema, params)
+    rows = await fetch(conn, "rollups/rollup_state", schema, params)
     return {name: State(*rest) for name, *rest in rows}
 
 
@@ -204,21 +204,21 @@ async def refuse_missing(conn: AsyncSession, names: Sequence[str], schema: str) 
 
 
 async def installed_spec(conn: AsyncSession, name: str, schema: str) -> dict[str, Any] | None:
-    rows = await fetch(conn, "rollup_spec", schema, {"name": name})
+    rows = await fetch(conn, "rollups/rollup_spec", schema, {"name": name})
     return dict(rows[0][0]) if rows else None
 
 
 async def standings(conn: AsyncConnection[Any], schema: str) -> list[Rolling]:
-    rows = await fetch(conn, "rollup_standings", schema, {"most": MOST})
+    rows = await fetch(conn, "rollups/rollup_standings", schema, {"most": MOST})
     return [Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rows]
 
 
 async def set_aside(conn: AsyncConnection[Any], name: str, schema: str, *, most: int) -> list[Aside]:
     """The newest of them."""
-    return [Aside(*row) for row in await fetch(conn, "rollup_set_aside", schema, {"name": name, "most": most})]
+    return [Aside(*row) for row in await fetch(conn, "rollups/rollup_set_aside", schema, {"name": name, "most": most})]
 
 
-def call(function: str, argument: str | Spec, schema: str, **more: bool) -> str:
+def call_in_sql(function: str, argument: str | Spec, schema: str, **more: bool) -> str:
     """The same as SQL, for those who speak nothing else."""
     given = sql.Literal(argument if isinstance(argument, str) else json.dumps(argument, ensure_ascii=False)).as_string()
     cast = "" if isinstance(argument, str) else "::jsonb"
@@ -228,22 +228,24 @@ def call(function: str, argument: str | Spec, schema: str, **more: bool) -> str:
 
 def query(name: str, schema: str, params: Mapping[str, Any]) -> str:
     """A statement of ours with its values in it."""
-    text = statement(name, schema).decode().strip()
+    text = statement(f"rollups/{name}", schema).decode().strip()
     return _PARAMETER.sub(lambda found: sql.Literal(params[found[1]]).as_string() if found[1] else "%", text) + ";"
 
 
-async def _call(conn: AsyncSession, name: str, schema: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Its SQL is partly the user's own: what is wrong with that is not said in our words."""
+async def _call(
+    conn: AsyncSession, function: str, schema: str, params: Params, query: bytes | None = None
+) -> list[tuple[Any, ...]]:
+    """Calls the function, or sends `query`, which uses it. Errors of the user's own SQL in it stay as they are."""
     try:
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(statement(name, schema), params)
+            await cursor.execute(query or call(function, schema, tuple(params)), params)
             return await cursor.fetchall()
     except psycopg.errors.LockNotAvailable as error:
         raise RollupRefused(
             "nothing was changed: the table was in use for 5 s: try again when no long transaction writes to it"
         ) from error
     except psycopg.errors.UndefinedFunction as error:
-        if f".{name}(" in (error.diag.message_primary or ""):
+        if f".{function}(" in (error.diag.message_primary or ""):
             raise older_schema(schema) from error
         raise
     except psycopg.Error as error:

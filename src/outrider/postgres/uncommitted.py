@@ -14,9 +14,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from outrider.errors import CursorError, SchemaMismatch
+from outrider.postgres.errors import forbidden, missing_schema, wrong_connection
 from outrider.postgres.lent_transaction import LentSession, lend
-from outrider.postgres.log import SEQ, Params, forbidden, missing_schema, wrong_connection
-from outrider.postgres.statement import statement
+from outrider.postgres.log import SEQ
+from outrider.postgres.statement import Params, statement
 from outrider.subscription import Subscription
 
 Row = tuple[Any, ...]
@@ -48,7 +49,7 @@ async def read(
     """The events above number `after`; with a subscription, those that its handler has yet to handle."""
     try:
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(statement("uncommitted", schema), _reading(after, wanted_by), binary=True)
+            await cursor.execute(statement("log/uncommitted", schema), _reading(after, wanted_by), binary=True)
             return await cursor.fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
         raise _clear(error, schema) from error
@@ -57,7 +58,7 @@ async def read(
 def read_sync(conn: Connection[Any], schema: str) -> list[Row]:
     try:
         with Cursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(statement("uncommitted", schema), _reading(0, None), binary=True)
+            cursor.execute(statement("log/uncommitted", schema), _reading(0, None), binary=True)
             return cursor.fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
         raise _clear(error, schema) from error
@@ -66,7 +67,7 @@ def read_sync(conn: Connection[Any], schema: str) -> list[Row]:
 async def read_jobs(conn: AsyncConnection[Any], schema: str) -> list[Row]:
     try:
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(statement("uncommitted_jobs", schema), binary=True)
+            await cursor.execute(statement("jobs/uncommitted_jobs", schema), binary=True)
             return await cursor.fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
         raise _clear(error, schema) from error
@@ -75,7 +76,7 @@ async def read_jobs(conn: AsyncConnection[Any], schema: str) -> list[Row]:
 def read_jobs_sync(conn: Connection[Any], schema: str) -> list[Row]:
     try:
         with Cursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(statement("uncommitted_jobs", schema), binary=True)
+            cursor.execute(statement("jobs/uncommitted_jobs", schema), binary=True)
             return cursor.fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:
         raise _clear(error, schema) from error
@@ -84,7 +85,7 @@ def read_jobs_sync(conn: Connection[Any], schema: str) -> list[Row]:
 async def write_receipts(conn: AsyncConnection[Any], handler: str, rows: Sequence[Row], schema: str) -> list[Row]:
     """The events that had no receipt, and have one now."""
     async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
-        await cursor.execute(statement("receipt", schema), {"handler": handler, "seqs": [row[SEQ] for row in rows]})
+        await cursor.execute(statement("log/receipt", schema), {"handler": handler, "seqs": [row[SEQ] for row in rows]})
         won = {seq for (seq,) in await cursor.fetchall()}
     return [row for row in rows if row[SEQ] in won]
 

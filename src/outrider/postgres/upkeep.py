@@ -11,9 +11,8 @@ from psycopg.rows import tuple_row
 
 from outrider.errors import UpkeepRefused
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.log import Params
-from outrider.postgres.statement import statement
+from outrider.postgres.errors import in_our_words
+from outrider.postgres.statement import Params, call, fetch
 
 Step = Literal["segments", "dead_letters", "log", "receipts", "traces", "reap"]
 STEPS: tuple[Step, ...] = ("segments", "dead_letters", "log", "receipts", "traces", "reap")
@@ -64,7 +63,7 @@ async def overdue_rollups(conn: AsyncSession, schema: str) -> list[str]:
 
 
 async def segments(conn: AsyncSession, schema: str) -> list[Segment]:
-    return [Segment(*row) for row in await fetch(conn, "segments", schema)]
+    return [Segment(*row) for row in await fetch(conn, "upkeep/segments", schema)]
 
 
 async def attach(
@@ -81,7 +80,7 @@ async def _call(conn: AsyncSession, name: str, schema: str, params: Params) -> l
         async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute("set transaction isolation level read committed")
             with in_our_words(schema):
-                await cursor.execute(statement(name, schema), params)
+                await cursor.execute(call(name, schema, tuple(params)), params)
                 return await cursor.fetchall()
     except psycopg.errors.LockNotAvailable as error:
         raise UpkeepRefused("nothing was changed: others hold what it needs: try again") from error

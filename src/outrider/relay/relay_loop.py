@@ -7,7 +7,8 @@ import time
 from contextlib import suppress
 from typing import ClassVar
 
-from outrider.outcome import code_of, describe
+from outrider.error_text import code_of, describe
+from outrider.errors import BrokerUnavailable, StreamMissing
 from outrider.postgres import relays
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.worker_sessions import WorkerSessions
@@ -15,7 +16,7 @@ from outrider.relay.recovery import holds
 from outrider.relay.relay import Relay
 from outrider.relay.sender import Sender, Sent
 from outrider.signals import BrokerDown, BrokerUp, Signals
-from outrider.streams.stream import BrokerUnavailable, StreamMissing, bare
+from outrider.streams.stream import bare
 from outrider.worker.deadline import Deadline
 from outrider.worker.loop import BUSY_PAUSE, Loop, pause
 

@@ -15,24 +15,17 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from outrider.error_text import code_of, describe
+from outrider.errors import BrokerUnavailable, StreamOccupied
 from outrider.failpoint import hit
-from outrider.outcome import code_of, describe, mask, sanitise
 from outrider.postgres import handler_batches, relays
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.relays import Batch, Item, Settling, Take
+from outrider.redaction import mask, sanitise
 from outrider.relay.recovery import readable, recover
 from outrider.relay.relay import Relay
 from outrider.signals import Buried, Rejection, Relayed, Signals, Taken
-from outrider.streams.stream import (
-    Appended,
-    BrokerUnavailable,
-    Moved,
-    Outcome,
-    Rejected,
-    StreamOccupied,
-    bare,
-    named,
-)
+from outrider.streams.stream import Appended, Moved, Outcome, Rejected, bare, named
 
 SCAN = 10_000
 MARK = 60.0

@@ -1,1 +1,5 @@
 """Rollups: many small facts, staged and grouped inside Postgres, become one event."""
+
+from outrider.rollup.rollup import Check, Column, Notification
+
+__all__ = ["Check", "Column", "Notification"]

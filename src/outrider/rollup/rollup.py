@@ -8,18 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, TypedDict
 
 from outrider import names
 from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
-from outrider.retry import Duration, option_duration
-from outrider.subscription import Subscription
+from outrider.options import Declaration, one_of, option, optional, text, whole, whole_seconds
+from outrider.retry import Duration
 
 Scheduler = Literal["auto", "pg_cron", "worker"]
 OF_A_GROUP = ("key", "piece_count", "first_at", "last_at")
 """The fields that every rollup event has."""
 MOST_CARRIED = 40
+SQL_BYTES = 4000
 _NAME = r'("([^"\x00]|""){1,63}"|[a-z_][a-z0-9_$]{0,62})'
 _TABLE = re.compile(rf"{_NAME}(\.{_NAME})?\Z")
 
@@ -55,30 +56,71 @@ class Check:
 
 
 class RollupOptions(TypedDict, total=False):
+    """The keyword arguments of app.rollup, beside the required ones. `Rollup` explains them."""
+
     when: str | None
-    """SQL over `new`: only such rows are staged. Default: all."""
     carry: Sequence[str]
-    """The columns, or fields of the payload, that go into the events; nothing else does. Default: none."""
     debounce: Duration
-    """A group is due when its newest row is older than this: 60 to 300 s. Default 90 s."""
     threshold: int
-    """Rows of a group that become one event, 2 to 50; fewer become an event each. Default 2."""
     max_wait: Duration
-    """A group is due, too, when its oldest row is older than this. Default 10 min."""
     every: Duration
-    """How often to look. Default 2 min."""
     workspace: str | None
-    """SQL over `new`: the tenant. Default: app.workspace_id of the session that inserts; the event's own."""
     notify: Notification | None
     columns: Sequence[Column]
     checks: Sequence[Check]
     scheduler: Scheduler
-    """Who ticks: "auto" (the default): pg_cron where it is installed, else the workers of this app; "pg_cron"; "worker"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rollup:
-    name: str
+def _table(name: str, table: object) -> str:
+    if not isinstance(table, str) or not (found := _TABLE.match(table)):
+        raise DeclarationError(f"{name}: {table!r:.80} is no name of a table: write it like public.orders")
+    return table if found[3] else f"public.{table}"
+
+
+def _names(name: str, option: str, given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise DeclarationError(f"{name}: {option}={given!r:.60} is text: write a list of names")
+    for each in given:
+        if wrong := names.wrong_text(each, names.IDENTIFIER_BYTES):
+            raise DeclarationError(f"{name}: {option}: {wrong}")
+    return tuple(given)
+
+
+def _carried(name: str, option: str, given: Sequence[str]) -> tuple[str, ...]:
+    carry = _names(name, option, given)
+    if len(carry) > MOST_CARRIED:
+        raise DeclarationError(f"{name}: carry names {len(carry)} columns, at most {MOST_CARRIED} can be carried")
+    if taken := set(carry) & set(OF_A_GROUP):
+        raise DeclarationError(
+            f"{name}: carry={sorted(taken)} would hide what every rollup event has: {', '.join(OF_A_GROUP)}"
+        )
+    return carry
+
+
+def _notification(name: str, _option: str, given: Notification) -> Notification:
+    if not given.columns:
+        raise DeclarationError(f"{name}: notify has no columns to fill")
+    return Notification(_table(name, given.table), dict(given.columns))
+
+
+def _columns(name: str, option: str, given: Sequence[Column]) -> tuple[Column, ...]:
+    return tuple(Column(_table(name, each.table), *_names(name, option, (each.name, each.type))) for each in given)
+
+
+def _checks(name: str, option: str, given: Sequence[Check]) -> tuple[Check, ...]:
+    for each in given:
+        _names(name, option, (each.name,))
+        _sql(name, f"{option}:", each.check)
+    return tuple(Check(_table(name, each.table), each.name, each.check) for each in given)
+
+
+_sql = text(SQL_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollup(Declaration):
+    kind: ClassVar = "a rollup"
+
     context: str
     table: str | None
     events: tuple[type[Event], ...]
@@ -86,22 +128,56 @@ class Rollup:
     single: tuple[str, int]
     """The event type and its version."""
     rollup: tuple[str, int]
-    carry: tuple[str, ...] = ()
-    when: str | None = None
-    workspace: str | None = None
-    debounce: int = 90
-    threshold: int = 2
-    max_wait: int = 600
-    every: float = 120.0
-    notify: Notification | None = None
-    columns: tuple[Column, ...] = ()
-    checks: tuple[Check, ...] = ()
-    scheduler: Scheduler = "auto"
+    when: str | None = option(None, optional(_sql))
+    """SQL over `new`: only such rows are staged. None = all."""
+    carry: tuple[str, ...] = option((), _carried)
+    """The columns, or fields of the payload, that go into the events; nothing else does."""
+    debounce: int = option("90s", whole_seconds(60, 300))
+    """A group is due when its newest row is older than this: 60 to 300 s."""
+    threshold: int = option(2, whole(2, 50))
+    """Rows of a group that become one event, 2 to 50; fewer become an event each."""
+    max_wait: int = option("10m", whole_seconds(60, 86_400))
+    """A group is due, too, when its oldest row is older than this: 60 s to a day."""
+    every: int = option("2m", whole_seconds(10, 3600))
+    """How often to look: 10 s to an hour."""
+    workspace: str | None = option(None, optional(_sql))
+    """SQL over `new`: the tenant. None = app.workspace_id of the session that inserts; for events, that of the event."""
+    notify: Notification | None = option(None, optional(_notification))
+    """A table of yours that gets a row for each event."""
+    columns: tuple[Column, ...] = option((), _columns)
+    """Columns that install adds to tables of yours."""
+    checks: tuple[Check, ...] = option((), _checks)
+    """CHECK constraints of yours that install replaces."""
+    scheduler: Scheduler = option("auto", one_of(Scheduler))
+    """Who ticks: "auto": pg_cron where it is installed, else the workers of this app; "pg_cron"; "worker"."""
 
-    @property
-    def subscription(self) -> Subscription | None:
-        """Of the handler that stages its events; None for a table, whose trigger does it."""
-        return Subscription(self.name, "handler", self.context, self.events, order="none") if self.events else None
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if wrong := names.wrong_dotted(self.name, names.IDENTIFIER_BYTES - len("outrider_rollup_")):
+            raise DeclarationError(f"the name of the rollup {wrong}")
+        if (self.table is None) == (not self.events):
+            raise DeclarationError(
+                f"{self.name}: a rollup is on a table, table='orders', or on events, events=[OrderPlaced]"
+            )
+        if self.table is not None:
+            object.__setattr__(self, "table", _table(self.name, self.table))
+        if isinstance(self.key, str):
+            _sql(self.name, "key", self.key)
+        elif not _names(self.name, "key", self.key):
+            raise DeclarationError(f"{self.name}: key names no column: without one nothing can be grouped")
+        if {self.single[0], self.rollup[0]} & {spec_of(event).type for event in self.events}:
+            raise DeclarationError(
+                f"{self.name}: it would emit what it stages, again and again: emit other event types"
+            )
+        if self.notify is not None and self.notify.table == self.table:
+            raise DeclarationError(
+                f"{self.name}: notify would fill the table that it stages, again and again: name another table"
+            )
+        if self.max_wait < self.debounce:
+            raise DeclarationError(
+                f"{self.name}: max_wait={self.max_wait} s is shorter than debounce={self.debounce} s: it must be at least "
+                "as long"
+            )
 
     @property
     def slug(self) -> str:
@@ -145,98 +221,21 @@ def declare_rollup(
     rollup: type[Event] | str,
     options: RollupOptions,
 ) -> Rollup:
-    if wrong := names.unknown_option("a rollup", options, RollupOptions.__annotations__):
-        raise TypeError(wrong)
-    if wrong := names.wrong_dotted(name, 63 - len("outrider_rollup_")):
-        raise DeclarationError(f"the name of the rollup {wrong}")
-    if (table is None) == (not events):
-        raise DeclarationError(f"{name}: a rollup is on a table, table='orders', or on events, events=[OrderPlaced]")
-    carry = _names(name, "carry", options.get("carry", ()))
-    if len(carry) > MOST_CARRIED:
-        raise DeclarationError(f"{name}: carry names {len(carry)} columns, at most {MOST_CARRIED} can be carried")
-    if taken := set(carry) & set(OF_A_GROUP):
-        raise DeclarationError(
-            f"{name}: carry={sorted(taken)} would hide what every rollup event has: {', '.join(OF_A_GROUP)}"
-        )
-    emitted = [_type_of(name, what, given) for what, given in (("single", single), ("rollup", rollup))]
-    _needs_no_more(name, single, set(carry), "the carried columns")
+    declared = Rollup.declare(
+        options,
+        name=name,
+        context=context,
+        table=table,
+        events=events,
+        key=key if isinstance(key, str) else tuple(key),
+        single=_type_of(name, "single", single),
+        rollup=_type_of(name, "rollup", rollup),
+    )
+    _needs_no_more(name, single, {*declared.carry}, "the carried columns")
     _needs_no_more(
         name, rollup, {*OF_A_GROUP}, "key, piece_count, first_at and last_at; carried columns may be missing"
     )
-    if {type_ for type_, _ in emitted} & {spec_of(event).type for event in events}:
-        raise DeclarationError(f"{name}: it would emit what it stages, again and again: emit other event types")
-    scheduler = options.get("scheduler", "auto")
-    if scheduler not in get_args(Scheduler):
-        raise DeclarationError(f"{name}: scheduler={scheduler!r} is none of {', '.join(get_args(Scheduler))}")
-    threshold = options.get("threshold", 2)
-    if type(threshold) is not int or not 2 <= threshold <= 50:
-        raise DeclarationError(f"{name}: threshold={threshold!r} is not a whole number from 2 to 50")
-    notify = options.get("notify")
-    if notify is not None:
-        if not notify.columns:
-            raise DeclarationError(f"{name}: notify has no columns to fill")
-        notify = Notification(_table(name, notify.table), dict(notify.columns))
-        if table is not None and notify.table == _table(name, table):
-            raise DeclarationError(
-                f"{name}: notify would fill the table that it stages, again and again: name another table"
-            )
-    debounce = _seconds(name, "debounce", options.get("debounce", 90), 60, 300)
-    max_wait = _seconds(name, "max_wait", options.get("max_wait", 600), 60, 86_400)
-    if max_wait < debounce:
-        raise DeclarationError(
-            f"{name}: max_wait={max_wait} s is shorter than debounce={debounce} s: it must be at least as long"
-        )
-    return Rollup(
-        name=name,
-        context=context,
-        table=None if table is None else _table(name, table),
-        events=events,
-        key=_sql(name, "key", key) if isinstance(key, str) else _names(name, "key", key) or _no_key(name),
-        single=emitted[0],
-        rollup=emitted[1],
-        carry=carry,
-        when=_sql(name, "when", options.get("when")),
-        workspace=_sql(name, "workspace", options.get("workspace")),
-        debounce=debounce,
-        threshold=threshold,
-        max_wait=max_wait,
-        every=_seconds(name, "every", options.get("every", 120), 10, 3600),
-        notify=notify,
-        columns=tuple(
-            Column(_table(name, each.table), *_names(name, "columns", (each.name, each.type)))
-            for each in options.get("columns", ())
-        ),
-        checks=tuple(
-            Check(_table(name, each.table), _names(name, "checks", (each.name,))[0], _sql(name, "checks:", each.check))
-            for each in options.get("checks", ())
-        ),
-        scheduler=scheduler,
-    )
-
-
-def _table(name: str, table: str) -> str:
-    if not isinstance(table, str) or not (found := _TABLE.match(table)):
-        raise DeclarationError(f"{name}: {table!r:.80} is no name of a table: write it like public.orders")
-    return table if found[3] else f"public.{table}"
-
-
-def _names(name: str, option: str, given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        raise DeclarationError(f"{name}: {option}={given!r:.60} is text: write a list of names")
-    for each in given:
-        if wrong := names.wrong_text(each, names.IDENTIFIER_BYTES):
-            raise DeclarationError(f"{name}: {option}: {wrong}")
-    return tuple(given)
-
-
-def _sql(name: str, option: str, given: str | None) -> Any:
-    if given is not None and (wrong := names.wrong_text(given, 4000)):
-        raise DeclarationError(f"{name}: {option} {wrong}")
-    return given
-
-
-def _no_key(name: str) -> tuple[str, ...]:
-    raise DeclarationError(f"{name}: key names no column: without one nothing can be grouped")
+    return declared
 
 
 def _type_of(name: str, option: str, given: type[Event] | str) -> tuple[str, int]:
@@ -258,10 +257,3 @@ def _needs_no_more(name: str, event: type[Event] | str, given: set[str], what: s
         raise DeclarationError(
             f"{name}: {event.__name__} needs {', '.join(missing)}, but it gets {what}: give them a default"
         )
-
-
-def _seconds(name: str, option: str, given: Duration, least: int, most: int) -> int:
-    seconds = option_duration(option, given, name).total_seconds()
-    if seconds != int(seconds) or not least <= seconds <= most:
-        raise DeclarationError(f"{name}: {option}={given!r} is not a whole number of seconds from {least} to {most}")
-    return int(seconds)

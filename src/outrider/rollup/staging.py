@@ -7,14 +7,14 @@ from collections.abc import Callable
 from outrider.event import Event
 from outrider.postgres import rollups
 from outrider.rollup.rollup import Rollup
-from outrider.subscription import Subscription
-from outrider.worker.handler import Handler, declare
+from outrider.worker.handler import Handler, declare_handler
 from outrider.worker.handler_context import HandlerContext
 
 
-def stager(rollup: Rollup, subscription: Subscription, schema: Callable[[], str]) -> Handler:
+def stager(rollup: Rollup, schema: Callable[[], str]) -> Handler:
     async def stage(_: list[Event], ctx: HandlerContext) -> None:
         seqs = [each.seq for each in ctx.envelopes if each.seq is not None]
         await rollups.stage(ctx.tx, rollup.slug, seqs, schema())
 
-    return declare(subscription, stage)
+    options = {"name": rollup.name, "order": "none"}
+    return declare_handler(rollup.context, rollup.events, stage, options)

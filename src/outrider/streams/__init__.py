@@ -1,25 +1,12 @@
 """Streams of a broker, as sinks of relays and sources of inboxes; how events are written into them."""
 
+from outrider.errors import BrokerUnavailable, StreamMissing, StreamOccupied
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.lease import Lease, RedisLease
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
 from outrider.streams.replica import Change, ReplicaCodec, read_change
-from outrider.streams.stream import (
-    Appended,
-    BrokerUnavailable,
-    Codec,
-    Entry,
-    Moved,
-    Outcome,
-    Page,
-    Rejected,
-    Sink,
-    Source,
-    StreamMissing,
-    StreamOccupied,
-    Streams,
-)
+from outrider.streams.stream import Appended, Codec, Entry, Moved, Outcome, Page, Rejected, Sink, Source, Streams
 from outrider.streams.url import broker
 
 __all__ = [

@@ -8,9 +8,8 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from outrider.errors import ConfigError
+from outrider.errors import BrokerUnavailable, ConfigError
 from outrider.streams.redis import connect, need_client
-from outrider.streams.stream import BrokerUnavailable
 from outrider.streams.url import REDIS, Address
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from outrider.envelope import Envelope
-from outrider.errors import ConfigError
+from outrider.errors import BrokerUnavailable, ConfigError, StreamMissing
 from outrider.streams.codecs import EnvelopeCodec
 from outrider.streams.natschunk import PLAIN, Chunk
 from outrider.streams.natswire import (
@@ -36,14 +36,12 @@ from outrider.streams.natswire import (
 )
 from outrider.streams.stream import (
     Appended,
-    BrokerUnavailable,
     Codec,
     Entry,
     Moved,
     Outcome,
     Page,
     Rejected,
-    StreamMissing,
     Weakness,
     bare,
     id_in,

@@ -13,19 +13,6 @@ from typing import Protocol
 from uuid import UUID
 
 from outrider.envelope import Envelope
-from outrider.errors import OutriderError
-
-
-class BrokerUnavailable(OutriderError):
-    """The broker does not answer, or cannot take anything now. What was sent may have arrived: the tail will say."""
-
-
-class StreamMissing(OutriderError):
-    """The stream is not there, or is not what it must be. The message says what to do."""
-
-
-class StreamOccupied(StreamMissing):
-    """Somebody else has written to the stream. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,6 @@ from outrider import names
 from outrider.errors import Undecodable
 from outrider.payload import DEPTH
 
-# As the log's own check has them.
-EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
-LATEST = datetime(9999, 12, 30, 23, 59, 59, 999999, tzinfo=UTC)
-
 _OPENING = re.compile(r"[ \t\n\r]*\{[ \t\n\r]*")
 _KEY = re.compile(r'(?=")')
 _COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
@@ -156,8 +152,8 @@ class Members:
             at = at.astimezone(UTC)
         except (ValueError, OverflowError) as error:
             raise undecodable(f"{name}: {text!r}: {error}") from None
-        if not EARLIEST <= at <= LATEST:
-            raise undecodable(f"{name}: {text!r} is not in the years 1 to 9999 in every time zone")
+        if wrong := names.wrong_time(at):
+            raise undecodable(f"{name}: {wrong}")
         return at
 
     def uuid(self, name: str) -> UUID:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from outrider.errors import ConfigError
+from outrider.redaction import without_secrets
 
 if TYPE_CHECKING:
     from outrider.streams.nats import JetStream
@@ -69,12 +70,9 @@ class Address:
         return cls(parts.scheme, place, user, password, given)
 
     def masked(self, text: object) -> str:
-        """A text of somebody else's, without what must not be shown."""
-        shown = str(text)
-        for secret in {self.password, self.parameters.get("password"), self.user if self.password is None else None}:
-            if secret:
-                shown = shown.replace(secret, "***").replace(quote(secret, safe=""), "***")
-        return shown
+        """A text that the broker or its client wrote, without the secrets of this URL."""
+        alone = self.user if self.password is None else None
+        return without_secrets(text, (self.password, self.parameters.get("password"), alone))
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.place}"

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, TypedDict, Unpack
 
 from outrider.app import Outrider
-from outrider.errors import ConfigError, OutriderError
+from outrider.errors import ConfigError, OutriderError, TransactionEnded
 from outrider.integrations.connections import under, under_sync
 from outrider.outcome import Dead, Infrastructure, classify
 from outrider.postgres import handler_batches, uncommitted
@@ -24,7 +24,7 @@ from outrider.postgres.handler_batches import Connection, Row
 from outrider.postgres.log import ATTEMPT, SEQ, envelope_of
 from outrider.postgres.tenant_context import capture, home_of
 from outrider.postgres.worker_sessions import usable
-from outrider.worker.batch_runner import Failure, Runner, TransactionEnded
+from outrider.worker.batch_runner import Failure, Runner
 from outrider.worker.drain import Drained
 from outrider.worker.handler import Handler
 from outrider.worker.handler_reader import BatchResult
@@ -164,7 +164,7 @@ class _End:
         """Parked or buried, as a worker would; what breaks the session or the transaction is raised in any case."""
         row = failed.rows[0]
         chance = random.random()  # noqa: S311
-        verdict = classify(failed.error, row[ATTEMPT], self._handler.policy, chance, ours=failed.ours)
+        verdict = classify(failed.error, row[ATTEMPT], self._handler.retry, chance, ours=failed.ours)
         lost = not usable(self._conn) or handler_batches.broken(self._conn)
         if lost or isinstance(failed.error, TransactionEnded) or isinstance(verdict, Infrastructure):
             raise failed.error

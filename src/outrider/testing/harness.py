@@ -11,8 +11,9 @@ from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from outrider.envelope import Envelope
+from outrider.errors import BrokerUnavailable
 from outrider.streams.codecs import EnvelopeCodec
-from outrider.streams.stream import Appended, BrokerUnavailable, Codec, Entry, Outcome, Sink, Source
+from outrider.streams.stream import Appended, Codec, Entry, Outcome, Sink, Source
 
 T = TypeVar("T")
 PATIENCE = 30.0

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from outrider import trace
 from outrider.envelope import Envelope, inherited_cause, inherited_workspace
-from outrider.errors import Undecodable
+from outrider.error_text import describe
+from outrider.errors import SwallowedError, TerminalError, TransactionEnded, Undecodable, UnfinishedError
 from outrider.event import Event, spec_of
 from outrider.failpoint import hit
-from outrider.outcome import TerminalError, describe
 from outrider.postgres import handler_batches
 from outrider.postgres.handler_batches import Connection, Row
 from outrider.postgres.log import ATTEMPT, ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
@@ -28,18 +28,6 @@ from outrider.worker.thread import HandlerThread
 ALIVE = "select 1"
 SILENT = 1.0
 """Seconds after which the server hears of a batch between two events, so that it does not take the worker for stopped."""
-
-
-class TransactionEnded(TerminalError):
-    """The handler ended the transaction of its batch."""
-
-
-class SwallowedError(Exception):
-    """The handler went on after a database error, which had undone all of its transaction."""
-
-
-class UnfinishedError(Exception):
-    """The handler returned before all that it had started on its transaction was done."""
 
 
 class Failure(Exception):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 FIRST = 16
+BUDGET = 0.25
+"""Seconds that handling one batch should take. The batch grows and shrinks towards it."""
 
 
 class Size:
-    def __init__(self, limit: int, budget: float) -> None:
+    def __init__(self, limit: int, budget: float = BUDGET) -> None:
         self._limit = limit
         self._budget = budget
         self.now = min(FIRST, limit)

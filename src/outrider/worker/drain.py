@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
+from outrider.error_text import code_of
 from outrider.errors import CursorError
-from outrider.outcome import code_of
 from outrider.postgres.tenant_context import check_roles
 from outrider.postgres.worker_sessions import WorkerSessions, usable
 from outrider.signals import Signals

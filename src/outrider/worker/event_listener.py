@@ -11,10 +11,8 @@ from outrider import names
 from outrider.envelope import Envelope
 from outrider.errors import DeclarationError
 from outrider.protocols import EventHandler
-from outrider.retry import DEFAULT_RETRY_POLICY
-from outrider.subscription import Subscription
 from outrider.worker.channels import channels, counterpart
-from outrider.worker.handler import BUDGET, LIMIT, TIMEOUT, Handler
+from outrider.worker.handler import Handler
 from outrider.worker.worker import Worker
 
 
@@ -41,9 +39,7 @@ class Listening:
             if envelope.channel == meant and inspect.isawaitable(answer := handler(envelope)):
                 await answer
 
-        subscription = Subscription(name, "handler", self._context, ())
-        listening = Handler(subscription, call, False, False, DEFAULT_RETRY_POLICY, TIMEOUT, LIMIT, BUDGET, models={})
-        with self._work(listening, channel) as worker:
+        with self._work(Handler(name=name, context=self._context, events=(), call=call), channel) as worker:
             await worker.run()
 
     def _name(self, channel: str, handler_name: str) -> str:

@@ -4,119 +4,143 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import MISSING, dataclass, field
+from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
 
 from outrider import names
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event, spec_of
-from outrider.retry import DEFAULT_RETRY_POLICY, Breaker, Duration, Policy, option_duration
-from outrider.subscription import Subscription
+from outrider.options import Declaration, option, optional, policy, seconds, text, whole
+from outrider.retry import DEFAULT_RETRY_POLICY, Breaker, Duration, Policy
+from outrider.subscription import Order, Start, Subscription
 from outrider.worker.annotations import annotation, class_of, refuse_unfit, takes_batch
 from outrider.worker.handler_context import HandlerContext, SyncHandlerContext
 
-TIMEOUT = 30.0
 MARGIN = 5.0
 """The server ends a batch whose session is idle for this many seconds longer than the handler's timeout: its worker is
 stopped or cut off. Between two events, one that lives says something after `dispatch.run.SILENT` seconds."""
-LIMIT = 1000
-BUDGET = 0.25
 
 Call = Callable[[Any, Any], Awaitable[None]]
 """(event or events, context)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
-    subscription: Subscription
+class HandlerOptions(TypedDict, total=False):
+    """The keyword arguments of app.subscribe, and with a name those of app.handler. `Handler` explains them."""
+
+    partitions: int
+    start: Start
+    order: Order
+    retry: Policy
+    timeout: Duration
+    limit: int
+    breaker: Breaker | None
+    role: str | None
+
+
+class NamedOptions(HandlerOptions):
+    name: str
+
+
+def _breaker(whose: str, option: str, value: Any) -> Breaker:
+    if not isinstance(value, Breaker):
+        raise DeclarationError(f"{whose}: {option}={value!r} is not a Breaker: write breaker=Breaker(failures=10)")
+    return value
+
+
+def _role(whose: str, option: str, value: Any) -> str:
+    if value == "none":
+        raise DeclarationError(f"{whose}: {option} 'none' is Postgres' word for the session's own user: leave it out")
+    role: str = text(names.IDENTIFIER_BYTES)(whose, option, value)
+    return role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handler(Declaration):
+    kind: ClassVar = "a handler"
+
+    context: str
+    events: tuple[type[Event], ...]
     call: Callable[[Any, Any], Any]
     """(event or events, context); blocking when `blocking`, else a coroutine function."""
-    batch: bool
+    batch: bool = False
     """It takes the whole batch at once."""
-    blocking: bool
+    blocking: bool = False
     """It runs in a thread, with a SyncHandlerContext."""
-    policy: Policy
-    timeout: float
-    limit: int
-    budget: float
-    """Seconds that handling one batch should take; the batch grows and shrinks towards it."""
-    models: dict[str, type[Event]]
+
+    name: str = option(MISSING)
+    """Of its subscription, `context.name`. The database keeps its position and its receipts under this name."""
+    partitions: int = option(1)
+    """How many sessions can handle its events at the same time: a power of two."""
+    start: Start = option("now")
+    """Where a new subscription starts: "now", "beginning" or a time."""
+    order: Order = option("key")
+    """What waits for a failed event: "key": later events of its key; "none": nothing; "total": everything."""
+    retry: Policy = option(DEFAULT_RETRY_POLICY, policy)
+    """When a failed event is tried again, and when it becomes a dead letter."""
+    timeout: float = option("30s", seconds)
+    """How long one call may take."""
+    limit: int = option(1000, whole(1, 10_000))
+    """The most events of one transaction; fewer when they take long."""
+    breaker: Breaker | None = option(None, optional(_breaker))
+    """Stops the handler for a while when everything fails, then probes. None = never."""
+    role: str | None = option(None, optional(_role))
+    """Statements through `ctx.tx` run with this role; the worker's user must be a member. None = the worker's own."""
+
+    subscription: Subscription = field(init=False)
+    models: dict[str, type[Event]] = field(init=False)
     """By event type; empty = it takes envelopes, of every type."""
-    breaker: Breaker | None = None
-    """Stops it for a while when everything fails."""
-    role: str | None = None
-    """Its statements run with this role; None = with that of the worker."""
 
-    @property
-    def name(self) -> str:
-        return self.subscription.name
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        subscription = Subscription(
+            self.name, "handler", self.context, self.events, self.partitions, self.start, self.order
+        )
+        models: dict[str, type[Event]] = {}
+        for model in self.events:
+            other = models.setdefault(spec_of(model).type, model)
+            if other is not model:
+                raise DeclarationError(
+                    f"{self.name}: {other.__name__} and {model.__name__} are both {spec_of(model).type}: name the newest one"
+                )
+        object.__setattr__(self, "subscription", subscription)
+        object.__setattr__(self, "models", models)
 
 
-def declare(
-    subscription: Subscription,
+def declare_handler(
+    context: str,
+    events: tuple[type[Event], ...],
     function: Callable[..., Any],
+    options: Mapping[str, Any],
     *,
     factory: bool = False,
     opened: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None,
-    retry: Policy | None = None,
-    timeout: Duration = TIMEOUT,
-    limit: int = LIMIT,
-    breaker: Breaker | None = None,
-    role: str | None = None,
 ) -> Handler:
-    name = subscription.name
-    if not subscription.events:
+    """`factory`: the function makes the handler, from what `opened` gives it: by default the transaction."""
+    name = options["name"]
+    if not events:
         raise DeclarationError(f"{name}: a handler needs the event classes that it handles")
+    refuse_uncallable(name, "handler", function)
+    batch = not factory and takes_batch(function)
+    declared = Handler.declare(
+        options,
+        context=context,
+        events=events,
+        call=_made(function, opened or _tx) if factory else _with_context(name, function),
+        batch=batch,
+        blocking=not factory and not is_async(function),
+    )
+    takes = _made_takes(function) if factory else annotation(function, 0)
+    refuse_unfit(name, "handler", takes, declared.models.values(), batch=batch)
+    return declared
+
+
+def refuse_uncallable(name: str, what: str, function: Any) -> None:
     if not callable(function):
         raise DeclarationError(f"{name}: {function!r} is not callable")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise DeclarationError(f"{name}: a handler with a yield would never run: remove the yield")
-    if retry is not None and not callable(getattr(retry, "delay", None)):
-        raise DeclarationError(
-            f"{name}: retry={retry!r} is not a policy: pass RetryPolicy(retries=...) or Backoff.table(...)"
-        )
-    if breaker is not None and not isinstance(breaker, Breaker):
-        raise DeclarationError(f"{name}: breaker={breaker!r} is not a Breaker: write breaker=Breaker(failures=10)")
-    if role is not None and (wrong := _wrong_role(role)):
-        raise DeclarationError(f"{name}: role {wrong}")
-    models: dict[str, type[Event]] = {}
-    for model in subscription.events:
-        other = models.setdefault(spec_of(model).type, model)
-        if other is not model:
-            raise DeclarationError(
-                f"{name}: {other.__name__} and {model.__name__} are both {spec_of(model).type}: name the newest one"
-            )
-    if not isinstance(limit, int) or not 1 <= limit <= 10_000:
-        raise DeclarationError(f"{name}: limit={limit!r} is not between 1 and 10,000")
-    seconds = option_duration("timeout", timeout, name).total_seconds()
-    if not seconds:
-        raise DeclarationError(f"{name}: timeout is zero")
-    blocking = not factory and not is_async(function)
-    batch = not factory and takes_batch(function)
-    refuse_unfit(
-        name, "handler", _made_takes(function) if factory else annotation(function, 0), models.values(), batch=batch
-    )
-    return Handler(
-        subscription=subscription,
-        call=_made(function, opened or _tx) if factory else _with_context(name, function),
-        batch=batch,
-        blocking=blocking,
-        policy=retry or DEFAULT_RETRY_POLICY,
-        timeout=seconds,
-        limit=limit,
-        budget=BUDGET,
-        models=models,
-        breaker=breaker,
-        role=role,
-    )
-
-
-def _wrong_role(role: object) -> str | None:
-    if role == "none":
-        return "'none' is Postgres' word for the session's own user: leave it out"
-    return names.wrong_text(role, names.IDENTIFIER_BYTES)
+        raise DeclarationError(f"{name}: a {what} with a yield would never run: remove the yield")
 
 
 def is_async(function: Callable[..., Any]) -> bool:

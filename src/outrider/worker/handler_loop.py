@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from time import monotonic as clock
 from typing import ClassVar
 
+from outrider.error_text import code_of, describe
 from outrider.errors import CursorError, DatabaseUnavailable, SchemaMismatch
-from outrider.outcome import code_of, describe
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.handler_batches import Connection
 from outrider.postgres.worker_sessions import WorkerSessions, usable

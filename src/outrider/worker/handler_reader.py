@@ -17,16 +17,19 @@ from time import time
 
 from outrider import trace
 from outrider.envelope import Envelope
+from outrider.error_text import describe, last_frames, sqlstate
+from outrider.errors import TransactionEnded
 from outrider.failpoint import hit
-from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify, describe, last_frames, sqlstate
+from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify
 from outrider.postgres import handler_batches
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.handler_batches import Claim, Connection, Row
-from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, Params, envelope_of, occurred
+from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, envelope_of, occurred
+from outrider.postgres.statement import Params
 from outrider.postgres.worker_sessions import usable
 from outrider.retry import Breaker, parse_duration
 from outrider.signals import Buried, Failed, Handled, Parked, Recovered, Settled, Signals, Taken, Troubled
-from outrider.worker.batch_runner import Failure, Runner, TransactionEnded
+from outrider.worker.batch_runner import Failure, Runner
 from outrider.worker.batch_size import Size
 from outrider.worker.handler import Handler
 
@@ -112,7 +115,7 @@ class HandlerReader:
         self._schema = schema
         self.generation = generation
         self._worker = worker
-        self._size = Size(handler.limit, handler.budget)
+        self._size = Size(handler.limit)
         self.alone = True
         """Nothing else runs in this process: a suspect that kills it is to blame."""
         self.suspect = False
@@ -326,7 +329,7 @@ class HandlerReader:
         verdict = (
             Dead("transaction_ended", describe(error))
             if isinstance(error, TransactionEnded) or sqlstate(error) == "OR005"
-            else classify(error, attempt, self.handler.policy, random.random(), ours=failure.ours)  # noqa: S311
+            else classify(error, attempt, self.handler.retry, random.random(), ours=failure.ours)  # noqa: S311
         )
         if isinstance(verdict, Infrastructure) and len(rows) == 1:
             seq = rows[0][SEQ]

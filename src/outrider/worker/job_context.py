@@ -9,15 +9,12 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from uuid import UUID
 
 from outrider.envelope import Envelope
-from outrider.outcome import sanitise
+from outrider.errors import Cancelled
 from outrider.postgres.connection import AsyncSession, Session
 from outrider.postgres.jobs import Leased
+from outrider.redaction import sanitise
 
 MESSAGE = 500
-
-
-class Cancelled(Exception):
-    """Raised by ctx.check() when somebody wants the job to stop."""
 
 
 class _Context:

@@ -14,9 +14,9 @@ from time import monotonic as clock
 from typing import Any
 
 from outrider.config import Settings
+from outrider.error_text import sqlstate
 from outrider.errors import DatabaseUnavailable, SchemaMismatch
 from outrider.failpoint import hit
-from outrider.outcome import sqlstate
 from outrider.postgres import connection, jobs
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.heartbeat import Identity

@@ -15,10 +15,11 @@ from typing import Any
 
 from outrider import trace
 from outrider.envelope import inherited_cause, inherited_workspace
-from outrider.outcome import describe, keep_frames
+from outrider.error_text import describe, keep_frames
+from outrider.errors import Cancelled
 from outrider.postgres.connection import AsyncSession, Session, transaction, transaction_sync
 from outrider.postgres.jobs import Leased
-from outrider.worker.job_context import Cancelled, JobContext, SyncJobContext, progress_json
+from outrider.worker.job_context import JobContext, SyncJobContext, progress_json
 from outrider.worker.job_processes import SIZE
 
 _PR_SET_PDEATHSIG = 1

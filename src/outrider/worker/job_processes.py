@@ -14,7 +14,7 @@ from asyncio.subprocess import DEVNULL, Process
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from outrider.errors import DeclarationError
+from outrider.errors import DeclarationError, Died
 from outrider.postgres.jobs import Leased
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 KILL_AFTER = 5.0
 """Seconds that a job may go on after it was told to stop. Then its process is killed."""
 SIZE = struct.Struct("!Q")
-
-
-class Died(Exception):
-    """The process that ran the job is gone."""
 
 
 class Processes:

@@ -17,16 +17,17 @@ from pydantic_core import to_json
 
 from outrider import trace
 from outrider.envelope import inherited_cause, inherited_workspace
-from outrider.errors import Undecodable
+from outrider.error_text import describe, last_frames
+from outrider.errors import Cancelled, Died, TerminalError, Undecodable
 from outrider.event import Declared, spec_of
 from outrider.failpoint import hit
-from outrider.outcome import Dead, TerminalError, classify, describe, last_frames
+from outrider.outcome import Dead, classify
 from outrider.postgres.connection import AsyncSession, Session, transaction_sync
 from outrider.postgres.jobs import PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, Done, Leased, Other
 from outrider.worker.deadline import Deadline
-from outrider.worker.job_context import Cancelled, JobContext, SyncJobContext
+from outrider.worker.job_context import JobContext, SyncJobContext
 from outrider.worker.job_handler import JobHandler
-from outrider.worker.job_processes import Died, Processes
+from outrider.worker.job_processes import Processes
 from outrider.worker.thread import HandlerThread
 
 RESULT_BYTES = 8 * 1024
@@ -181,7 +182,7 @@ class JobRunner:
                 return Other(leased.delivery, leased.token, "cancelled")
             case _, Died():
                 return Other(leased.delivery, leased.token, "crashed", code="worker_crash", message=str(error))
-        verdict = classify(error, leased.attempt, self.handler.policy, random.random(), ours=False)  # noqa: S311
+        verdict = classify(error, leased.attempt, self.handler.retry, random.random(), ours=False)  # noqa: S311
         if isinstance(verdict, Dead):
             return Other(
                 leased.delivery, leased.token, "dead", 0, verdict.code, verdict.message, traceback=last_frames(error)

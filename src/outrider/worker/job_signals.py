@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.outcome import code_of, describe
+from outrider.error_text import code_of, describe
 from outrider.postgres.jobs import TRACE, WORKSPACE, Leased, Other
 from outrider.postgres.log import trace_of
 from outrider.signals import (

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from outrider.postgres import connection, lease_renewer
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import call
 
 _PLACE = struct.Struct("q")
 BUFFER = 16 * 2**20
@@ -90,8 +90,8 @@ class Leases:
             "every": every,
             "parent": os.getpid(),
             "begun": begun.fileno(),
-            "renew": statement("renew", schema).decode(),
-            "reap": statement("reap", schema).decode(),
+            "renew": call("renew", schema, ("worker", "names")).decode(),
+            "reap": call("reap", schema, ("worker", "names", "limit", "begun")).decode(),
             "looks": [[version, connection.look(connection.pins_of(version) | patient)] for version in (170000, 0)],
             "writable": connection.WRITABLE,
         }

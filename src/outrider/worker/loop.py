@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from typing import ClassVar
 
+from outrider.error_text import code_of, describe
 from outrider.errors import DatabaseUnavailable, SchemaMismatch
-from outrider.outcome import code_of, describe
 from outrider.postgres.connection import DatabaseError
 from outrider.signals import Recovered, Signals, Skipped, Troubled, Woken
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic as clock
 
+from outrider.error_text import code_of, describe, sqlstate
 from outrider.errors import DatabaseUnavailable, SchemaMismatch
-from outrider.outcome import code_of, describe, sqlstate
 from outrider.postgres import heartbeat
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.heartbeat import Identity

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from time import monotonic as clock
 from typing import Any
 
-from outrider.outcome import Later, Snooze, sanitise
+from outrider.outcome import Later, Snooze
+from outrider.redaction import sanitise
 from outrider.signals import (
     BrokerDown,
     BrokerUp,

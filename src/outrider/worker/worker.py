@@ -10,11 +10,12 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from outrider.error_text import describe
 from outrider.errors import ConfigError
-from outrider.outcome import describe, mask
 from outrider.postgres.heartbeat import Identity
 from outrider.postgres.tenant_context import check_roles
 from outrider.postgres.worker_sessions import WorkerSessions
+from outrider.redaction import mask
 from outrider.signals import WorkerDown, WorkerStopping, WorkerUp
 from outrider.worker.generations import Generations
 from outrider.worker.handler import idles, roles_of

@@ -12,13 +12,14 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outrider.postgres import statement
+from outrider.postgres.jobs import SETTLED, Asked
 
 Conn = psycopg.Connection[Any]
 Row = dict[str, Any]
 
-CLAIM = statement.statement("claim", "outrider")
-SETTLE = statement.statement("settle_jobs", "outrider")
-RENEW = statement.statement("renew", "outrider")
+CLAIM = statement.call("claim", "outrider", Asked.__slots__)
+SETTLE = statement.call("settle_jobs", "outrider", SETTLED)
+RENEW = statement.call("renew", "outrider", ("worker", "names"))
 
 WRONG = {
     "a lease that is nobody's, or two": """

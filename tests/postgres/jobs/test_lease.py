@@ -35,8 +35,8 @@ from outrider.postgres.statement import statement
 
 pytestmark = pytest.mark.also_on(15)
 
-PROGRESS = statement("progress", "outrider")
-FAREWELL = statement("farewell", "outrider")
+PROGRESS = statement("jobs/progress", "outrider")
+FAREWELL = statement("handlers/farewell", "outrider")
 VERDICTS = ["later", "dead", "back", "lapsed", "crashed", "cancelled"]
 
 

@@ -26,14 +26,16 @@ COLUMNS = (NOBODY, *roles.ROLES)
 DENIED = "42501"
 SQL = Path(statement.__file__).parent / "sql"
 NOT_TRIED = {
-    "roles": "is run by the owner, and is what is tested here",
-    "hold_migrations": "is a part of scripts",
-    "inherit_grants": "is a part of a migration",
-    "migration_ledger": "is a part of a migration",
-    "refuse_unaware": "is a part of a script",
-    "settle": "commits: its function is tried",
+    "admin/roles": "is run by the owner, and is what is tested here",
+    "schema/hold_migrations": "is a part of scripts",
+    "schema/inherit_grants": "is a part of a migration",
+    "schema/migration_ledger": "is a part of a migration",
+    "schema/refuse_unaware": "is a part of a script",
+    "handlers/settle": "commits: its function is tried",
     "uninstall/script": "is made of other files, which are tried",
 }
+GIVEN = {"schema": "'outrider'", "force": "false", "whole": "false", "limit": "1", "most": "1"}
+"""Parameters whose value is not null when a statement or a function is tried."""
 COUNTERS = {"sequence excused_N select", "sequence takes_N select"}
 """How often each cursor was taken: whoever takes reads it, and nobody else learns anything from it."""
 
@@ -102,7 +104,7 @@ def test_a_migration_gives_none_of_them_more(house: House) -> None:
               join pg_class as c on c.oid = t.attrelid cross join aclexplode(t.attacl) as a
               where c.relnamespace = 'outrider'::regnamespace"""
     before = set(house.owner.execute(held).fetchall())
-    house.owner.execute(statement.statement("inherit_grants", "outrider"))
+    house.owner.execute(statement.statement("schema/inherit_grants", "outrider"))
     assert set(house.owner.execute(held).fetchall()) - before == set()
 
 
@@ -149,16 +151,19 @@ def _attempts(house: House) -> Iterator[tuple[str, str]]:
         yield f"{name} usage", f"select nextval('outrider.{sequence}')"
         yield f"{name} select", f"select last_value from outrider.{sequence}"
         yield f"{name} update", f"select setval('outrider.{sequence}', 1000)"
-    for name, arguments, types in house.owner.execute(
-        """select p.proname, pg_get_function_identity_arguments(p.oid), array(
-               select format('null::%s', t::regtype) from unnest(p.proargtypes) as t)
-           from pg_proc as p where p.pronamespace = 'outrider'::regnamespace order by 1, 2"""
+    for name, types, parameters in house.owner.execute(
+        """select p.proname, array(select t::regtype::text from unnest(p.proargtypes) as t),
+                  coalesce(p.proargnames, '{}')
+           from pg_proc as p where p.pronamespace = 'outrider'::regnamespace
+           order by 1, pg_get_function_identity_arguments(p.oid)"""
     ):
-        yield f"function {name}", f"select outrider.{name}({', '.join(types)})"
-        del arguments
+        yield f"function {name}", f"select outrider.{name}({', '.join(f'null::{each}' for each in types)})"
+        values = (GIVEN.get(each.removeprefix("p_"), "null") for each in [*parameters, *types])
+        given = ", ".join(f"{value}::{each}" for each, value in zip(types, values, strict=False))
+        yield f"call {name}", f"select outrider.{name}({given})"
     for file in sorted(SQL.rglob("*.sql")):
         name = str(file.relative_to(SQL).with_suffix(""))
-        if not name.startswith("functions/") and name not in NOT_TRIED:
+        if "/functions/" not in name and name not in NOT_TRIED:
             yield f"statement {name}", _with_nulls(name)
     owner = house.owner.info.user
     for name, text in DDL.items():
@@ -167,13 +172,7 @@ def _attempts(house: House) -> Iterator[tuple[str, str]]:
 
 def _with_nulls(name: str) -> str:
     text = statement.statement(name, "outrider").decode()
-    for parameter, given in (
-        ("schema", "'outrider'"),
-        ("force", "false"),
-        ("whole", "false"),
-        ("limit", "1"),
-        ("most", "1"),
-    ):
+    for parameter, given in GIVEN.items():
         text = text.replace(f"%({parameter})s", given)
     return re.sub(r"%\(\w+\)[sbt]", "null", text).replace("%%", "%")
 
@@ -209,7 +208,10 @@ def _tables(owner: psycopg.Connection[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _matrix(cells: dict[str, list[str]]) -> str:
-    """A line for a column only where it differs from its table."""
+    """A line for a column only where it differs from its table, and for a call only where it differs from its function.
+
+    A function may be allowed, and its call be denied: it needs something else that the role lacks.
+    """
     width = max(map(len, cells)) + 2
     lines = [" ".join([" " * width, *COLUMNS])]
     for name, row in cells.items():
@@ -217,6 +219,8 @@ def _matrix(cells: dict[str, list[str]]) -> str:
             table, privilege = name.removeprefix("column ").split(".")[0], name.rpartition(" ")[2]
             if row == cells.get(f"table {table} {privilege}", cells.get(f"segment {table} {privilege}")):
                 continue
+        if name.startswith("call ") and row == cells[f"function {name.removeprefix('call ')}"]:
+            continue
         lines.append(
             " ".join(
                 [f"{name:<{width}}", *(f"{cell:<{len(column)}}" for cell, column in zip(row, COLUMNS, strict=True))]

@@ -14,8 +14,9 @@ import pytest
 from tests.cli import inprocess
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
+from outrider.errors import TenantsRefused
 from outrider.postgres.admin import tenants
-from outrider.postgres.admin.tenants import TenantsRefused, Whose
+from outrider.postgres.admin.tenants import Whose
 
 pytestmark = pytest.mark.also_on(15)
 

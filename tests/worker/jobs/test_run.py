@@ -404,10 +404,10 @@ async def test_a_result_that_cannot_leave_its_process_does_not_undo_the_job(data
     [
         ({"lease": 0.5}, "shorter than a second"),
         ({"lease": "soon"}, "lease: 'soon' is not a duration"),
-        ({"timeout": 0}, "timeout is zero"),
-        ({"concurrency": 0}, "concurrency=0 is not a whole number from 1 on"),
+        ({"timeout": 0}, "timeout=0 is not longer than zero"),
+        ({"concurrency": 0}, "concurrency=0 is not a whole number from 1 to 2,147,483,647"),
         ({"key_concurrency": True}, "key_concurrency=True"),
-        ({"executor": "fork"}, "neither 'auto' nor 'process'"),
+        ({"executor": "fork"}, "executor='fork' is none of auto, process"),
         ({"executor": "process"}, "at the top of a module"),
         ({"retry": 3}, "is not a policy"),
         ({"queue": "heavy"}, "is for jobs of events"),

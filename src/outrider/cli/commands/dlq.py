@@ -20,9 +20,10 @@ from outrider.cli.options import Commands, DryRunOption, YesOption
 from outrider.cli.output import dead_letters as dead_letters_output
 from outrider.cli.output.text import print_json, tell
 from outrider.cli.target import Target
+from outrider.errors import ReplayRefused
 from outrider.postgres.admin import dead_letters, recovery
 from outrider.postgres.admin.dead_letters import Count, Filter, Group, Letter, WholeLetter
-from outrider.postgres.admin.replay import Replayed, ReplayRefused
+from outrider.postgres.admin.replay import Replayed
 from outrider.postgres.admin.replay import replay as replay_one
 from outrider.postgres.connection import AsyncSession
 

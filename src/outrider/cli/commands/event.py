@@ -17,8 +17,9 @@ from outrider.cli.options import Commands, YesOption
 from outrider.cli.output import event_history as event_history_output
 from outrider.cli.output.text import one_line, print_json, say
 from outrider.cli.target import Target
+from outrider.errors import NoSuchEvent
 from outrider.postgres.admin import event_history
-from outrider.postgres.admin.event_history import NoSuchEvent, Story
+from outrider.postgres.admin.event_history import Story
 from outrider.postgres.admin.tenants import refuse_hidden
 from outrider.postgres.connection import AsyncSession
 

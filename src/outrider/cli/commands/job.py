@@ -19,8 +19,9 @@ from outrider.cli.options import Commands, LimitOption, YesOption
 from outrider.cli.output import jobs as jobs_output
 from outrider.cli.output.text import one_line, print_json, say
 from outrider.cli.target import Target
+from outrider.errors import NoSuchJob
 from outrider.postgres.admin import jobs
-from outrider.postgres.admin.jobs import OWED, JobOutcome, JobRow, Listing, NoSuchJob
+from outrider.postgres.admin.jobs import OWED, JobOutcome, JobRow, Listing
 from outrider.postgres.admin.tenants import refuse_hidden
 from outrider.postgres.connection import AsyncSession
 

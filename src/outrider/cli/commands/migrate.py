@@ -16,6 +16,7 @@ from outrider.cli.options import Commands, DryRunOption
 from outrider.cli.output.text import moment, print_json, tell
 from outrider.cli.target import Target
 from outrider.cli.templates import fill
+from outrider.errors import MigrationRefused
 from outrider.postgres import schedules
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.generations import open_all
@@ -32,7 +33,7 @@ from outrider.postgres.schema.migrate import (
     script,
 )
 from outrider.postgres.schema.orphans import refuse_renamed
-from outrider.postgres.schema.phases import LiveWorker, MigrationRefused, Phase, held_up, refuse_unaware
+from outrider.postgres.schema.phases import LiveWorker, Phase, held_up, refuse_unaware
 from outrider.postgres.schema.registration import Registered, register
 from outrider.subscription import Subscription
 

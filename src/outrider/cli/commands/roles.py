@@ -13,7 +13,7 @@ from outrider.cli.target import Target
 from outrider.postgres.admin import roles as making
 from outrider.postgres.admin.roles import Made, Outcome
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import fetch
+from outrider.postgres.statement import fetch
 
 commands = Commands()
 
@@ -50,7 +50,7 @@ def roles(
 
     async def make(conn: AsyncSession) -> tuple[Outcome, dict[str, list[str]]]:
         done = await making.make(conn, target.schema, prefix)
-        rows = await fetch(conn, "role_members", target.schema, {"roles": [each.name for each in done.roles]})
+        rows = await fetch(conn, "admin/role_members", target.schema, {"roles": [each.name for each in done.roles]})
         return done, dict(rows)
 
     done, members = target.run(make)

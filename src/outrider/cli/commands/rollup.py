@@ -82,7 +82,7 @@ def preflight(target: RollupTarget, name: Declared = None) -> None:
     """
     rollup = target.declared(name)
     if target.as_sql:
-        _print_sql(*_read_only(rollups.call("rollup_preflight", rollup.spec(), target.schema)))
+        _print_sql(*_read_only(rollups.call_in_sql("rollup_preflight", rollup.spec(), target.schema)))
         return
     found = target.run(lambda conn: rollups.preflight(conn, rollup.spec(), target.schema))
     blocking = blocking_topics(found)
@@ -118,7 +118,7 @@ def install(target: RollupTarget, name: Declared = None) -> None:
     rollup = target.declared(name)
     if target.as_sql:
         planned = target.run(lambda conn: rollups.commands(conn, rollup.spec(), target.schema))
-        call = rollups.call("rollup_install", rollup.spec(), target.schema)
+        call = rollups.call_in_sql("rollup_install", rollup.spec(), target.schema)
         _print_sql(*(_comment(f"{each};") for each in planned), call)
         return
     done = target.run(lambda conn: install_unless_same(conn, rollup.spec(), target.schema))
@@ -151,7 +151,7 @@ def verify(target: RollupTarget, name: Name) -> None:
     Example: [bold]outrider rollup verify hub.imports --dsn postgresql://localhost/hub[/]
     """
     if target.as_sql:
-        _print_sql(*_read_only(rollups.call("rollup_verify", name, target.schema)))
+        _print_sql(*_read_only(rollups.call_in_sql("rollup_verify", name, target.schema)))
         return
 
     async def check(conn: AsyncSession) -> list[Finding]:
@@ -240,8 +240,8 @@ def run(
       [bold]outrider rollup run hub.imports --retry --flush[/]
     """
     if target.as_sql:
-        first = [rollups.call("rollup_retry", name, target.schema)] if retry else []
-        _print_sql(*first, rollups.call("rollup_run", name, target.schema, flush=flush))
+        first = [rollups.call_in_sql("rollup_retry", name, target.schema)] if retry else []
+        _print_sql(*first, rollups.call_in_sql("rollup_run", name, target.schema, flush=flush))
         return
 
     async def tick(conn: AsyncSession) -> tuple[int | None, Tick]:
@@ -293,7 +293,7 @@ def uninstall(
 
     planned, missing = target.run(plan)
     if target.as_sql:
-        call = rollups.call("rollup_uninstall", name, target.schema, force=force)
+        call = rollups.call_in_sql("rollup_uninstall", name, target.schema, force=force)
         _print_sql(*(_comment("\n".join(lines(each, whole=True))) for each in planned), call)
         return
     if not target.as_json:

@@ -22,8 +22,9 @@ from outrider.cli.options import Commands, DryRunOption, YesOption
 from outrider.cli.output.text import one_line, print_json, say
 from outrider.cli.shutdown import leave, obeying
 from outrider.cli.target import Target
+from outrider.errors import TenantsRefused
 from outrider.postgres.admin import tenants
-from outrider.postgres.admin.tenants import Guarded, Rows, Tell, TenantsRefused, Whose
+from outrider.postgres.admin.tenants import Guarded, Rows, Tell, Whose
 from outrider.postgres.connection import AsyncSession
 
 commands = Commands("Isolate tenants; export or erase the data of one.", no_args_is_help=True)

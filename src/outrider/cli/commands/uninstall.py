@@ -14,8 +14,9 @@ from rich.text import Text
 from outrider.cli.options import Commands, DryRunOption
 from outrider.cli.output.text import one_line, print_json, tell
 from outrider.cli.target import Target
+from outrider.errors import UninstallRefused
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.schema.uninstall import Survey, UninstallRefused, refuse, survey
+from outrider.postgres.schema.uninstall import Survey, refuse, survey
 from outrider.postgres.schema.uninstall import uninstall as remove
 
 commands = Commands()

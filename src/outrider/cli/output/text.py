@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outrider.outcome import sanitise
+from outrider.redaction import sanitise
 
 SHORT = 300
 """Characters of an error that are shown in a list."""

@@ -16,9 +16,9 @@ from rich.text import Text
 from outrider.cli.output.text import one_line
 from outrider.cli.target import Target
 from outrider.errors import OutriderError
-from outrider.outcome import mask
 from outrider.postgres.admin.status import Status, status
 from outrider.postgres.connection import DatabaseError
+from outrider.redaction import mask
 
 PATIENCE = 10.0
 """Seconds after which a look counts as unanswered."""

@@ -14,10 +14,9 @@ from django.db import connections, transaction
 from django.db.backends.signals import connection_created
 from django.db.transaction import TransactionManagementError
 
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, SwallowedError
 from outrider.postgres.lent_transaction import LentSyncSession, take_back
 from outrider.postgres.orm_transaction import BorrowedSession, borrow
-from outrider.worker.batch_runner import SwallowedError
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

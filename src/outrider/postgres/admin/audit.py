@@ -9,8 +9,7 @@ from uuid import UUID
 
 from psycopg import AsyncConnection
 
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params
+from outrider.postgres.statement import Params, fetch, fetch_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +66,15 @@ class Setting:
 
 async def entries(conn: AsyncConnection[Any], which: Which, schema: str, *, limit: int) -> list[Entry]:
     """The newest first."""
-    return [Entry(*row) for row in await fetch(conn, "audit", schema, asdict(which) | {"limit": limit})]
+    return [Entry(*row) for row in await fetch(conn, "admin/audit", schema, asdict(which) | {"limit": limit})]
 
 
 async def settings(conn: AsyncConnection[Any], schema: str) -> list[Setting]:
-    return [Setting(*row) for row in await fetch(conn, "settings", schema)]
+    return [Setting(*row) for row in await fetch(conn, "admin/settings", schema)]
 
 
 async def set_setting(
     conn: AsyncConnection[Any], name: str, value: str | None, schema: str, signed: Signed = UNSIGNED
 ) -> None:
     """None: what was entered for a rollup holds no longer."""
-    await fetch(conn, "set_setting", schema, {"name": name, "value": value} | signed.params())
+    await fetch_call(conn, "set_setting", schema, {"name": name, "value": value} | signed.params())

@@ -13,8 +13,7 @@ from psycopg import AsyncConnection
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.event import Event, spec_of
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params
+from outrider.postgres.statement import Params, fetch
 from outrider.retry import Duration, parse_duration
 
 PAGE = 500
@@ -172,7 +171,7 @@ class Count:
 async def groups(conn: AsyncConnection[Any], which: Filter, schema: str) -> list[Group]:
     """By subscription, event type and what went wrong; the largest first."""
     params = (await fixed(conn, which, schema)).params()
-    return [Group(*row) for row in await fetch(conn, "dead_letter_groups", schema, params)]
+    return [Group(*row) for row in await fetch(conn, "admin/dead_letter_groups", schema, params)]
 
 
 async def letters(
@@ -185,7 +184,7 @@ async def letters(
 ) -> list[Letter]:
     """In the order of their ids, after the one given."""
     params = (await fixed(conn, which, schema)).params() | {"limit": limit, "after": after}
-    return [Letter(*row) for row in await fetch(conn, "dead_letters", schema, params)]
+    return [Letter(*row) for row in await fetch(conn, "admin/dead_letter_list", schema, params)]
 
 
 async def each(conn: AsyncConnection[Any], which: Filter, schema: str) -> AsyncIterator[Letter]:
@@ -201,12 +200,12 @@ async def letter(
     conn: AsyncConnection[Any], event_id: UUID, subscription: str | None, schema: str
 ) -> list[WholeLetter]:
     """One for each subscription, or for the one that is named: in full, whatever has become of it."""
-    rows = await fetch(conn, "dead_letter", schema, {"event_id": event_id, "subscription": subscription})
+    rows = await fetch(conn, "admin/dead_letter", schema, {"event_id": event_id, "subscription": subscription})
     return [WholeLetter(*row) for row in rows]
 
 
 async def count(conn: AsyncConnection[Any], which: Filter, schema: str) -> Count:
-    [row] = await fetch(conn, "count_dead_letters", schema, (await fixed(conn, which, schema)).params())
+    [row] = await fetch(conn, "admin/count_dead_letters", schema, (await fixed(conn, which, schema)).params())
     return Count(*row)
 
 
@@ -218,6 +217,6 @@ async def fixed(conn: AsyncConnection[Any], which: Filter, schema: str) -> Filte
 
 
 async def clock(conn: AsyncConnection[Any], schema: str) -> datetime:
-    [(now,)] = await fetch(conn, "clock", schema, {})
+    [(now,)] = await fetch(conn, "admin/clock", schema, {})
     assert isinstance(now, datetime)
     return now

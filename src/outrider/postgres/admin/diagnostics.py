@@ -17,11 +17,8 @@ from outrider.postgres import connection
 from outrider.postgres.admin import status
 from outrider.postgres.admin.status import SCAN
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.fetch import Rows
 from outrider.postgres.listener import Listener
-from outrider.postgres.log import Params
-from outrider.postgres.look import looking
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import Params, Rows, looking, statement
 
 MOST = 10_000
 PATIENCE = timedelta(minutes=5)
@@ -301,7 +298,7 @@ async def buried(conn: AsyncSession, schema: str) -> list[Lately]:
 async def unread(conn: AsyncSession, schema: str) -> dict[str, datetime]:
     """When the oldest event occurred that a subscription has not read, as far as one looks."""
     async with looking(conn, schema) as looked:
-        rows = await looked.rows("oldest_unread", {"scan": SCAN})
+        rows = await looked.rows("admin/oldest_unread", {"scan": SCAN})
     return {name: at for name, at, _ in rows if at is not None}
 
 

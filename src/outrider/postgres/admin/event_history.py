@@ -13,12 +13,12 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.errors import OutriderError
-from outrider.outcome import sanitise
-from outrider.postgres.log import SEQ, clear_error, envelope_of
-from outrider.postgres.look import looking
+from outrider.errors import NoSuchEvent, WithdrawRefused
+from outrider.postgres.errors import clear_error
+from outrider.postgres.log import SEQ, envelope_of
 from outrider.postgres.schema.migrate import check_needed
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import call, looking
+from outrider.redaction import sanitise
 
 PATIENCE = "10s"
 MOST_ACTS = 1000
@@ -36,20 +36,6 @@ MARKS: tuple[Literal["replayed", "discarded", "cancelled", "superseded"], ...] =
     "superseded",
 )
 """What an entry of a failure history can be beside a failure; each has its time as `replayed_at` and so on."""
-
-
-class NoSuchEvent(OutriderError):
-    """No event of that id is to be seen in the log."""
-
-    def __init__(self, event_id: UUID, schema: str) -> None:
-        super().__init__(
-            f'there is no event {event_id} in the schema "{schema}" of this database: the transaction that published it '
-            "was rolled back or is still open, or the event is in another schema (--schema) or database"
-        )
-
-
-class WithdrawRefused(OutriderError):
-    """An event cannot be withdrawn now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +158,13 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
     _refuse_other_ids(event_id)
     await check_needed(conn, schema)
     async with looking(conn, schema) as look:
-        found = await look.rows("event", {"event_id": event_id})
+        found = await look.rows("admin/event", {"event_id": event_id})
         if not found:
             return None
         row = found[0]
-        fates = await look.rows("fates", {"seq": row[0]})
-        acts = await look.rows("audit_of", {"event_id": event_id, "most": MOST_ACTS})
-        caused = await look.rows("caused", {"event_id": event_id, "most": MOST_JOBS})
+        fates = await look.rows("admin/fates", {"seq": row[0]})
+        acts = await look.rows("admin/audit_of", {"event_id": event_id, "most": MOST_ACTS})
+        caused = await look.rows("admin/caused", {"event_id": event_id, "most": MOST_JOBS})
     pretty, size, read_at, withdrawn_at, withdrawn_by, reason, erased_at = row[_ENVELOPE:]
     audit = tuple(
         Act(at=at, by=by, role=role, action=action, subscription=subscription, details=details)
@@ -241,15 +227,15 @@ async def listed(
     async with looking(conn, schema) as look:
         if since is not None:
             if isinstance(since, timedelta):
-                since = (await look.rows("moment"))[0][0] - since
-            [[lowest]] = await look.rows("event_list_begins", {"since": since})
+                since = (await look.rows("admin/moment"))[0][0] - since
+            [[lowest]] = await look.rows("admin/event_list_begins", {"since": since})
     params = {"key": key, "event_type": event_type, "workspace_id": workspace_id, "since": since, "lowest": lowest}
     found: list[Listed] = []
     scanned, place = 0, 2**63 - 1 if before is None else before
     while scanned < most:
         asked = {"before": place, "scan": min(page, most - scanned), "limit": limit - len(found)}
         async with looking(conn, schema) as look:
-            [(reached, count, *_), *rows] = await look.rows("event_list", params | asked)
+            [(reached, count, *_), *rows] = await look.rows("admin/event_list", params | asked)
         found += [Listed(*(row[0], *row[2:11], row[11] or {})) for row in rows]
         scanned += count
         if len(found) == limit:
@@ -270,7 +256,7 @@ async def withdraw(
     try:
         async with conn.transaction(), AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
-            await cursor.execute(statement("withdraw", schema), params)
+            await cursor.execute(call("withdraw", schema, tuple(params)), params)
             rows = await cursor.fetchall()
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise WithdrawRefused(

@@ -10,28 +10,14 @@ from uuid import UUID
 
 from psycopg import AsyncConnection
 
-from outrider.errors import OutriderError
+from outrider.errors import NoSuchType
 from outrider.postgres.admin.subscriptions import MOST
-from outrider.postgres.fetch import fetch
-from outrider.postgres.look import looking
 from outrider.postgres.pool import Pool
+from outrider.postgres.statement import fetch_call, looking
 
 State = Literal["pending", "running", "failed", "cancelled", "superseded", "discarded", "done"]
 ORDER = ("in_flight", "pending", "failed", "discarded", "done")
 OWED = ("pending", "running", "failed")
-
-
-class NoSuchJob(OutriderError):
-    def __init__(self, job_id: UUID, schema: str) -> None:
-        super().__init__(
-            f'there is no job {job_id} in the schema "{schema}" of this database: the transaction that enqueued it was '
-            "rolled back or is still open, or the job is in another schema (--schema) or database"
-        )
-
-
-class NoSuchType(OutriderError):
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"there is no job type {name!r}; there are: {', '.join(known) or 'none'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +109,13 @@ async def listing(
 ) -> Listing:
     """By state: what runs; what waits, in the order in which it will run; what failed, was given up, is done."""
     async with looking(conn, schema) as look:
-        [(read_at, _, paused_at)] = await look.rows("moment")
-        known = [known for (known,) in await look.rows("job_types")]
+        [(read_at, _, paused_at)] = await look.rows("admin/moment")
+        known = [known for (known,) in await look.rows("jobs/job_types")]
         if name is not None and name not in known:
             raise NoSuchType(name, known)
         which = {"names": known if name is None else [name], "queue": queue, "most": MOST}
-        rows = await look.rows("jobs", {**which, "states": list(states), "limit": limit})
-        counts: dict[str, int] = dict(await look.rows("job_counts", which))
+        rows = await look.rows("jobs/jobs", {**which, "states": list(states), "limit": limit})
+        counts: dict[str, int] = dict(await look.rows("jobs/job_counts", which))
     rows.sort(key=lambda row: (ORDER.index(row[4]), row[-1]))
     return Listing(read_at, paused_at, [JobRow.of(row[:-1]) for row in rows[:limit]], counts)
 
@@ -137,22 +123,22 @@ async def listing(
 async def whole(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> Listing:
     """Usually one; an event may be the job of several; none if nobody knows it."""
     async with looking(conn, schema) as look:
-        [(read_at, _, paused_at)] = await look.rows("moment")
-        return Listing(read_at, paused_at, [JobRow.of(row) for row in await look.rows("job", {"id": job_id})])
+        [(read_at, _, paused_at)] = await look.rows("admin/moment")
+        return Listing(read_at, paused_at, [JobRow.of(row) for row in await look.rows("jobs/job", {"id": job_id})])
 
 
 async def cancel(
     conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
 ) -> list[JobOutcome]:
-    params = {"id": job_id, "by": by, "reason": reason}
-    return [JobOutcome(*row) for row in await fetch(conn, "cancel", schema, params)]
+    params = {"job_id": job_id, "by": by, "reason": reason}
+    return [JobOutcome(*row) for row in await fetch_call(conn, "cancel", schema, params)]
 
 
 async def run_now(
     conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
 ) -> list[JobOutcome]:
-    params = {"id": job_id, "by": by, "reason": reason}
-    return [JobOutcome(*row) for row in await fetch(conn, "run_now", schema, params)]
+    params = {"job_id": job_id, "by": by, "reason": reason}
+    return [JobOutcome(*row) for row in await fetch_call(conn, "run_now", schema, params)]
 
 
 class Jobs:

@@ -18,14 +18,13 @@ from uuid import UUID
 import psycopg
 from psycopg import AsyncConnection
 
-from outrider.errors import ConfigError, OutriderError
-from outrider.outcome import mask, sanitise
+from outrider.errors import ConfigError, Interrupted, OutriderError
 from outrider.postgres.admin import dead_letters
 from outrider.postgres.admin.dead_letters import Count, Filter, Filtered, Group, Letter, clock
 from outrider.postgres.admin.replay import HELD
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params
 from outrider.postgres.pool import Pool
+from outrider.postgres.statement import Params, fetch
+from outrider.redaction import mask, sanitise
 
 BATCH = 500
 """The lines of a chunk stand still while it is replayed, so it must not be long."""
@@ -63,19 +62,6 @@ class Done:
             self.discarded + discarded,
             self.not_found + not_found,
         )
-
-
-class Interrupted(OutriderError):
-    """A run ended before its last dead letter; `done` is what was done until then."""
-
-    def __init__(self, done: Done, unsure: int, reason: str) -> None:
-        found = f"{done.replayed:,} replayed, {done.skipped_handled:,} skipped because handled"
-        super().__init__(
-            f"ended after {done.letters:,} dead letter{'s' * (done.letters != 1)}"
-            f" ({f'{done.discarded:,} discarded' if done.discarded else found}): {reason}. "
-            f"What was done stays done{f', and perhaps {unsure:,} more' * (unsure > 0)}: run it again for the rest"
-        )
-        self.done = done
 
 
 class Pace:
@@ -126,7 +112,7 @@ async def replay(
     the run ends after the chunk that is on its way. Interrupted, an error, says what was done when it could not go on.
     """
     how = {"by": by, "reason": reason, "to_generation": generation, "force": force}
-    return await _run(conn, "replay_dead_letters", which, schema, how, Pace(rate, batch), on_progress, stop)
+    return await _run(conn, "admin/replay_dead_letters", which, schema, how, Pace(rate, batch), on_progress, stop)
 
 
 async def discard(
@@ -142,7 +128,7 @@ async def discard(
 ) -> Done:
     """Nobody shall handle them any more. They stay, marked; a forced replay brings one back."""
     how = {"by": by, "reason": reason}
-    return await _run(conn, "discard_dead_letters", which, schema, how, Pace(None, batch), on_progress, stop)
+    return await _run(conn, "admin/discard_dead_letters", which, schema, how, Pace(None, batch), on_progress, stop)
 
 
 async def discard_one(
@@ -156,7 +142,7 @@ async def discard_one(
 ) -> int:
     """The dead letters of one event; how many there were."""
     params = {"event_id": event_id, "subscription": subscription, "by": by, "reason": reason}
-    [(discarded,)] = await fetch(conn, "discard", schema, params)
+    [(discarded,)] = await fetch(conn, "admin/discard_event", schema, params)
     return int(discarded)
 
 

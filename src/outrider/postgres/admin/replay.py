@@ -11,19 +11,15 @@ from uuid import UUID
 import psycopg
 from psycopg import AsyncConnection
 
-from outrider.errors import OutriderError, Undecodable
+from outrider.errors import ReplayRefused, Undecodable
 from outrider.event import Event, spec_of
 from outrider.postgres.admin.dead_letters import WholeLetter, letter
-from outrider.postgres.fetch import fetch
+from outrider.postgres.statement import fetch_call
 from outrider.subscription import Subscription
 
 HELD = "a worker has held its partition for 10 s: try again when its batch is finished"
 Payload = Mapping[str, Any] | Event | str
 """What a handler gets instead of the event's own; a text is JSON."""
-
-
-class ReplayRefused(OutriderError):
-    """A replay was refused before anything was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +68,14 @@ async def replay(
     params = {
         "event_id": event_id,
         "subscription": subscription,
-        "by": by,
+        "replayed_by": by,
         "reason": reason,
         "force": force,
-        "generation": generation,
+        "new_generation": generation,
         "payload": text,
     }
     try:
-        return [Replayed(*row) for row in await fetch(conn, "replay", schema, params)]
+        return [Replayed(*row) for row in await fetch_call(conn, "outbox_replay", schema, params)]
     except psycopg.errors.LockNotAvailable as error:
         raise ReplayRefused(f"nothing was replayed: {HELD}") from error
 

@@ -1,4 +1,4 @@
-"""Group roles with what each needs, and no more. The grants are in sql/roles.sql, and nowhere else."""
+"""Group roles with what each needs, and no more. The grants are in sql/admin/roles.sql, and nowhere else."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ import psycopg
 from psycopg import AsyncConnection
 
 from outrider import names
-from outrider.errors import ConfigError, OutriderError
-from outrider.postgres.fetch import fetch
+from outrider.errors import ConfigError, RolesRefused
 from outrider.postgres.schema.migrate import hold
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import fetch, statement
 
 ROLES = ("producer", "worker", "relay", "operator", "dashboard", "cron", "upkeep")
 PATIENCE = "10s"
 """The longest wait for a migration of the same schema."""
 _ROLE = re.compile(r"/\*prefix\*/(\w+)")
-
-
-class RolesRefused(OutriderError):
-    """Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +51,7 @@ def named(schema: str, prefix: str | None = None) -> dict[str, str]:
 def grants(schema: str, prefix: str | None = None) -> str:
     """The SQL that makes them; to be run in one transaction."""
     roles = named(schema, prefix)
-    text = statement("roles", schema).decode().replace("'{/*all roles*/}'", f"'{{{','.join(roles.values())}}}'")
+    text = statement("admin/roles", schema).decode().replace("'{/*all roles*/}'", f"'{{{','.join(roles.values())}}}'")
     text = text.replace("/*all roles*/", ", ".join(f'"{name}"' for name in roles.values()))
     text = text.replace("'/*namespace*/'", f"'{schema}'").replace("/*namespace*/", f'"{schema}"')
     text = text.replace("'/*dashboard*/'", f"'{roles['dashboard']}'").replace(
@@ -106,7 +101,7 @@ async def make(conn: AsyncConnection[Any], schema: str, prefix: str | None = Non
 
 
 async def _held(conn: AsyncConnection[Any], schema: str, roles: Sequence[str]) -> dict[str, list[str]]:
-    return dict(await fetch(conn, "roles_held", schema, {"schema": schema, "roles": list(roles)}))
+    return dict(await fetch(conn, "admin/roles_held", schema, {"schema": schema, "roles": list(roles)}))
 
 
 def _made(name: str, before: dict[str, list[str]], after: dict[str, list[str]]) -> Made:

@@ -13,11 +13,11 @@ from psycopg import AsyncConnection
 
 from outrider.postgres.admin.streams import Stream
 from outrider.postgres.admin.subscriptions import MOST
-from outrider.postgres.log import missing_schema
-from outrider.postgres.look import looking
+from outrider.postgres.errors import missing_schema
 from outrider.postgres.rollups import Rolling
 from outrider.postgres.schema.migrate import applied, pending
 from outrider.postgres.schema.phases import Phase
+from outrider.postgres.statement import looking
 
 SCAN = 1000
 
@@ -172,16 +172,16 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
     lacking = tuple(f"{step.version:04} {step.name}" for step in pending(have))
     current = not pending(have, Phase.pre)
     async with looking(conn, schema) as look:
-        [(read_at, seq, paused_at)] = await look.rows("moment")
+        [(read_at, seq, paused_at)] = await look.rows("admin/moment")
         # Before that, the tables are not yet those that the rest needs.
-        workers = await look.rows("workers_seen") if current else []
-        standings = await look.rows("standings", {"most": MOST}) if current else []
-        positions = await look.rows("positions") if current else []
-        oldest = await look.rows("oldest_unread", {"scan": SCAN}) if current else []
-        streams = await look.rows("stream_standings", {"most": MOST}) if current else []
-        rolling = await look.rows("rollup_standings", {"most": MOST}) if current else []
-        types = [name for (name,) in await look.rows("job_types")] if current else []
-        jobs = await look.rows("job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
+        workers = await look.rows("admin/workers_seen") if current else []
+        standings = await look.rows("admin/standings", {"most": MOST}) if current else []
+        positions = await look.rows("admin/positions") if current else []
+        oldest = await look.rows("admin/oldest_unread", {"scan": SCAN}) if current else []
+        streams = await look.rows("streams/stream_standings", {"most": MOST}) if current else []
+        rolling = await look.rows("rollups/rollup_standings", {"most": MOST}) if current else []
+        types = [name for (name,) in await look.rows("jobs/job_types")] if current else []
+        jobs = await look.rows("jobs/job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
     seen = tuple(_seen(row) for row in workers)
     unread = {name: (at, certain) for name, at, certain in oldest}
     return Status(
@@ -203,7 +203,7 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
 
 async def workers(conn: AsyncConnection[Any], schema: str) -> list[Seen]:
     async with looking(conn, schema) as look:
-        return [_seen(row) for row in await look.rows("workers_seen")]
+        return [_seen(row) for row in await look.rows("admin/workers_seen")]
 
 
 def _seen(row: Sequence[Any]) -> Seen:
@@ -289,7 +289,7 @@ def _oldest(*times: datetime | None) -> datetime | None:
 
 
 def _position(name: str, row: Sequence[Any], workers: Sequence[Seen]) -> Position:
-    """Who serves it: as sql/serving.sql decides for each worker."""
+    """Who serves it: as sql/handlers/serving.sql decides for each worker."""
     generation, served_by, seq, lag, failures, open_until = row
     able = [each for each in workers if each.serves(name) and name not in each.unable]
     serving = [each for each in able if each.generation == served_by] or able

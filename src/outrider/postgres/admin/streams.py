@@ -9,8 +9,8 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from outrider.errors import SubscriptionRefused
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import wrong_connection
+from outrider.postgres.errors import wrong_connection
+from outrider.postgres.statement import fetch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,4 +51,4 @@ async def high_water_mark(conn: object, stream: str, relay: str | None, start: s
 
 
 async def _written(conn: AsyncConnection[Any], stream: str, relay: str | None, schema: str) -> list[Any]:
-    return await fetch(conn, "streams", schema, {"subscription": relay, "name": stream, "kind": "relay"})
+    return await fetch(conn, "streams/streams", schema, {"subscription": relay, "name": stream, "kind": "relay"})

@@ -14,7 +14,7 @@ from psycopg import AsyncConnection
 from outrider import names
 from outrider.errors import SubscriptionRefused
 from outrider.postgres.admin.audit import UNSIGNED, Signed
-from outrider.postgres.fetch import fetch
+from outrider.postgres.statement import fetch, fetch_call
 
 MOST = 10_000
 """Counts end here: this number means "so many, or more"."""
@@ -63,14 +63,14 @@ class Backlog:
 
 async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = None) -> list[Overview]:
     """All subscriptions, or the one of that name."""
-    rows = await fetch(conn, "subscriptions", schema, {"name": name, "most": MOST})
+    rows = await fetch(conn, "admin/subscriptions", schema, {"name": name, "most": MOST})
     return [Overview(*row) for row in rows]
 
 
 async def backlog(conn: AsyncConnection[Any], name: str, schema: str) -> Backlog:
     """Counted exactly while there are few, and never by reading more than a bounded piece of the log."""
     seen = await find(conn, name, schema)
-    [(unread, more)] = await fetch(conn, "unread", schema, {"name": name, "scan": MOST})
+    [(unread, more)] = await fetch_call(conn, "unread", schema, {"name": name, "scan": MOST})
     return Backlog(unread, more, seen.parked, seen.dead)
 
 
@@ -82,29 +82,29 @@ async def find(conn: AsyncConnection[Any], name: str, schema: str) -> Overview:
 
 
 async def unregistered(conn: AsyncConnection[Any], wanted: Iterable[str], schema: str) -> set[str]:
-    return {name for (name,) in await fetch(conn, "unregistered", schema, {"names": list(wanted)})}
+    return {name for (name,) in await fetch(conn, "admin/unregistered", schema, {"names": list(wanted)})}
 
 
 async def pause(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
     """Nothing is taken from now on; what was taken before is finished. No name: of all, those to come included."""
     if name is None:
-        await fetch(conn, "pause_all", schema, signed.params())
+        await fetch_call(conn, "pause_all", schema, signed.params())
     else:
         await find(conn, name, schema)
-        await fetch(conn, "pause", schema, {"name": name} | signed.params())
+        await fetch_call(conn, "pause", schema, {"name": name} | signed.params())
 
 
 async def resume(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
     """No name: the pause of all is over; those that were paused by their name stay so."""
     if name is None:
-        await fetch(conn, "resume_all", schema, signed.params())
+        await fetch_call(conn, "resume_all", schema, signed.params())
     else:
         await find(conn, name, schema)
-        await fetch(conn, "resume", schema, {"name": name} | signed.params())
+        await fetch_call(conn, "resume", schema, {"name": name} | signed.params())
 
 
 async def all_paused(conn: AsyncConnection[Any], schema: str) -> bool:
-    return any(paused for (paused,) in await fetch(conn, "paused", schema, {}))
+    return any(paused for (paused,) in await fetch(conn, "admin/paused", schema, {}))
 
 
 async def rename(
@@ -115,7 +115,9 @@ async def rename(
         raise SubscriptionRefused(f"the new name {wrong}")
     await find(conn, old, schema)
     with _waiting_for(old):
-        [(moved,)] = await fetch(conn, "rename", schema, {"old": old, "new": new, "force": force} | signed.params())
+        [(moved,)] = await fetch_call(
+            conn, "rename", schema, {"old": old, "new": new, "force": force} | signed.params()
+        )
     return int(moved)
 
 
@@ -132,7 +134,7 @@ async def narrow(
     await find(conn, name, schema)
     with _waiting_for(name):
         params = {"name": name, "types": list(types), "force": force}
-        [(lost,)] = await fetch(conn, "narrow", schema, params | signed.params())
+        [(lost,)] = await fetch_call(conn, "narrow", schema, params | signed.params())
     return int(lost)
 
 
@@ -142,7 +144,7 @@ async def retire(
     """Delete the subscription with all that it owes; returns what that was. Its receipts stay."""
     await find(conn, name, schema)
     with _waiting_for(name):
-        [row] = await fetch(conn, "retire", schema, {"name": name, "force": force} | signed.params())
+        [row] = await fetch_call(conn, "retire", schema, {"name": name, "force": force} | signed.params())
     return Backlog(*row)
 
 

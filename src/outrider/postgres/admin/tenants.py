@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 
-from outrider.errors import OutriderError
-from outrider.postgres.fetch import fetch, in_our_words
-from outrider.postgres.log import Params
+from outrider.errors import TenantsRefused
+from outrider.postgres.errors import in_our_words
+from outrider.postgres.statement import Params, fetch, fetch_call
 
 SEE_ALL = ("worker", "relay", "operator", "dashboard", "cron", "upkeep")
 """Roles that policies let see every tenant, after the schema's name and an underscore, where they exist."""
@@ -25,10 +25,6 @@ PAGE = 2000
 PATIENCE = "2s"
 TRIES = 10
 OWED = {"pending", "in_flight", "failed"}
-
-
-class TenantsRefused(OutriderError):
-    """Nothing was done for a tenant, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ Tell = Callable[[Rows], None]
 
 async def hidden_from(conn: AsyncConnection[Any], schema: str) -> str | None:
     """This session's role, if policies hide other tenants' rows from it."""
-    rows = await fetch(conn, "hidden", schema)
+    rows = await fetch(conn, "admin/hidden", schema)
     return rows[0][0] if rows else None
 
 
@@ -106,7 +102,7 @@ async def refuse_hidden(conn: AsyncConnection[Any], schema: str) -> None:
 
 
 async def state(conn: AsyncConnection[Any], schema: str) -> list[Guarded]:
-    rows = await fetch(conn, "tenants_state", schema)
+    rows = await fetch(conn, "admin/tenants_state", schema)
     return [Guarded(*row[:4], *(tuple(names) for names in row[4:])) for row in rows]
 
 
@@ -119,11 +115,13 @@ async def plan(
     named = list(dict.fromkeys(roles))
     if keep:
         usual += [name for each in await state(conn, schema) for name in each.sees_all]
-    there = {name for (name,) in await fetch(conn, "tenants_roles", schema, {"roles": [*usual, *named]})}
+    there = {name for (name,) in await fetch(conn, "admin/tenants_roles", schema, {"roles": [*usual, *named]})}
     if missing := [name for name in named if name not in there]:
         raise TenantsRefused(f"nothing was changed: there is no role {', '.join(map(repr, missing))}")
     wanted = [_quoted(name) for name in dict.fromkeys((*usual, *named)) if name in there]
-    return [command for (command,) in await fetch(conn, "tenants_plan", schema, {"enable": enable, "roles": wanted})]
+    return [
+        command for (command,) in await fetch_call(conn, "tenants_plan", schema, {"enable": enable, "roles": wanted})
+    ]
 
 
 async def carry_out(conn: AsyncConnection[Any], schema: str, commands: Sequence[str]) -> None:
@@ -147,7 +145,7 @@ async def carry_out(conn: AsyncConnection[Any], schema: str, commands: Sequence[
 async def parts(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[str]:
     """Detached segments after the log: one that is detached meanwhile is among them."""
     yield "events"
-    for (name,) in await fetch(conn, "detached_segments", schema):
+    for (name,) in await fetch(conn, "upkeep/detached_segments", schema):
         yield name
     yield "jobs"
 
@@ -159,9 +157,9 @@ async def pages(
     async for part in parts(conn, schema):
         after: int | None = 0
         while after is not None:
-            params: Params = {**whose.params(), "part": part, "after": after, "scan": page}
-            (head, *found) = await fetch(conn, "tenant_page", schema, params)
-            yield part, found
+            params: Params = {**whose.params(), "from": part, "after": after, "scan": page}
+            (head, *found) = await fetch_call(conn, "tenant_page", schema, params)
+            yield part, [(place, erased, line) for place, _, erased, line in found]
             after = head[0]
 
 
@@ -177,7 +175,7 @@ async def _owed(conn: AsyncConnection[Any], part: str, found: Sequence[tuple[int
     if part == "jobs":
         return sum(json.loads(line)["status"] in OWED for _, _, line in found)
     places = [place for place, erased, _ in found if not erased]
-    return int((await fetch(conn, "tenant_owed", schema, {"places": places}))[0][0]) if places else 0
+    return int((await fetch(conn, "admin/tenant_owed", schema, {"places": places}))[0][0]) if places else 0
 
 
 async def export(
@@ -194,7 +192,7 @@ async def export(
 
     async def note(**more: int | None) -> int:
         params = {**whose.params(), "by": by, "reason": reason, "audit": None, "events": None, "jobs": None, **more}
-        return int((await fetch(conn, "note_export", schema, params))[0][0])
+        return int((await fetch_call(conn, "note_export", schema, params))[0][0])
 
     rows = Rows(audit=await note())
     async for part, found in pages(conn, whose, schema):
@@ -224,7 +222,7 @@ async def erase(
         while after is not None:
             if stop is not None and stop.is_set():
                 return rows
-            params = {**whose.params(), "part": part, "after": after, "scan": page, "reason": reason, "by": by}
+            params = {**whose.params(), "from": part, "after": after, "scan": page, "reason": reason, "by": by}
             after, audit, events, jobs = await _erase(conn, schema, {**params, "audit": rows.audit})
             rows = replace(rows, events=rows.events + events, jobs=rows.jobs + jobs, audit=audit)
             tell(rows)
@@ -242,7 +240,7 @@ async def _and_rest(parts: AsyncIterator[str]) -> AsyncIterator[str]:
 async def _erase(conn: AsyncConnection[Any], schema: str, params: Params) -> tuple[int | None, int, int, int]:
     for left in reversed(range(TRIES)):
         try:
-            [row] = await fetch(conn, "erase", schema, params)
+            [row] = await fetch_call(conn, "erase", schema, params)
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if not left:
                 raise TenantsRefused(

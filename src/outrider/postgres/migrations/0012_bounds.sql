@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: 8bf3111ac94303a5
+-- functions: e573bcbf017be102
 
 -- Receipts that hold texts say whose they are, so that erase finds them when the job, or the event, is gone.
 alter table /*schema*/event_handled

@@ -22,10 +22,10 @@ from typing import Any
 from psycopg import AsyncConnection, errors, sql
 from psycopg.rows import tuple_row
 
-from outrider.errors import SchemaMismatch
+from outrider.errors import MigrationRefused, SchemaMismatch
 from outrider.postgres import statement
-from outrider.postgres.log import forbidden, missing_schema
-from outrider.postgres.schema.phases import LiveWorker, MigrationRefused, Numbered, Phase, refuse_unaware, through
+from outrider.postgres.errors import forbidden, missing_schema
+from outrider.postgres.schema.phases import LiveWorker, Numbered, Phase, refuse_unaware, through
 
 APPLIED_BY = f"outrider {version('outrider')}"
 PATIENCE = "2s"
@@ -73,7 +73,8 @@ async def applied(conn: AsyncConnection[Any], schema: str) -> list[Applied]:
 async def live_workers(conn: AsyncConnection[Any], schema: str) -> list[LiveWorker]:
     """Whose code has to know a breaking step. Who only publishes leaves no trace, and is not among them."""
     return [
-        LiveWorker(*row) for row in await _rows(conn, schema, "worker", statement.statement("live_workers", schema))
+        LiveWorker(*row)
+        for row in await _rows(conn, schema, "worker", statement.statement("schema/live_workers", schema))
     ]
 
 
@@ -147,7 +148,7 @@ async def _apply_next(
 
 def held_block(schema: str, patience: str) -> str:
     """A block of PL/pgSQL: of all that migrate a schema, one at a time. Its error names who is in the way."""
-    text = statement.statement("hold_migrations", schema).decode()
+    text = statement.statement("schema/hold_migrations", schema).decode()
     text = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
     return text.replace("{schema}", schema).replace("{patience}", patience)
 
@@ -166,7 +167,8 @@ def script(schema: str, applied_by: str = APPLIED_BY, after: int = 0, phase: Pha
     parts = ["begin;\n"]
     if after == 0:
         parts.append(
-            f'create schema if not exists "{schema}";\n' + statement.statement("migration_ledger", schema).decode()
+            f'create schema if not exists "{schema}";\n'
+            + statement.statement("schema/migration_ledger", schema).decode()
         )
     for migration in todo:
         if after and migration.breaking:
@@ -212,8 +214,8 @@ def refuse_newer(have: Sequence[Applied], schema: str) -> None:
 
 
 def _refuse_unaware_in_sql(step: Migration, schema: str) -> str:
-    text = statement.statement("refuse_unaware", schema).decode()
-    live = statement.statement("live_workers", schema).decode()
+    text = statement.statement("schema/refuse_unaware", schema).decode()
+    live = statement.statement("schema/live_workers", schema).decode()
     return text.replace("{live_workers}", live).replace("{version}", str(step.version))
 
 
@@ -223,7 +225,7 @@ def _step(todo: Sequence[Migration], step: Migration, schema: str) -> str:
     if step in (todo[-1], *through(Phase.pre, todo)[-1:]):
         parts += [text for _, text in statement.functions()]
         parts += [f"revoke all on function /*schema*/{name} from public;" for name in _function_names(step.version)]
-        parts.append(statement.statement("inherit_grants", schema).decode())
+        parts.append(statement.statement("schema/inherit_grants", schema).decode())
     return statement.render("\n".join(parts), schema)
 
 
@@ -255,7 +257,7 @@ async def _in_use(conn: AsyncConnection[Any], schema: str, error: errors.Error) 
 
 async def _refuse_strangers(conn: AsyncConnection[Any], schema: str) -> None:
     names = _function_names(known()[-1].version)
-    query, params = statement.statement("strangers", schema), {"schema": schema, "functions": names}
+    query, params = statement.statement("schema/strangers", schema), {"schema": schema, "functions": names}
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(query, params)
         found = await cursor.fetchone()
@@ -277,4 +279,4 @@ async def _make_ledger(conn: AsyncConnection[Any], schema: str) -> None:
                 f'user {conn.info.user!r} may not create the schema "{schema}" in {conn.info.dbname!r}: let the owner '
                 f'run: create schema "{schema}" authorization "{conn.info.user}"'
             ) from error
-    await conn.execute(statement.statement("migration_ledger", schema))
+    await conn.execute(statement.statement("schema/migration_ledger", schema))

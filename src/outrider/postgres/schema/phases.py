@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from outrider.errors import OutriderError
+from outrider.errors import MigrationRefused
 
 
 class Phase(StrEnum):
     pre = "pre"
     post = "post"
-
-
-class MigrationRefused(OutriderError):
-    """A step must not be applied now, or others hold what it needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
-from outrider.postgres.fetch import fetch
-from outrider.postgres.log import Params, clear_error
-from outrider.postgres.statement import statement
+from outrider.postgres.errors import clear_error
+from outrider.postgres.statement import Params, call, fetch, fetch_call, statement
 from outrider.subscription import Limits, Scope, Subscription
 
 
@@ -31,15 +30,15 @@ async def register(conn: AsyncConnection[Any], subscription: Subscription, schem
     """Without a change nothing is called: a worker's role needs no right to register."""
     registered = await _register(conn, subscription, schema)
     if subscription.limits is not None:
-        [known] = await fetch(conn, "registered_job", schema, {"name": subscription.name})
+        [known] = await fetch(conn, "jobs/registered_job", schema, {"name": subscription.name})
         params = _limits(subscription.limits)
         if known != tuple(params.values()):
-            await fetch(conn, "register_job", schema, {"name": subscription.name} | params)
+            await fetch_call(conn, "register_job", schema, {"name": subscription.name} | params)
     if subscription.scope is not None:
-        [known] = await fetch(conn, "registered_relay", schema, {"name": subscription.name})
+        [known] = await fetch(conn, "streams/registered_relay", schema, {"name": subscription.name})
         params = _scope(subscription.scope)
         if known != tuple(params.values()):
-            await fetch(conn, "register_relay", schema, {"name": subscription.name} | params)
+            await fetch_call(conn, "register_relay", schema, {"name": subscription.name} | params)
     return registered
 
 
@@ -57,7 +56,7 @@ async def _register(conn: AsyncConnection[Any], subscription: Subscription, sche
     }
     try:
         async with conn.transaction(), conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(statement("register", schema), params)
+            await cursor.execute(call("register", schema, tuple(params)), params)
             row = await cursor.fetchone()
     except psycopg.Error as error:
         if (clear := clear_error(error, schema)) is not None:
@@ -72,7 +71,7 @@ async def _known(conn: AsyncConnection[Any], declared: Subscription, schema: str
     """What is registered already, where it covers what is declared."""
     try:
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(statement("registered", schema), {"name": declared.name})
+            await cursor.execute(statement("handlers/registered", schema), {"name": declared.name})
             row = await cursor.fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
         return None

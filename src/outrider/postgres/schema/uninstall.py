@@ -16,10 +16,10 @@ import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
-from outrider.errors import OutriderError, SchemaMismatch
+from outrider.errors import SchemaMismatch, UninstallRefused
 from outrider.postgres import statement
-from outrider.postgres.log import Params
 from outrider.postgres.schema.migrate import applied, held_block, hold, known
+from outrider.postgres.statement import Params
 
 PATIENCE = "5s"
 """Publishers wait behind us as long as we wait for the locks."""
@@ -28,10 +28,6 @@ _CREATED = re.compile(
     r"(?:/\*schema\*/)?(\w+)(%s)?"
 )
 _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
-
-
-class UninstallRefused(OutriderError):
-    """Something would be lost, broken or left without its tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +178,7 @@ def script(schema: str) -> str:
 def _ours() -> Params:
     """The names of everything that the migrations and functions make."""
     sources = [text for _, text in (*statement.migrations(), *statement.functions())]
-    sources.append(statement.statement("migration_ledger", "any").decode().replace('"any".', statement.MARKER))
+    sources.append(statement.statement("schema/migration_ledger", "any").decode().replace('"any".', statement.MARKER))
     made = {found.groups() for text in sources for found in _CREATED.finditer(text)}
     plain = {kind: sorted(name for of, name, numbered in made if of == kind and not numbered) for kind, *_ in made}
     numbered = "|".join(sorted(name for kind, name, numbered in made if kind == "sequence" and numbered))

@@ -1,0 +1,13 @@
+-- dead_letter_groups: dead letters by subscription, event type and what went wrong, most first; the sample of a group
+-- is what was buried last. The filter is that of admin/functions/dead_letters.sql. Locks nothing.
+select found.subscription, found.event_type, found.code, found.fingerprint, found.letters, found.oldest, found.newest,
+       sample.event_id, sample.last_error
+from (select d.subscription, d.event_type, d.last_error_code as code, d.fingerprint, count(*) as letters,
+             min(d.buried_at) as oldest, max(d.buried_at) as newest,
+             (array_agg(d.id order by d.buried_at desc, d.id desc))[1] as sample
+      from /*schema*/dead_letters(
+          %(subscription)s::text, %(event_type)s::text, %(code)s::text, %(fingerprint)s::text, %(since)s::timestamptz,
+          %(until)s::timestamptz, %(workspace_id)s::text, %(generation)s::bigint) as d
+      group by 1, 2, 3, 4) as found
+join /*schema*/delivery as sample on sample.id = found.sample
+order by found.letters desc, found.newest desc, 1, 2, 3, 4

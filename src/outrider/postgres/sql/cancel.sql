@@ -1,2 +1,0 @@
--- cancel a job. See functions/cancel.sql.
-select subscription, outcome from /*schema*/cancel(%(id)s::uuid, %(by)s::text, %(reason)s::text)

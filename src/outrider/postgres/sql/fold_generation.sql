@@ -1,2 +1,0 @@
--- fold_generation: a generation without workers and without anything to read gives up its cursors. See functions/fold_generation.sql.
-select /*schema*/fold_generation(%(subscription)s::text, %(generation)s::bigint)

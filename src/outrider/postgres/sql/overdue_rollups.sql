@@ -1,2 +1,0 @@
--- overdue_rollups: those that nobody ticks. See functions/overdue_rollups.sql.
-select name from /*schema*/overdue_rollups() as name

@@ -1,2 +1,0 @@
--- pause_all: nobody takes from any subscription. See functions/pause_all.sql.
-select /*schema*/pause_all(%(by)s::text, %(reason)s::text)

@@ -1,4 +1,0 @@
--- register a subscription and its cursors. See functions/register.sql.
-select outcome, partitions from /*schema*/register(
-    %(name)s::text, %(kind)s::text, %(context)s::text, %(event_types)s::text[], %(partitions)s::int, %(start)s::text,
-    %(ordering)s::text)

@@ -1,2 +1,0 @@
--- register_relay: see functions/register_relay.sql.
-select /*schema*/register_relay(%(name)s::text, %(workspace_id)s::text, %(forwards)s::bool)

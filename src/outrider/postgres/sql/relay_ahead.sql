@@ -1,2 +1,0 @@
--- relay_ahead: see functions/relay_ahead.sql.
-select strangers, stranger from /*schema*/relay_ahead(%(subscription)s::text, %(events)s::uuid[])

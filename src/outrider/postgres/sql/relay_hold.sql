@@ -1,3 +1,0 @@
--- relay_hold: the cursor of a relay, until the transaction ends; nothing while another session holds it. See
--- functions/relay_hold.sql.
-select seq from /*schema*/relay_hold(%(subscription)s::text) as held (seq)

@@ -1,2 +1,0 @@
--- relay_open: see functions/relay_open.sql.
-select /*schema*/relay_open(%(subscription)s::text, %(streams)s::text[], %(positions)s::text[], %(adopt)s::bool)

@@ -1,2 +1,0 @@
--- relay_take: one round trip for the next batch of a relay. See functions/relay_take.sql.
-select * from /*schema*/relay_take(%(subscription)s::text, %(limit)s::int, %(scan)s::int, %(knows)s::text[])

@@ -1,2 +1,0 @@
--- rename a subscription; how many receipts moved. See functions/rename.sql.
-select /*schema*/rename(%(old)s::text, %(new)s::text, %(force)s::bool, %(by)s::text, %(reason)s::text)

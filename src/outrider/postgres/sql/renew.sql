@@ -1,2 +1,0 @@
--- renew: the leases of all that a worker runs. See functions/renew.sql.
-select delivery, token, lease, cancelled from /*schema*/renew(%(worker)s::uuid, %(names)s::text[])

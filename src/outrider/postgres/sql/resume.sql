@@ -1,2 +1,0 @@
--- resume: a subscription goes on. See functions/resume.sql.
-select /*schema*/resume(%(name)s::text, %(by)s::text, %(reason)s::text)

@@ -1,2 +1,0 @@
--- resume_all: the pause of all is over. See functions/resume_all.sql.
-select /*schema*/resume_all(%(by)s::text, %(reason)s::text)

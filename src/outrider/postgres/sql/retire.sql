@@ -1,2 +1,0 @@
--- retire a subscription; what was lost with it. See functions/retire.sql.
-select unread, more, parked, dead from /*schema*/retire(%(name)s::text, %(force)s::bool, %(by)s::text, %(reason)s::text)

@@ -1,2 +1,0 @@
--- tenants_plan: see functions/tenants_plan.sql.
-select t.command from /*schema*/tenants_plan(%(enable)s::boolean, %(roles)s::text[]) as t

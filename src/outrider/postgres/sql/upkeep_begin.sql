@@ -1,2 +1,0 @@
--- upkeep_begin: whether it is this session's turn. See functions/upkeep_begin.sql.
-select /*schema*/upkeep_begin(%(every)s::interval)

@@ -1,2 +1,0 @@
--- upkeep_dead_letters: one step of upkeep, in a transaction of its own. See functions/upkeep_dead_letters.sql.
-select action, subject, number, detail from /*schema*/upkeep_dead_letters(%(dry)s)

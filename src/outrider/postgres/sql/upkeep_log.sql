@@ -1,2 +1,0 @@
--- upkeep_log: one step of upkeep, in a transaction of its own. See functions/upkeep_log.sql.
-select action, subject, number, detail from /*schema*/upkeep_log(%(dry)s)

@@ -1,2 +1,0 @@
--- upkeep_reap: one step of upkeep, in a transaction of its own. See functions/upkeep_reap.sql.
-select action, subject, number, detail from /*schema*/upkeep_reap(%(dry)s)

@@ -1,2 +1,0 @@
--- upkeep_segments: one step of upkeep, in a transaction of its own. See functions/upkeep_segments.sql.
-select action, subject, number, detail from /*schema*/upkeep_segments(%(dry)s)

@@ -1,2 +1,0 @@
--- upkeep_traces: one step of upkeep, in a transaction of its own. See functions/upkeep_traces.sql.
-select action, subject, number, detail from /*schema*/upkeep_traces(%(dry)s)
