@@ -44,11 +44,12 @@ from outrider.schedule import Schedule
 from outrider.signals import Signals
 from outrider.subscription import Subscription
 from outrider.worker.drain import Drained, drain
+from outrider.worker.duties import Duties
 from outrider.worker.event_listener import Listening
 from outrider.worker.handler import Handler, idles
 from outrider.worker.job_loop import SLOTS, JobLoop
 from outrider.worker.schedule_loop import Scheduled, ScheduleLoop
-from outrider.worker.site import GRACE, Duties, Site, Times
+from outrider.worker.site import GRACE, Site, WorkerTimes
 from outrider.worker.upkeep_loop import UpkeepLoop
 from outrider.worker.worker import Worker
 
@@ -247,7 +248,7 @@ class Outrider(Declarations, Operations):
             slots=slots,
             queues=tuple(queues),
         )
-        times = Times(grace=option_duration("grace", grace).total_seconds())
+        times = WorkerTimes(grace=option_duration("grace", grace).total_seconds())
         return Worker(site, duties, lambda: self._register(subscriptions, schedules, rolled), times)
 
     def _site(self) -> Site:
@@ -300,9 +301,7 @@ class Outrider(Declarations, Operations):
 
         def job_loop() -> JobLoop:
             identity = Identity(self.settings.generation, sorted(each.name for each in served))
-            return JobLoop(
-                served, dsn=site.dsn, pool=site.pool, settings=self.settings, signals=self.signals, identity=identity
-            )
+            return JobLoop(site, identity, served)
 
         scheduled = [Scheduled.by(self._enqueuer, each) for each in self.schedules]
         sessions = WorkerSessions(site.dsn, 1, notify=self.settings.notify, idles=idles(chosen))

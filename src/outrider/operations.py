@@ -100,10 +100,10 @@ class Operations:
                 f"{name!r} is no replica of this app: app.replica({name!r}, source, table=...) declares one"
             )
         source = replica.source
-        source.place(hwm)
+        source.sort_key(hwm)
         place = Place(name, source.stream, source.start, hwm)
         async with self._opened().autocommit() as conn:
-            ahead = lambda stands: source.place(stands) >= source.place(hwm)  # noqa: E731
+            ahead = lambda stands: source.sort_key(stands) >= source.sort_key(hwm)  # noqa: E731
             return await replicas.stitch(conn, place, replica.table, snapshot, ahead, self.settings.schema)
 
     async def tick(self, rollup: str, *, flush: bool = False) -> Tick:

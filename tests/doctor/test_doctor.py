@@ -742,7 +742,7 @@ async def test_brokers_that_can_lose_what_they_have(fragile: str, name: str) -> 
         ("warning", f"shop.nats: the stream {name} at"),
         ("note", f"shop.nats: the stream {name} at"),
         ("note", f"has no stream {name}_new yet"),
-        ("critical", f"has no stream {name}_none: make it"),
+        ("critical", f"has no stream {name}_none: create it"),
         ("critical", "shop.nobody: "),
     ]:
         assert any(level == severity and part.format(redis=redis.port) in text for level, text in told), (part, told)

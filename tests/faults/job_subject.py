@@ -17,7 +17,8 @@ from psycopg.rows import dict_row
 from tests.oracle import append
 
 from outrider import Event, Job, JobContext, Outrider, RetryPolicy, SyncJobContext
-from outrider.worker.site import Duties, Times
+from outrider.worker.duties import Duties
+from outrider.worker.site import WorkerTimes
 from outrider.worker.worker import Worker
 
 RETRY = RetryPolicy(retries=30, base="10ms", cap="40ms")
@@ -91,7 +92,7 @@ def worker_of(app: Outrider, slots: int = 10, grace: float = 10) -> Worker:
     """As app.worker(), with a heartbeat short enough for tests."""
     served = app.chosen_jobs((), ())
     register = lambda: app._register([each.subscription for each in served])  # noqa: E731
-    times = Times(heartbeat=HEARTBEAT, grace=grace)
+    times = WorkerTimes(heartbeat=HEARTBEAT, grace=grace)
     return Worker(app._site(), Duties(jobs=served, slots=slots), register, times)
 
 

@@ -9,7 +9,8 @@ from tests.faults import subject
 from tests.faults.subject import RETRY, Fact, tracing
 
 from outrider import JobContext, Outrider
-from outrider.worker.site import Duties, Times
+from outrider.worker.duties import Duties
+from outrider.worker.site import WorkerTimes
 from outrider.worker.worker import Worker
 
 JOB = "fault.errand"
@@ -34,4 +35,4 @@ def worker_of(app: Outrider) -> Worker:
     handlers, jobs = app.chosen((), ()), app.chosen_jobs((), ())
     subscriptions = [*(each.subscription for each in handlers), *(each.subscription for each in jobs)]
     duties = Duties(handlers=handlers, jobs=jobs)
-    return Worker(app._site(), duties, lambda: app._register(subscriptions), Times(grace=10))
+    return Worker(app._site(), duties, lambda: app._register(subscriptions), WorkerTimes(grace=10))

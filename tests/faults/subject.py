@@ -23,8 +23,8 @@ from tests.oracle import Fact as Numbered
 
 from outrider import Bury, Event, HandlerContext, Outrider, RetryPolicy, SyncHandlerContext
 from outrider.signals import Signal
-from outrider.worker.generations import FOLD_AFTER
-from outrider.worker.site import Duties, Times
+from outrider.worker.duties import Duties
+from outrider.worker.site import FOLD_AFTER, WorkerTimes
 from outrider.worker.worker import Worker
 
 KEYED, LOOSE, TOTAL = "fault.keyed", "fault.loose", "fault.total"
@@ -120,7 +120,7 @@ def worker_of(app: Outrider, *names: str, heartbeat: float = HEARTBEAT, fold_aft
     """As app.worker(), with a heartbeat short enough for tests."""
     chosen = app.chosen(names, ())
     register = lambda: app._register([each.subscription for each in chosen])  # noqa: E731
-    times = Times(heartbeat=heartbeat, fold_after=fold_after, grace=10)
+    times = WorkerTimes(heartbeat=heartbeat, fold_after=fold_after, grace=10)
     return Worker(app._site(), Duties(handlers=chosen), register, times)
 
 

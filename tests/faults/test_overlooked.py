@@ -9,7 +9,8 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from time import monotonic
+from typing import IO, Any, cast
 from uuid import UUID, uuid4
 
 import psycopg
@@ -18,11 +19,14 @@ from tests.faults.job_subject import RETRY, Enqueuer, Task, setup, until, worker
 from tests.oracle import append
 
 from outrider import Outrider
+from outrider.config import Settings
 from outrider.postgres import lease_renewer
 from outrider.postgres.statement import call
+from outrider.signals import Signals
 from outrider.worker import job_loop
 from outrider.worker.job_loop import JobLoop
-from outrider.worker.leases import Begun, Leases
+from outrider.worker.leases import CrashRecord, Leases
+from outrider.worker.site import Site
 from outrider.worker.worker import Worker
 
 NAME = "fault.task"
@@ -58,7 +62,7 @@ async def asleep(dsn: str, outside: Path, **limits: Any) -> AsyncIterator[Worker
 
 def sleeps(worker: Worker) -> bool:
     [jobs] = [loop for loop in worker.loops if isinstance(loop, JobLoop)]
-    return worker.listening and not jobs._hungry and not jobs._claiming
+    return worker.listening and jobs._claim_at > monotonic() and not jobs._claiming
 
 
 async def done(outside: Path, *numbers: int) -> None:
@@ -139,17 +143,17 @@ async def test_a_suspect_after_one_whose_lease_was_lost(
 @contextmanager
 def side_process(dsn: str) -> Iterator[IO[bytes]]:
     """Its input, at whose end its worker is dead; waits for it in turn."""
-    begun = Begun(1)
-    leases = Leases(dsn=dsn, schema="outrider", worker=GONE, names=[NAME], every=60, begun=begun, heard=lambda _: None)
+    record = CrashRecord(1)
+    memory = record.open()
+    site = Site(dsn, cast(Any, None), Settings(context="fault"), Signals())
+    leases = Leases(site, GONE, [NAME], 60, record, on_report=lambda _: None)
     command = [sys.executable, "-P", lease_renewer.__file__]
     with (
-        closing(begun),
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[begun.fileno()]
-        ) as process,
+        closing(record),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[memory]) as process,
     ):
         assert process.stdin is not None
-        process.stdin.write(json.dumps(leases._told).encode() + b"\n")
+        process.stdin.write(leases.instructions(memory))
         process.stdin.flush()
         yield process.stdin
 

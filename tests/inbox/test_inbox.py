@@ -342,11 +342,11 @@ async def test_entries_that_were_removed_before_they_were_read(
         missed = await pair.a.publish_many(20, start=5)
         await pair.a.app.drain()
         if isinstance(stream, RedisStreams):
-            async with Redis.from_url(stream._url) as redis:
+            async with Redis.from_url(stream._connection._url) as redis:
                 await redis.xtrim(name, maxlen=10, approximate=False)
         else:
-            async with stream._speaking() as wire:
-                await wire.ask(f"$JS.API.STREAM.PURGE.{name}", {"keep": 10})
+            async with stream._stream.connected() as connection:
+                await connection.request(f"$JS.API.STREAM.PURGE.{name}", {"keep": 10})
         await pair.b.app.drain()
         assert await pair.arrived() == [*sent, *missed[10:]]
         assert trimmed == [Trimmed("shop.in", name, row["position"])]
@@ -363,7 +363,7 @@ async def test_a_tail_that_was_lost_and_sent_again_otherwise(
     with server:
         stream: Any = broker(server.url, stream=name, create=True)
         if kind == "redis":
-            stream._clock = lambda: 1_700_000_000_000  # the clock went back: ids are counted on
+            stream._appender.clock = lambda: 1_700_000_000_000  # the clock went back: ids are counted on
         async with both(database, other_database, stream, name) as pair, AsyncExitStack() as later:
             rewound: list[Rewound] = []
             pair.b.app.signals.listen(lambda each: rewound.append(each) if isinstance(each, Rewound) else None)

@@ -34,14 +34,14 @@ async def test_a_stream_with_other_subjects_is_an_outage(database: str, nats_ser
         sent += await house.publish_many(3, start=3)
         for _ in range(3):
             with pytest.raises(
-                StreamMissing, match=rf"does not take the subject '{name}.depot.sent': add it \(nats stream"
+                StreamMissing, match=rf"does not accept the subject '{name}.depot.sent': add it \(nats stream"
             ):
                 await house.app.drain()
         assert await house.rows("select * from outrider.delivery") == [], "an attempt was used"
         async with house.app.worker():
             async with expect(house.app, BrokerDown, times=2) as down:
                 pass
-            assert "does not take the subject" in down[-1].message
+            assert "does not accept the subject" in down[-1].message
             async with expect(house.app, Relayed), expect(house.app, BrokerUp):
                 await stream.update_stream(name=name, subjects=[f"{name}.>"])
         assert await ids_in(sink, name) == sent

@@ -19,7 +19,7 @@ from outrider.streams import Appended, Sink, StreamOccupied
 from outrider.streams.codecs import EnvelopeCodec
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
-from outrider.streams.stream import bare
+from outrider.streams.stream import bare_position
 
 pytestmark = pytest.mark.also_on(15)
 
@@ -151,7 +151,8 @@ async def test_several_streams_each_with_its_position(database: str, redis_serve
         for place, key in enumerate("abcdefgh"):
             assert await ids_in(sink, f"{name}.{key}") == sent[place::8]
         positions = {
-            row["name"]: bare(row["position"]) for row in await house.rows("select name, position from outrider.stream")
+            row["name"]: bare_position(row["position"])
+            for row in await house.rows("select name, position from outrider.stream")
         }
         await sink.open()
         assert positions == {stream: await sink.end(stream) for stream in positions}

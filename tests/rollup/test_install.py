@@ -183,7 +183,9 @@ def test_columns_and_checks(bare: Archive) -> None:
 
 def test_a_session_that_speaks_sql_only(bare: Archive) -> None:
     """Every argument a literal, as psql would send it."""
-    spec = rollups.call_in_sql("rollup_install", declared(key="coalesce(new.document, 'it''s %')", notify=NOTE), "outrider")
+    spec = rollups.call_in_sql(
+        "rollup_install", declared(key="coalesce(new.document, 'it''s %')", notify=NOTE), "outrider"
+    )
     bare.conn.execute(spec.encode())
     bare.add("a", None)
     assert bare.staged() == ["a", "it's %"]

@@ -12,7 +12,7 @@ from tests.brokers import Broker, NatsServer, RedisServer
 from outrider.envelope import Envelope
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
-from outrider.streams.stream import Codec, Outcome, Sink, Source
+from outrider.streams.stream import AppendOutcome, Codec, Sink, Source
 from outrider.streams.url import broker
 from outrider.testing import streams
 from outrider.testing.streams import Check
@@ -59,7 +59,7 @@ async def test_nats(check: Check, nats_server: NatsServer) -> None:
 
 async def test_all_of_it_at_once_names_the_check_that_fails(redis_server: RedisServer) -> None:
     class Unfenced(RedisStreams):
-        async def append(self, stream: str, events: Sequence[Envelope], after: str) -> Outcome:
+        async def append(self, stream: str, events: Sequence[Envelope], after: str) -> AppendOutcome:
             del after
             return await super().append(stream, events, await self.end(stream))
 

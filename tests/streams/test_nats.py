@@ -17,9 +17,10 @@ from tests.streams.gate import Gate
 
 from outrider import Envelope
 from outrider.errors import BrokerUnavailable, ConfigError, StreamMissing
-from outrider.streams import nats as nats_adapter
+from outrider.streams import nats_append
 from outrider.streams.nats import JetStream
-from outrider.streams.stream import Appended, Entry, Moved, Rejected
+from outrider.streams.nats_read import nanoseconds
+from outrider.streams.stream import Appended, Moved, Rejected, StreamEntry
 from outrider.streams.url import broker
 from outrider.testing.harness import again, appended, events, same, tail_of
 
@@ -61,7 +62,7 @@ async def test_messages_say_what_they_are(sink: JetStream, js: Any, name: str) -
 @pytest.fixture
 def all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No event goes ahead of the others: what the headers alone keep out."""
-    monkeypatch.setattr(nats_adapter, "LEAD", nats_adapter.CHUNK_EVENTS)
+    monkeypatch.setattr(nats_append, "FIRST_CHUNK", nats_append.CHUNK_EVENTS)
 
 
 async def test_a_retry_after_the_dedup_window(nats_server: NatsServer, js: Any, name: str) -> None:
@@ -166,7 +167,7 @@ async def test_a_stream_that_was_deleted(nats_server: NatsServer, js: Any, name:
     appended(await sink.append(name, given, "0"))
     page = await sink.read("0", 10, 0)
     await js.delete_stream(name)
-    how = rf"has no stream {name}: make it \(nats stream add {name} .*create=True"
+    how = rf"has no stream {name}: create it \(nats stream add {name} .*create=True"
     for asking in (
         lambda: sink.append(name, given, "2"),
         lambda: sink.end(name),
@@ -194,7 +195,7 @@ async def test_a_stream_deleted_while_a_reader_waits(sink: JetStream, js: Any, n
     [
         ({"retention": RetentionPolicy.WORK_QUEUE}, "has the retention workqueue"),
         ({"no_ack": True}, "does not acknowledge"),
-        ({"sources": [StreamSource(name="origin")]}, "takes in other streams"),
+        ({"sources": [StreamSource(name="origin")]}, "copies other streams"),
         ({"mirror": StreamSource(name="origin"), "subjects": None}, "is a mirror"),
     ],
 )
@@ -231,7 +232,7 @@ async def test_a_full_stream_is_nobodys_fault(nats_server: NatsServer, js: Any, 
     await js.add_stream(name=name, subjects=[f"{name}.>"], max_msgs=5, discard="new")
     sink = JetStream(nats_server.url, stream=name)
     given = events(7)
-    with pytest.raises(BrokerUnavailable, match=r"does not take anything into .* now: maximum messages exceeded"):
+    with pytest.raises(BrokerUnavailable, match=r"does not accept anything into .* now: maximum messages exceeded"):
         await sink.append(name, given, "0")
     same(await tail_of(sink, name, "0"), given[:5])
     assert await sink.end(name) == "5"
@@ -302,7 +303,9 @@ async def test_a_subject_that_the_stream_does_not_take(nats_server: NatsServer, 
     await js.add_stream(name=name, subjects=[f"{name}.eu.*", f"{name}.us"])
     sink = JetStream(nats_server.url, stream=name, subject_for=lambda event: f"{name}.{event.key}")
     given = [*events(1, key="us"), *events(1, key="eu.north"), *events(1, key=wrong), *events(1, key="us")]
-    with pytest.raises(StreamMissing, match=rf"does not take the subject '{name}.{wrong}': add it \(nats stream edit"):
+    with pytest.raises(
+        StreamMissing, match=rf"does not accept the subject '{name}.{wrong}': add it \(nats stream edit"
+    ):
         await sink.append(name, given, "0")
     same(await tail_of(sink, name, "0"), given[:2])
     await js.update_stream(name=name, subjects=[f"{name}.>"])
@@ -322,10 +325,10 @@ async def test_a_function_that_names_no_subject(nats_server: NatsServer, name: s
 async def test_a_subject_that_the_stream_has_given_up(sink: JetStream, js: Any, name: str) -> None:
     appended(await sink.append(name, events(1), "0"))
     await js.update_stream(name=name, subjects=[f"{name}.other"])
-    with pytest.raises(StreamMissing, match="does not take the subject"):
+    with pytest.raises(StreamMissing, match="does not accept the subject"):
         await sink.append(name, events(2), "1")
     await js.add_stream(name=f"{name}2", subjects=[f"{name}.exercise.>"])
-    with pytest.raises(StreamMissing, match="does not take the subject"):
+    with pytest.raises(StreamMissing, match="does not accept the subject"):
         await sink.append(name, events(2), "1")
     assert (await js.stream_info(f"{name}2")).state.messages == 0, "it went to another stream"
     assert await sink.end(name) == "1"
@@ -353,7 +356,7 @@ async def test_a_consumer_that_the_server_removed(sink: JetStream, js: Any, name
     page = await sink.read("0", 2, 0)
     [consumer] = await js.consumers_info(name)
     await js.delete_consumer(name, consumer.name)
-    entries: list[Entry] = []
+    entries: list[StreamEntry] = []
     while len(entries) < 2:
         page = await sink.read(page.position, 2, 0)
         assert not page.rewound
@@ -381,7 +384,7 @@ async def test_a_stream_made_anew_has_another_incarnation(sink: JetStream, js: A
     await js.delete_stream(name)
     await js.add_stream(name=name, subjects=[f"{name}.>"])
     appended(await sink.append(name, new, "0"))
-    found: list[Entry] = []
+    found: list[StreamEntry] = []
     position = page.position
     while len(found) < 5:
         page = await sink.read(position, 10, 1)
@@ -435,7 +438,7 @@ async def test_another_message_under_the_same_number_is_another_stream(name: str
     ],
 )
 def test_times_to_the_nanosecond(time: str, wanted: str) -> None:
-    assert nats_adapter._nanoseconds(time) == wanted
+    assert nanoseconds(time) == wanted
 
 
 async def test_positions_of_a_reader_that_comes_back(sink: JetStream, js: Any, name: str) -> None:
@@ -450,7 +453,7 @@ async def test_positions_of_a_reader_that_comes_back(sink: JetStream, js: Any, n
     await sink.close()
     await js.purge_stream(name)
     gone = await sink.read(page.position, 10, 0)
-    assert (sink.place(gone.position), gone.rewound, gone.trimmed) == ((3,), False, False)
+    assert (sink.sort_key(gone.position), gone.rewound, gone.trimmed) == ((3,), False, False)
 
 
 async def test_a_message_that_was_deleted_before_it_was_read(sink: JetStream, js: Any, name: str) -> None:

@@ -16,7 +16,9 @@ from tests.streams.gate import Gate
 
 from outrider.errors import BrokerUnavailable, ConfigError, StreamMissing
 from outrider.streams.lease import RedisLease
-from outrider.streams.redis import AT_ONCE, CHUNK_BYTES, RedisStreams
+from outrider.streams.redis import RedisStreams
+from outrider.streams.redis_append import CHUNK_BYTES
+from outrider.streams.redis_connection import MAX_CONNECTIONS
 from outrider.streams.stream import Appended, Moved, Rejected
 from outrider.streams.url import Address, broker
 from outrider.testing.harness import again, appended, events, same, tail_of
@@ -36,7 +38,7 @@ async def sink(redis_server: RedisServer, name: str) -> AsyncIterator[RedisStrea
 
 
 def at(sink: RedisStreams, ms: int) -> RedisStreams:
-    sink._clock = lambda: ms
+    sink._appender.clock = lambda: ms
     return sink
 
 
@@ -92,7 +94,7 @@ async def test_answers_that_come_too_late_are_not_taken_for_others(redis_server:
             await sink.append(name, given[2:], end)
         gate.open()
         arrived = await sink.end(name)
-        assert sink.place(arrived) > sink.place(end)
+        assert sink.sort_key(arrived) > sink.sort_key(end)
         assert await sink.append(name, given[2:], end) == Moved(arrived)
         same(await tail_of(sink, name, "0-0"), given)
         await sink.close()
@@ -122,7 +124,7 @@ async def test_after_another_writers_chunk_nothing_more_is_sent(
     sink: RedisStreams, redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both choose the same ids; the second's second chunk must not follow the first's first one."""
-    monkeypatch.setattr("outrider.streams.redis.CHUNK_EVENTS", 5)
+    monkeypatch.setattr("outrider.streams.redis_append.CHUNK_EVENTS", 5)
     theirs, ours = events(5), events(10)
     other = at(RedisStreams(redis_server.url, stream=name), 1000)
     assert await other.append(name, theirs, "0-0") == Appended("1000-4")
@@ -140,7 +142,7 @@ async def test_scripts_that_redis_has_forgotten(sink: RedisStreams, redis: Any, 
 async def test_a_key_of_another_type(sink: RedisStreams, redis: Any, name: str) -> None:
     await redis.set(name, "mine")
     for asking in (sink.end(name), sink.append(name, events(1), "0-0"), sink.read("0-0", 1, 0)):
-        with pytest.raises(StreamMissing, match=rf"holds something else than a stream.*redis-cli DEL {name}"):
+        with pytest.raises(StreamMissing, match=rf"is not a stream.*redis-cli DEL {name}"):
             await asking
     assert await redis.get(name) == b"mine"
 
@@ -152,7 +154,7 @@ async def test_out_of_memory_is_nobodys_fault(name: str) -> None:
         end = appended(await sink.append(name, given[:2], "0-0"))
         async with Redis.from_url(server.url) as redis:
             await redis.config_set("maxmemory", "1")
-            with pytest.raises(BrokerUnavailable, match=r"does not take anything now: .*maxmemory"):
+            with pytest.raises(BrokerUnavailable, match=r"does not accept anything now: .*maxmemory"):
                 await sink.append(name, given[2:], end)
             assert await sink.end(name) == end
             await redis.config_set("maxmemory", "0")
@@ -164,7 +166,7 @@ async def test_out_of_memory_is_nobodys_fault(name: str) -> None:
 async def test_a_message_larger_than_redis_takes(
     sink: RedisStreams, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.streams.redis.LARGEST", 2000)
+    monkeypatch.setattr("outrider.streams.redis_append.MAX_BYTES", 2000)
     given = [*events(3), *events(1, text="x" * 2000), *events(2)]
     outcome = await sink.append(name, given, "0-0")
     assert isinstance(outcome, Rejected)
@@ -178,7 +180,7 @@ async def test_an_error_in_the_middle_of_a_chunk(sink: RedisStreams, redis: Any,
     after = f"{2**64 - 1}-{2**64 - 3}"
     await redis.xadd(name, {"event": "first"}, id=after)
     given = events(4)
-    with pytest.raises(BrokerUnavailable, match="does not take anything now"):
+    with pytest.raises(BrokerUnavailable, match="does not accept anything now"):
         await sink.append(name, given, after)
     same(await tail_of(sink, name, after), given[:2])
 
@@ -290,7 +292,7 @@ async def test_more_streams_than_connections(redis_server: RedisServer, redis: A
     ends = await asyncio.gather(*(sink.append(f"{name}:{n}", each, "0-0") for n, each in enumerate(given)))
     assert {type(end) for end in ends} == {Appended}
     assert await asyncio.gather(*(sink.end(f"{name}:{n}") for n in range(300))) == [appended(end) for end in ends]
-    assert (await redis.info("clients"))["connected_clients"] - before <= AT_ONCE
+    assert (await redis.info("clients"))["connected_clients"] - before <= MAX_CONNECTIONS
     await sink.close()
 
 
@@ -299,7 +301,7 @@ async def test_one_failure_is_not_the_others(sink: RedisStreams, redis: Any, nam
     while not (await redis.info("clients"))["blocked_clients"]:
         assert not reading.done()
     with pytest.raises(BrokerUnavailable, match="unknown command"):
-        async with sink._speaking() as client:
+        async with sink._connection.client() as client:
             await client.execute_command("NONSENSE")
     given = events(1)
     appended(await sink.append(name, given, "0-0"))
@@ -321,7 +323,7 @@ async def test_entries_of_others_have_no_id(sink: RedisStreams, redis: Any, name
         (b'{"fields": {"something": "els\xc3\xa9", "\\\\xff": "\\\\x00\\\\xfe"}}', None),
         (b"no event", None),
     ]
-    assert [sink.place(entry.position) for entry in page.entries] == [(1, 0), (2, 0)]
+    assert [sink.sort_key(entry.position) for entry in page.entries] == [(1, 0), (2, 0)]
 
 
 async def test_a_stream_that_is_not_there_yet(sink: RedisStreams, name: str) -> None:

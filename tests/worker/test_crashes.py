@@ -100,7 +100,7 @@ async def test_an_excuse_that_is_on_its_way_is_waited_for(database: str) -> None
         await other.execute("select nextval('outrider.takes_1') from generate_series(1, 3)")
         taken = asyncio.create_task(taking.execute(take, [["dispatch.placed", "dispatch.cancelled"]]))
         sleeps = "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
-        while await (await other.execute(sleeps, [taking.info.backend_pid])).fetchone() is None and not taken.done():
+        while await (await other.execute(sleeps, [taking.info.backend_pid])).fetchone() is None and not taken.done():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         await other.execute("select nextval('outrider.excused_1') from generate_series(1, 3)")
         assert await (await taken).fetchall() == [(1,), (2,)], "nothing is under suspicion"

@@ -24,8 +24,9 @@ from outrider.postgres.connection import AsyncSession
 from outrider.postgres.statement import statement
 from outrider.signals import ListenerUp, Settled, Skipped, Taken, Woken
 from outrider.worker.channels import counterpart
+from outrider.worker.duties import Duties
 from outrider.worker.generations import Generations
-from outrider.worker.site import Duties, Times
+from outrider.worker.site import WorkerTimes
 from outrider.worker.wakeups import Polling
 from outrider.worker.worker import Worker
 
@@ -36,7 +37,7 @@ NEVER = 3600.0
 async def working(shop: Shop, *, heartbeat: float = NEVER, fold_after: float = NEVER) -> AsyncIterator[Worker]:
     """A worker that is ready. Tests look themselves: its own heartbeat does not come in their time."""
     chosen = shop.app.chosen((), ())
-    times = Times(heartbeat=heartbeat, fold_after=fold_after)
+    times = WorkerTimes(heartbeat=heartbeat, fold_after=fold_after)
     duties = Duties(handlers=chosen)
     async with Worker(
         shop.app._site(), duties, lambda: shop.app._register([each.subscription for each in chosen]), times

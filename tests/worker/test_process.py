@@ -7,11 +7,11 @@ import asyncio
 import psutil
 import pytest
 
-from outrider.worker.job_processes import Processes
+from outrider.worker.job_processes import JobProcesses
 
 
 async def test_those_that_are_closed_are_gone() -> None:
-    processes = Processes()
+    processes = JobProcesses()
     child = await processes._child()
     assert child.alive
     processes.close()
@@ -21,7 +21,7 @@ async def test_those_that_are_closed_are_gone() -> None:
 
 @pytest.mark.parametrize("steps", range(6))
 async def test_a_start_that_is_cancelled_leaves_no_pipe(steps: int) -> None:
-    processes = Processes()
+    processes = JobProcesses()
     before = psutil.Process().num_fds()
     starting = asyncio.create_task(processes._child())
     for _ in range(steps):

@@ -16,7 +16,8 @@ from outrider import Backoff, HandlerContext, Outrider
 from outrider.config import Settings
 from outrider.signals import ListenerDown, ListenerUp, Settled, Signal, Skipped, Taken, Woken, WorkerDown
 from outrider.worker.channels import channels
-from outrider.worker.site import Duties, Times
+from outrider.worker.duties import Duties
+from outrider.worker.site import WorkerTimes
 from outrider.worker.wakeups import Polling
 from outrider.worker.worker import Worker
 
@@ -144,7 +145,7 @@ async def test_a_black_hole_is_noticed_by_the_heartbeat(database: str) -> None:
             heard = Heard(shop.app)
             made = shop.app.worker()
             duties = Duties(handlers=shop.app.chosen((), ()))
-            worker = Worker(shop.app._site(), duties, made._register, Times(heartbeat=0.2))
+            worker = Worker(shop.app._site(), duties, made._register, WorkerTimes(heartbeat=0.2))
             async with worker:
                 await heard.first(ListenerUp)
                 await asyncio.to_thread(proxy.black_hole)

@@ -174,7 +174,7 @@ class StopSignals:
         """Runs in the signal handler: the event loop may be blocked."""
         leave_after(self._grace + MARGIN)
         if self.worker is not None:
-            self.worker.spare()
+            self.worker.ignore_crashes()
             threading.Thread(target=self.worker.announce, daemon=True).start()
 
     def orphaned(self) -> None:

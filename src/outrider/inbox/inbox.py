@@ -60,7 +60,7 @@ class Inbox(Declaration):
         if self.start == "beginning":
             return self.source.start
         try:
-            self.source.place(self.start)
+            self.source.sort_key(self.start)
         except ValueError as error:
             raise DeclarationError(
                 f"{self.name}: start={self.start!r} is neither 'beginning' nor a position: {error}"

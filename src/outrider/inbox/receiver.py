@@ -20,7 +20,7 @@ from outrider.postgres.inboxes import Place, Refused, Stamp
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import EntryRefused, Ingested, Rewound, Signals, Trimmed
 from outrider.streams.replica import Change, read_change
-from outrider.streams.stream import Entry, Page
+from outrider.streams.stream import Page, StreamEntry
 
 FIRST = 16
 BYTES = 4 * 1024 * 1024
@@ -122,7 +122,7 @@ class Receiver:
         """A position of another kind of broker, which was there before this one, means nothing here: read it all."""
         source = self.inbox.source
         try:
-            source.place(after)
+            source.sort_key(after)
         except ValueError:
             page = await source.read(source.start, self._limit, wait)
             return Page(page.entries, page.position, rewound=True)
@@ -178,7 +178,7 @@ class Receiver:
             outcome = await self._put(conn, rest, after, [], refused)
         return outcome
 
-    def _decoded(self, entries: Sequence[Entry]) -> tuple[list[object], list[Refused]]:
+    def _decoded(self, entries: Sequence[StreamEntry]) -> tuple[list[object], list[Refused]]:
         values: list[object] = []
         refused: list[Refused] = []
         for entry in entries:

@@ -14,7 +14,7 @@ from outrider.postgres.connection import AsyncSession
 from outrider.postgres.relays import Settling
 from outrider.relay.relay import Relay
 from outrider.signals import Intruded, Rewound, Signals, Trimmed
-from outrider.streams.stream import Sink, Streams, bare, named
+from outrider.streams.stream import Sink, StreamAdapter, bare_position, named_position
 
 
 async def recover(conn: AsyncSession, relay: Relay, signals: Signals, schema: str) -> bool | None:
@@ -35,8 +35,10 @@ async def recover(conn: AsyncSession, relay: Relay, signals: Signals, schema: st
         if short:
             at, since, whole = await _mark(sink, relays.marks(conn, name, schema), short)
             await relays.rewind(conn, name, at, schema)
-            lost = [Rewound(name, stream, bare(known[stream]), ends[stream], at, whole) for stream in sorted(short)]
-        elif all(ends[stream] == bare(known[stream]) for stream in known):
+            lost = [
+                Rewound(name, stream, bare_position(known[stream]), ends[stream], at, whole) for stream in sorted(short)
+            ]
+        elif all(ends[stream] == bare_position(known[stream]) for stream in known):
             return False
         settling = Settling(name)
         for stream in known:
@@ -50,10 +52,10 @@ async def recover(conn: AsyncSession, relay: Relay, signals: Signals, schema: st
     return True
 
 
-def readable(streams: Streams, position: str) -> bool:
+def readable(streams: StreamAdapter, position: str) -> bool:
     """False for a position of another kind of broker, which was there before this one."""
     try:
-        streams.place(position)
+        streams.sort_key(position)
     except ValueError:
         return False
     return True
@@ -83,15 +85,15 @@ async def _put_ahead(
 ) -> str:
     """Everything in the stream after a position. Back: where it ends."""
     sink = relay.sink
-    if sink.place(after) >= sink.place(end):
+    if sink.sort_key(after) >= sink.sort_key(end):
         return after
     if not await sink.complete(stream, after):
-        signals.emit(Trimmed(relay.name, stream, bare(after)))
+        signals.emit(Trimmed(relay.name, stream, bare_position(after)))
     async for page in sink.tail(stream, after):
         ids = [entry.id for entry in page if entry.id is not None]
         strangers, stranger = await relays.put_ahead(conn, relay.name, ids, schema)
         if strangers := strangers + len(page) - len(ids):
             signals.emit(Intruded(relay.name, stream, strangers, stranger))
-        if sink.place(page[-1].position) >= sink.place(end):
-            end = named(page[-1].position, page[-1].id)
+        if sink.sort_key(page[-1].position) >= sink.sort_key(end):
+            end = named_position(page[-1].position, page[-1].id)
     return end

@@ -16,7 +16,7 @@ from outrider.relay.recovery import holds
 from outrider.relay.relay import Relay
 from outrider.relay.sender import Sender, Sent
 from outrider.signals import BrokerDown, BrokerUp, Signals
-from outrider.streams.stream import bare
+from outrider.streams.stream import bare_position
 from outrider.worker.deadline import Deadline
 from outrider.worker.loop import BUSY_PAUSE, Loop, pause
 
@@ -99,7 +99,7 @@ class RelayLoop(Loop):
 
     async def _ends_at(self, stream: str, position: str) -> bool:
         sink = self._relay.sink
-        return await sink.end(stream) == bare(position) and await holds(sink, stream, position)
+        return await sink.end(stream) == bare_position(position) and await holds(sink, stream, position)
 
     async def _probe(self, conn: AsyncSession) -> None:
         """Ask the broker before anything is taken for it."""

@@ -25,7 +25,7 @@ from outrider.redaction import mask, sanitise
 from outrider.relay.recovery import readable, recover
 from outrider.relay.relay import Relay
 from outrider.signals import Buried, Rejection, Relayed, Signals, Taken
-from outrider.streams.stream import Appended, Moved, Outcome, Rejected, bare, named
+from outrider.streams.stream import Appended, AppendOutcome, Moved, Rejected, bare_position, named_position
 
 SCAN = 10_000
 MARK = 60.0
@@ -118,10 +118,10 @@ class Sender:
         hit("relay.appended")
         for stream, outcome in outcomes.items():
             match outcome:
-                case Appended(position, repeated):
-                    appended = [item for n, item in enumerate(parcel.streams[stream]) if n not in repeated]
+                case Appended(position, duplicates):
+                    appended = [item for n, item in enumerate(parcel.streams[stream]) if n not in duplicates]
                     if appended:
-                        parcel.settling.positions[stream] = named(position, appended[-1].envelope.id)
+                        parcel.settling.positions[stream] = named_position(position, appended[-1].envelope.id)
                 case Rejected(index, _, code, message):
                     return await self._rejected(conn, parcel.streams[stream][index], code, message)
                 case Moved():
@@ -176,7 +176,7 @@ class Sender:
                 settling.sent.append(item.delivery)
         return parcel
 
-    async def _append(self, parcel: _Parcel, positions: Mapping[str, str]) -> dict[str, Outcome]:
+    async def _append(self, parcel: _Parcel, positions: Mapping[str, str]) -> dict[str, AppendOutcome]:
         """To all streams at the same time. When one fails the others come to their end: nothing is sent behind our back."""
         sending = [
             self.relay.sink.append(stream, [item.envelope for item in items], positions[stream])
@@ -200,7 +200,7 @@ class Sender:
         if settling.mark:
             self._marked = time.monotonic()
         for stream, counts in topics.items():
-            position = bare(settling.positions[stream])
+            position = bare_position(settling.positions[stream])
             self._signals.emit(Relayed(self.relay.name, stream, counts.total(), position, dict(counts)))
         return Sent(batch.outcome, sum(map(len, parcel.streams.values())), read=len(batch.items))
 

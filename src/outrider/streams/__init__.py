@@ -6,21 +6,31 @@ from outrider.streams.lease import Lease, RedisLease
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
 from outrider.streams.replica import Change, ReplicaCodec, read_change
-from outrider.streams.stream import Appended, Codec, Entry, Moved, Outcome, Page, Rejected, Sink, Source, Streams
+from outrider.streams.stream import (
+    Appended,
+    AppendOutcome,
+    Codec,
+    Moved,
+    Page,
+    Rejected,
+    Sink,
+    Source,
+    StreamAdapter,
+    StreamEntry,
+)
 from outrider.streams.url import broker
 
 __all__ = [
+    "AppendOutcome",
     "Appended",
     "BrokerUnavailable",
     "Change",
     "CloudEventsCodec",
     "Codec",
-    "Entry",
     "EnvelopeCodec",
     "JetStream",
     "Lease",
     "Moved",
-    "Outcome",
     "Page",
     "RedisLease",
     "RedisStreams",
@@ -28,9 +38,10 @@ __all__ = [
     "ReplicaCodec",
     "Sink",
     "Source",
+    "StreamAdapter",
+    "StreamEntry",
     "StreamMissing",
     "StreamOccupied",
-    "Streams",
     "broker",
     "read_change",
 ]

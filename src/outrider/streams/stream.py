@@ -1,8 +1,8 @@
-"""What a relay writes to and an inbox reads from: an ordered log, kept elsewhere, with conditional append.
+"""What a relay writes to and an inbox reads from: an ordered stream at a broker, with a conditional append.
 
-Protocols, values and errors; no I/O. A position is a text that only its adapter understands; `place` makes it comparable.
-What a source gives, and what a relay stores, also names the entry that is there (`<place>@<which>`), so that it is noticed
-when there is another.
+Protocols and values; no I/O. A position is a text that only its adapter understands; `sort_key` makes it comparable.
+A position may name the entry that is there (`<position>@<entry>`), so that a reader notices when another entry has taken its
+place. Relays store such positions, and sources return them.
 """
 
 from __future__ import annotations
@@ -17,61 +17,59 @@ from outrider.envelope import Envelope
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """All of them are in the stream, in their order; `position` is that of the last that is new."""
+    """All events are in the stream, in order. `position` is that of the last one that is new."""
 
     position: str
-    repeated: frozenset[int] = frozenset()
-    """Which of them the broker takes for repeated, since it had their ids at `after` or before: it has kept them out."""
+    duplicates: frozenset[int] = frozenset()
+    """Indices of events that the broker left out, because their ids were in the stream at `after` or before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The stream does not end where it should: nothing that follows `after` may be taken for sent by this call."""
+    """The stream does not end at `after`. No entry behind `after` may be counted as sent by this call."""
 
     end: str
-    """Where it ends."""
+    """The position at which the stream ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The broker, or the codec, refuses one message for what it is. Those before it are in the stream, none after it."""
+    """The broker or the codec refuses one event because of its content. Those before it are in the stream, none after it."""
 
     index: int
     position: str
-    """Of the last that is in the stream; `after` when there is none."""
+    """Position of the last event that is in the stream; `after` if there is none."""
     code: str
     message: str
 
 
-Outcome = Appended | Moved | Rejected
+AppendOutcome = Appended | Moved | Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of a stream."""
-
+class StreamEntry:
     position: str
     data: bytes
     id: UUID | None = None
-    """Of the event; None = the entry is not one that this codec writes."""
+    """Id of the event; None if the codec did not write this entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a source has read."""
+    """The result of one read of a source."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[StreamEntry]
     position: str
-    """Where to go on; also without entries it may be another one than before."""
+    """Where to read on. It may have changed although there are no entries."""
     rewound: bool = False
-    """The stream is not the one that the position was of: it is read anew from its start."""
+    """The position belonged to another stream: this one is read from its start."""
     trimmed: bool = False
-    """Entries between the position that was given and this page's were removed, or that cannot be ruled out."""
+    """Entries between the given position and this page were removed, or the broker cannot rule that out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weakness:
-    """Something about a broker through which it could lose what it has acknowledged."""
+    """A setting of a broker with which it could lose what it has acknowledged."""
 
     found: str
     advice: str
@@ -79,43 +77,56 @@ class Weakness:
 
 
 class Codec(Protocol):
-    """How an event is written into one entry."""
+    """Translates between an event and the data of an entry."""
 
     content_type: str
 
     def encode(self, envelope: Envelope, position: str) -> bytes:
-        """`position` is that of the entry, where the broker lets the writer choose it; else empty.
-
-        ValueError for what cannot be written.
-        """
+        """`position` is that of the entry if the writer chooses it (Redis), else empty. ValueError: cannot be encoded."""
         ...
 
     def decode(self, data: bytes) -> Envelope:
-        """Undecodable for what is no event. A codec that loses fields cannot decode: it raises TypeError."""
+        """Raises Undecodable if the data is no event. A codec that leaves out fields cannot decode and raises TypeError."""
         ...
 
     def id_of(self, data: bytes) -> UUID | None:
-        """The event's id; None for what this codec has not written."""
+        """The event's id; None if this codec did not write the data."""
         ...
 
 
-def id_in(codec: Codec, data: bytes) -> UUID | None:
-    """The codec may be anybody's: what it stumbles over is not what it has written."""
+def event_id_in(codec: Codec, data: bytes) -> UUID | None:
+    """As `codec.id_of`. If a user's codec raises, it did not write the data."""
     try:
         return codec.id_of(data)
     except Exception:
         return None
 
 
-class Streams(Protocol):
+def named_position(position: str, event_id: UUID | None) -> str:
+    """The position together with the id of the event that is there, as a relay stores it."""
+    return position if event_id is None else f"{position}@{event_id.hex}"
+
+
+def bare_position(position: str) -> str:
+    """The position as the broker knows it and as people see it, without the name of the entry."""
+    return position.partition("@")[0]
+
+
+def may_name(position: str, event_id: UUID | None) -> bool:
+    """False if the position names another event than this one. Unknown on either side counts as True."""
+    name = position.partition("@")[2]
+    return not name or event_id is None or name == event_id.hex
+
+
+class StreamAdapter(Protocol):
     """What sinks and sources have in common."""
 
     start: str
     """The position before the first entry."""
     codec: Codec
 
-    def place(self, position: str) -> tuple[int, ...]:
-        """Comparable: a later entry of the same stream has a greater one. ValueError for what is no position."""
+    def sort_key(self, position: str) -> tuple[int, ...]:
+        """Greater for a later entry of the same stream. Raises ValueError if the text is not a position of this broker."""
         ...
 
     async def open(self) -> None:
@@ -125,57 +136,41 @@ class Streams(Protocol):
     async def close(self) -> None: ...
 
 
-def named(position: str, event_id: UUID | None) -> str:
-    """A position that says which event is there, as a relay stores it."""
-    return position if event_id is None else f"{position}@{event_id.hex}"
-
-
-def bare(position: str) -> str:
-    """Without what names the entry: as the broker has it, and for people."""
-    return position.partition("@")[0]
-
-
-def is_named(position: str, event_id: UUID | None) -> bool:
-    """Whether this event may be the one that the position names: it is, or one of the two is not known."""
-    which = position.partition("@")[2]
-    return not which or event_id is None or which == event_id.hex
-
-
-class Sink(Streams, Protocol):
-    """Streams that one relay alone writes to."""
+class Sink(StreamAdapter, Protocol):
+    """Streams to which one relay, and nobody else, writes."""
 
     def stream_of(self, envelope: Envelope) -> str:
-        """The stream that an event goes to: always the same for the same event."""
+        """The stream for an event: always the same one for the same event."""
         ...
 
     async def end(self, stream: str) -> str:
-        """Where the stream ends; `start` when nothing was ever written. StreamMissing when it is not there and must be."""
+        """Position of the last entry that was ever written; `start` if there was none. Raises StreamMissing."""
         ...
 
-    async def append(self, stream: str, events: Sequence[Envelope], after: str) -> Outcome:
-        """Append all, in their order, if the stream ends at `after`. BrokerUnavailable when nobody knows what arrived."""
+    async def append(self, stream: str, events: Sequence[Envelope], after: str) -> AppendOutcome:
+        """Append all events in order if the stream ends at `after`. BrokerUnavailable: nobody knows what arrived."""
         ...
 
     async def holds(self, stream: str, position: str) -> bool:
         """Whether the stream has the entry that the position names, or had it until the broker removed it.
 
-        False: the stream is another one, or it ends before, or another event is there. True for `start`.
+        False if it is another stream, ends before the position, or has another event there. True for `start`.
         """
         ...
 
-    def tail(self, stream: str, after: str) -> AsyncGenerator[Sequence[Entry], None]:
-        """What is in the stream after a position, to its end as of now, in pages."""
+    def tail(self, stream: str, after: str) -> AsyncGenerator[Sequence[StreamEntry], None]:
+        """The entries after a position, up to the current end, in pages."""
         ...
 
     async def complete(self, stream: str, after: str) -> bool:
-        """Whether everything that was ever appended after this position is still there: nothing trimmed, nothing deleted.
+        """Whether every entry ever appended after this position is still there, neither trimmed nor deleted.
 
-        False also where the broker does not say so.
+        False if the broker does not tell.
         """
         ...
 
 
-class Source(Streams, Protocol):
+class Source(StreamAdapter, Protocol):
     """A stream that an inbox reads."""
 
     @property

@@ -43,7 +43,7 @@ class Address:
     """A broker's URL, taken apart. Its text, and what `masked` returns, never hold the user, password or token."""
 
     scheme: str
-    place: str
+    location: str
     """Host, port and path: what may be shown."""
     user: str | None = field(repr=False)
     password: str | None = field(repr=False)
@@ -53,13 +53,13 @@ class Address:
     def of(cls, url: str) -> Address:
         try:
             parts = urlsplit(url)
-            place = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
-            _ = [urlsplit(f"//{host}").port for host in place.partition("/")[0].split(",")]
+            location = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+            _ = [urlsplit(f"//{host}").port for host in location.partition("/")[0].split(",")]
             if "@" in parts.path + parts.query + parts.fragment:  # then what comes before it is the end of a password
-                place = ""
+                location = ""
         except ValueError:
-            place = ""
-        if not place or not parts.scheme:
+            location = ""
+        if not location or not parts.scheme:
             # Not even a part of it is shown: what could not be read may be a password.
             raise ConfigError(
                 "the broker's URL cannot be read: write scheme://user:password@host:port, with the special characters "
@@ -67,7 +67,7 @@ class Address:
             )
         user, password = (None if text is None else unquote(text) for text in (parts.username, parts.password))
         given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        return cls(parts.scheme, place, user, password, given)
+        return cls(parts.scheme, location, user, password, given)
 
     def masked(self, text: object) -> str:
         """A text that the broker or its client wrote, without the secrets of this URL."""
@@ -75,4 +75,4 @@ class Address:
         return without_secrets(text, (self.password, self.parameters.get("password"), alone))
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.place}"
+        return f"{self.scheme}://{self.location}"

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from outrider.envelope import Envelope
 from outrider.errors import BrokerUnavailable
 from outrider.streams.codecs import EnvelopeCodec
-from outrider.streams.stream import Appended, Codec, Entry, Outcome, Sink, Source
+from outrider.streams.stream import Appended, AppendOutcome, Codec, Sink, Source, StreamEntry
 
 T = TypeVar("T")
 PATIENCE = 30.0
@@ -93,12 +93,12 @@ async def source_of(harness: StreamHarness, stream: str) -> AsyncIterator[Source
         await source.close()
 
 
-def appended(outcome: Outcome) -> str:
+def appended(outcome: AppendOutcome) -> str:
     assert isinstance(outcome, Appended), f"not appended: {outcome}"
     return outcome.position
 
 
-async def tail_of(sink: Sink, stream: str, after: str) -> list[Entry]:
+async def tail_of(sink: Sink, stream: str, after: str) -> list[StreamEntry]:
     return [entry async for page in sink.tail(stream, after) for entry in page]
 
 
@@ -106,19 +106,19 @@ async def reads(harness: StreamHarness, sink: Sink, stream: str, given: Sequence
     """Both what the tail names and what a source reads is what was given."""
     same(await tail_of(sink, stream, sink.start), given)
     async with source_of(harness, stream) as source:
-        entries, position = list[Entry](), source.start
+        entries, position = list[StreamEntry](), source.start
         while (page := await source.read(position, 10, 0)).entries:
             entries, position = [*entries, *page.entries], page.position
         same_events(source, entries, given)
 
 
-def same(entries: Sequence[Entry], given: Sequence[Envelope]) -> None:
+def same(entries: Sequence[StreamEntry], given: Sequence[Envelope]) -> None:
     found: list[UUID | None] = [entry.id for entry in entries]
     wanted = [event.id for event in given]
     assert found == wanted, f"{len(found)} entries, wanted {len(wanted)}; {len(set(found) & set(wanted))} of them known"
 
 
-def same_events(source: Source, entries: Sequence[Entry], given: Sequence[Envelope]) -> None:
+def same_events(source: Source, entries: Sequence[StreamEntry], given: Sequence[Envelope]) -> None:
     same(entries, given)
     for entry, wanted in zip(entries, given, strict=True):
         found = source.codec.decode(entry.data)

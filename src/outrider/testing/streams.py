@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from outrider.envelope import Envelope
 from outrider.streams.codecs import EnvelopeCodec
-from outrider.streams.stream import Appended, Entry, Moved, Rejected, bare, named
+from outrider.streams.stream import Appended, Moved, Rejected, StreamEntry, bare_position, named_position
 from outrider.testing.cases import TEXTS
 from outrider.testing.harness import (
     PATIENCE,
@@ -54,8 +54,10 @@ async def keeps_the_order(harness: StreamHarness) -> None:
             assert await sink.end(stream) == at, "the stream must end at the position of the last event"
         entries = await tail_of(sink, stream, sink.start)
         same(entries, given)
-        places = [sink.place(entry.position) for entry in entries]
-        assert all(a < b for a, b in pairwise([sink.place(sink.start), *places])), "later entries have greater places"
+        keys = [sink.sort_key(entry.position) for entry in entries]
+        assert all(a < b for a, b in pairwise([sink.sort_key(sink.start), *keys])), (
+            "later entries have greater sort keys"
+        )
         assert entries[-1].position == at, "append and tail call the same entry by different positions"
 
 
@@ -201,7 +203,7 @@ async def reads_in_pages(harness: StreamHarness) -> None:
     async with sink_of(harness) as (sink, stream), source_of(harness, stream) as source:
         given = events(25)
         appended(await sink.append(stream, given, sink.start))
-        entries, position = list[Entry](), source.start
+        entries, position = list[StreamEntry](), source.start
         while (page := await source.read(position, 10, 0)).entries:
             assert len(page.entries) <= 10, "a page has more entries than were asked for"
             assert not page.rewound, "this is the stream that the position is of"
@@ -270,8 +272,8 @@ async def notices_a_lost_tail(harness: StreamHarness) -> None:
         appended(await sink.append(stream, given[2:4], await sink.end(stream)))
         more = await source.read(anew.position, 10, 1)
         assert not more.rewound, "rewound once is enough"
-        places = [source.place(entry.position) for entry in (*anew.entries, *more.entries)]
-        assert places == sorted(places), "later entries of a source have greater places"
+        keys = [source.sort_key(entry.position) for entry in (*anew.entries, *more.entries)]
+        assert keys == sorted(keys), "later entries of a source have greater sort keys"
         same_events(source, more.entries, given[2:4])
 
 
@@ -279,11 +281,13 @@ async def knows_what_it_holds(harness: StreamHarness) -> None:
     """A place in a stream is not enough: a stream that lost its entries may have others there, or beyond."""
     async with sink_of(harness) as (sink, stream):
         given, others = events(4), events(5)
-        early = named(appended(await sink.append(stream, given[:2], sink.start)), given[1].id)
-        end = named(appended(await sink.append(stream, given[2:], early)), given[3].id)
-        for position in (sink.start, early, bare(early), end):
+        early = named_position(appended(await sink.append(stream, given[:2], sink.start)), given[1].id)
+        end = named_position(appended(await sink.append(stream, given[2:], early)), given[3].id)
+        for position in (sink.start, early, bare_position(early), end):
             assert await sink.holds(stream, position), f"{position} is in the stream"
-        assert not await sink.holds(stream, named(bare(early), others[0].id)), "another event is there"
+        assert not await sink.holds(stream, named_position(bare_position(early), others[0].id)), (
+            "another event is there"
+        )
         await harness.trim(stream, 1)
         for position in (early, end):
             assert await sink.holds(stream, position), f"{position} was in the stream until it was trimmed"
@@ -294,7 +298,7 @@ async def knows_what_it_holds(harness: StreamHarness) -> None:
         at = appended(await sink.append(stream, others[:4], sink.start))
         for position in (early, end):
             assert not await sink.holds(stream, position), f"{position} is of the stream that was lost"
-        assert await sink.holds(stream, named(at, others[3].id)), "this one is there"
+        assert await sink.holds(stream, named_position(at, others[3].id)), "this one is there"
 
 
 async def tells_what_was_trimmed(harness: StreamHarness) -> None:
@@ -351,7 +355,7 @@ async def refuses_what_is_no_position(harness: StreamHarness) -> None:
     async with sink_of(harness) as (sink, _):
         for text in ("", "nowhere", "-1", "1.5"):
             try:
-                sink.place(text)
+                sink.sort_key(text)
             except ValueError:
                 continue
             raise AssertionError(f"{text!r} passes for a position")

@@ -14,9 +14,7 @@ from outrider.postgres import generations
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.generations import Serving
 from outrider.worker.handler import Handler
-
-FOLD_AFTER = 60.0
-"""Seconds without its workers after which a generation is folded. Workers that restart in a deploy are back sooner."""
+from outrider.worker.site import FOLD_AFTER
 
 NO_CURSOR = "OR002"
 """What a take says of a generation that was folded."""

@@ -1,4 +1,4 @@
-"""What a job gets beside itself: its envelope, the attempt, a place to say how far it is, connections."""
+"""The second parameter of a job: its envelope, the attempt, progress, connections."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from outrider.postgres.jobs import Leased
 from outrider.redaction import sanitise
 
 MESSAGE = 500
+"""The most characters of a progress message."""
 
 
-class _Context:
-    __slots__ = ("_connect", "_leased", "_stopped", "said")
+class _AnyJobContext:
+    __slots__ = ("_connect", "_leased", "_progress", "_stopped")
 
     def __init__(self, leased: Leased) -> None:
         self._leased = leased
         self._stopped = False
-        self.said: str | None = None
-        """JSON: how far it is."""
+        self._progress: str | None = None
+        """JSON; None = nothing new."""
 
     @property
     def job_id(self) -> UUID:
@@ -32,7 +33,7 @@ class _Context:
 
     @property
     def envelope(self) -> Envelope:
-        """What travels beside the payload; of an event, for a job of events."""
+        """The metadata of the job; for a job of events (on=), that of the event."""
         return self._leased.envelope
 
     @property
@@ -42,7 +43,7 @@ class _Context:
 
     @property
     def lease(self) -> float:
-        """Seconds: so long it stays this worker's own without being renewed."""
+        """Seconds for which the job belongs to this worker without a renewal."""
         return self._leased.lease
 
     @property
@@ -50,16 +51,21 @@ class _Context:
         return self._leased.queue
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """How far it is, from 0 to 1, and in words; to be seen with `outrider job show` within a second or two."""
-        self.said = progress_json(fraction, message)
+        """Report progress, from 0 to 1, with a message. `outrider job show` shows it within two seconds."""
+        self._progress = progress_json(fraction, message)
+
+    def take_progress(self) -> str | None:
+        """The progress that was reported since the last call, as JSON."""
+        progress, self._progress = self._progress, None
+        return progress
 
     @property
     def cancelled(self) -> bool:
-        """Somebody wants it to stop, or it is not this worker's any more."""
+        """The job should stop: an operator has cancelled it, the worker stops, or the lease was lost."""
         return self._stopped
 
     def check(self) -> None:
-        """Raises Cancelled when the job should stop: for loops of blocking jobs."""
+        """Raises Cancelled when the job should stop. For the loops of blocking jobs."""
         if self._stopped:
             raise Cancelled
 
@@ -67,8 +73,8 @@ class _Context:
         self._stopped = True
 
 
-class JobContext(_Context):
-    """For async jobs. A cancelled one is cancelled like any task: at its next await."""
+class JobContext(_AnyJobContext):
+    """For async jobs. They are cancelled like any task: at the next await."""
 
     __slots__ = ()
 
@@ -86,9 +92,9 @@ class JobContext(_Context):
             yield conn
 
 
-class SyncJobContext(_Context):
-    """For blocking jobs, which run in a thread or in a process of their own. They see `ctx.cancelled`, or call
-    `ctx.check()` now and then."""
+class SyncJobContext(_AnyJobContext):
+    """For blocking jobs, which run in a thread or in a process of their own. They should look at `ctx.cancelled`, or call
+    `ctx.check()`, every second or so."""
 
     __slots__ = ()
 

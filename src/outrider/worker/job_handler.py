@@ -96,6 +96,11 @@ class JobHandler(Declaration):
         )
         object.__setattr__(self, "subscription", subscription)
 
+    @property
+    def limited(self) -> bool:
+        """How many of these jobs run at the same time is limited."""
+        return self.concurrency is not None or self.key_concurrency is not None
+
 
 def declare_job(
     context: str, job: type[Job] | None, on: tuple[type[Event], ...], name: str, function: Any, options: JobOptions

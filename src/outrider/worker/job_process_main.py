@@ -24,6 +24,7 @@ from outrider.worker.job_processes import SIZE
 
 _PR_SET_PDEATHSIG = 1
 GONE = object()
+"""Received when the parent has ended."""
 
 
 class Pipe:
@@ -32,7 +33,7 @@ class Pipe:
         self._outgoing = os.fdopen(outgoing, "wb")
 
     def receive(self) -> Any:
-        """GONE when the parent is gone; None when it only asks."""
+        """A job; None when the parent only asks whether this process answers; or GONE."""
         head = self._incoming.read(SIZE.size)
         if len(head) < SIZE.size:
             return GONE
@@ -44,28 +45,28 @@ class Pipe:
         self._outgoing.flush()
 
 
-class _Told:
-    """A context that tells its parent."""
+class _ReportsProgress:
+    """A context that sends the progress of its job to the parent."""
 
     pipe: Pipe
 
     def progress(self, fraction: float, message: str = "") -> None:
-        self.pipe.send("said", progress_json(fraction, message))
+        self.pipe.send("progress", progress_json(fraction, message))
 
 
-class _JobContext(_Told, JobContext):
+class _ProcessJobContext(_ReportsProgress, JobContext):
     pass
 
 
-class _SyncJobContext(_Told, SyncJobContext):
+class _SyncProcessJobContext(_ReportsProgress, SyncJobContext):
     pass
 
 
 def main() -> None:
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: it means the worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the worker
     pipe = Pipe(int(sys.argv[1]), int(sys.argv[2]))
-    _Told.pipe = pipe
+    _ReportsProgress.pipe = pipe
     while True:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         message = _received(pipe)
@@ -82,7 +83,7 @@ def main() -> None:
         try:
             pipe.send(kind, value)
         except Exception as error:
-            failed = f"it cannot be sent: {describe(error)}"
+            failed = f"the result cannot be sent: {describe(error)}"
             pipe.send(*(("done", {"not_kept": failed}) if kind == "done" else ("raised", RuntimeError(failed))))
 
 
@@ -106,8 +107,8 @@ def run(function: Any, job: Any, row: Any, dsn: str) -> Any:
     signal.signal(signal.SIGTERM, _cancel)
     takes = len(inspect.signature(function).parameters)
     if inspect.iscoroutinefunction(function):
-        return asyncio.run(function(*(job, _JobContext(leased, connect))[:takes]))
-    return function(*(job, _SyncJobContext(leased, connect_sync))[:takes])
+        return asyncio.run(function(*(job, _ProcessJobContext(leased, connect))[:takes]))
+    return function(*(job, _SyncProcessJobContext(leased, connect_sync))[:takes])
 
 
 def _received(pipe: Pipe) -> Any:
@@ -127,14 +128,14 @@ def _cancel(*_: object) -> None:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """As it is, if it survives the way."""
+    """The error itself, if it can be pickled; else one with the same text."""
     keep_frames(error)
     with suppress(Exception):
         pickle.loads(pickle.dumps(error))  # noqa: S301
         return error
-    told = RuntimeError(describe(error)).with_traceback(error.__traceback__)
-    keep_frames(told)
-    return told
+    described = RuntimeError(describe(error)).with_traceback(error.__traceback__)
+    keep_frames(described)
+    return described
 
 
 def _die_with_parent() -> None:

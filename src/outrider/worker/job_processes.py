@@ -1,6 +1,6 @@
-"""Processes of their own for jobs that keep a CPU busy: started when first needed, reused, killed with their job.
+"""Processes for jobs that keep a CPU busy (executor="process"): started when first needed, reused, killed with their job.
 
-What a job does to its process is done to nothing else: a death is known to be that job's.
+A process runs one job at a time, so its death is known to be caused by that job.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ if TYPE_CHECKING:
     from outrider.worker.job_handler import JobHandler
 
 KILL_AFTER = 5.0
-"""Seconds that a job may go on after it was told to stop. Then its process is killed."""
+"""Seconds for a job to stop after SIGTERM. Then its process is killed."""
 SIZE = struct.Struct("!Q")
+"""Each message begins with its number of bytes."""
 
 
-class Processes:
+class JobProcesses:
+    """The processes that run the jobs of a worker."""
+
     def __init__(self) -> None:
         self._free: list[_Child] = []
         self._all: set[_Child] = set()
         self._ending: set[asyncio.Task[int]] = set()
-        self._said: dict[int, str] = {}
+        self._progress: dict[int, str] = {}
+        """The latest progress of each job, by delivery."""
 
     async def call(self, handler: JobHandler, job: Any, leased: Leased, dsn: str) -> Any:
         child = await self._child()
@@ -39,8 +43,8 @@ class Processes:
             await child.send((handler.function, job, leased.row, dsn))
             while True:
                 kind, value = await child.receive()
-                if kind == "said":
-                    self._said[leased.delivery] = value
+                if kind == "progress":
+                    self._progress[leased.delivery] = value
                     continue
                 finished = True
                 if kind == "raised":
@@ -50,14 +54,14 @@ class Processes:
             await child.stop()
             raise
         finally:
-            self._said.pop(leased.delivery, None)
+            self._progress.pop(leased.delivery, None)
             if finished and child.alive:
                 self._free.append(child)
             else:
                 self._end(child)
 
     async def _child(self) -> _Child:
-        """One that lives: a death while it was idle is nobody's fault."""
+        """A free process that answers, or a new one. The death of an idle process is no crash of a job."""
         while self._free:
             child, answers = self._free.pop(), False
             try:
@@ -70,9 +74,9 @@ class Processes:
         self._all.add(child)
         return child
 
-    def said(self, delivery: int) -> str | None:
-        """How far the job is, as it said since the last time."""
-        return self._said.pop(delivery, None)
+    def progress(self, delivery: int) -> str | None:
+        """The progress that the job has reported since the last call."""
+        return self._progress.pop(delivery, None)
 
     def close(self) -> None:
         for child in list(self._all):
@@ -80,7 +84,7 @@ class Processes:
         self._free.clear()
 
     async def ended(self) -> None:
-        """Until those that were told to end are gone."""
+        """Waits until the processes that were killed have ended."""
         if self._ending:
             await asyncio.wait(self._ending)
 
@@ -102,7 +106,7 @@ class _Child:
 
     @classmethod
     async def start(cls) -> _Child:
-        """It speaks through pipes of its own: what jobs print goes where the worker prints."""
+        """Messages go through two pipes, so that the output of jobs goes where that of the worker goes."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         with ExitStack() as ours, ExitStack() as its:
@@ -132,7 +136,7 @@ class _Child:
         try:
             data = pickle.dumps(message)
         except Exception as error:
-            raise DeclarationError(f"the job cannot be given to its process: {error}") from error
+            raise DeclarationError(f"the job cannot be sent to its process: {error}") from error
         try:
             await asyncio.to_thread(_write, self._writer, SIZE.pack(len(data)) + data)
         except OSError as error:
@@ -154,12 +158,12 @@ class _Child:
             return False
 
     async def stop(self) -> None:
-        """Tell the job to stop, and let it clean up; then end it."""
+        """Tell the job to stop, and give it time to clean up."""
         with suppress(ProcessLookupError):
             self._process.terminate()
         with suppress(TimeoutError, Died):
             async with asyncio.timeout(KILL_AFTER):
-                while (await self.receive())[0] == "said":
+                while (await self.receive())[0] == "progress":
                     pass
 
     async def _death(self) -> Died:

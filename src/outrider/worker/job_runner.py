@@ -1,4 +1,4 @@
-"""Runs one job: on the event loop, in a thread, or in a process of its own; says what became of it."""
+"""Runs one job: on the event loop, in a thread, or in a process of its own."""
 
 from __future__ import annotations
 
@@ -27,24 +27,27 @@ from outrider.postgres.jobs import PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, Don
 from outrider.worker.deadline import Deadline
 from outrider.worker.job_context import JobContext, SyncJobContext
 from outrider.worker.job_handler import JobHandler
-from outrider.worker.job_processes import Processes
+from outrider.worker.job_processes import JobProcesses
 from outrider.worker.thread import HandlerThread
 
 RESULT_BYTES = 8 * 1024
+"""The most bytes of a result that are kept."""
 
 
 @dataclass(slots=True, eq=False)
-class Running:
-    """A job that is being run."""
+class RunningJob:
+    """A job in a slot."""
 
     leased: Leased
-    begun: float
+    began: float
+    """By time.monotonic."""
     task: asyncio.Task[None] | None = None
-    """The task to cancel, where that stops it."""
+    """The task to cancel. None: a cancellation would not stop the job."""
     ctx: JobContext | SyncJobContext | None = None
     reason: str | None = None
-    """Why it was told to stop: cancelled, lost or back."""
+    """Why it was told to stop: cancelled, lost or back (the worker stops, and releases it)."""
     cancels: int = 0
+    """How often we have cancelled the task."""
 
     def stop(self, reason: str) -> None:
         self.reason = self.reason or reason
@@ -55,43 +58,50 @@ class Running:
             self.task.cancel()
 
     def absorb(self) -> None:
-        """Take our cancellations back: the task goes on with other jobs."""
+        """Take our cancellations back: the task will run other jobs."""
         while self.cancels and self.task is not None:
             self.cancels -= 1
             self.task.uncancel()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+@dataclass(slots=True)
+class JobOutcome:
+    """A job that has ended, until it is settled."""
+
     leased: Leased
     seconds: float
+    """How long it ran."""
     settle: Done | Other | None
     """None: its lease was lost, there is nothing to settle."""
     error: BaseException | None = None
+    sent_before: bool = False
+    """A settlement of it failed, and may have been committed."""
 
 
 class JobRunner:
+    """Owns a job while it runs: calls its function, and decides what its result or its error means."""
+
     def __init__(
         self,
         handler: JobHandler,
         connect: Callable[[], AbstractAsyncContextManager[AsyncSession]],
         dsn: str,
-        processes: Processes,
+        processes: JobProcesses,
     ) -> None:
         self.handler = handler
         self._connect = connect
         self._dsn = dsn
         self._processes = processes
         self._context = copy_context()
-        """What jobs start with: whoever made the worker may have been handling an event."""
+        """The context variables that jobs start with: the code that made the worker may have been handling an event."""
         self._context.run(inherited_workspace.set, None)
         self._context.run(trace.inherited.set, None)
-        # What model_validate_json calls; at thousands a second the step between them shows.
+        # What model_validate_json calls. Calling it directly is measurably faster.
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
 
-    async def run(self, running: Running, thread: HandlerThread) -> Outcome:
-        """In a context of its own: what one job sets there is not the next one's."""
+    async def run(self, running: RunningJob, thread: HandlerThread) -> JobOutcome:
+        """In a context of its own, so that the context variables of a job do not reach the next one."""
         leased, row = running.leased, running.leased.row
         context = self._context.copy()
         context.run(inherited_cause.set, leased.id)
@@ -106,7 +116,7 @@ class JobRunner:
         hit("run.before")
         try:
             job = self._decode(leased)
-            result = await self._within(job, running, thread, context)
+            result = await self._in_time(job, running, thread, context)
             settle: Done | Other = Done(leased.delivery, leased.token, _json(result))
         except BaseException as raised:
             running.absorb()
@@ -115,16 +125,16 @@ class JobRunner:
                 if spans is not None:
                     spans.end("back")
                 raise
-            settle = self._judge(running, raised)
+            settle = self._settle_failed(running, raised)
         finally:
             running.absorb()
         if spans is not None:
             outcome = "lost" if running.reason == "lost" else _outcome(settle)
             spans.end(outcome, error if outcome in ("failed", "dead") else None)
         hit("run.after")
-        return Outcome(leased, clock() - running.begun, None if running.reason == "lost" else settle, error)
+        return JobOutcome(leased, clock() - running.began, None if running.reason == "lost" else settle, error)
 
-    async def _within(self, job: Any, running: Running, thread: HandlerThread, context: Context) -> Any:
+    async def _in_time(self, job: Any, running: RunningJob, thread: HandlerThread, context: Context) -> Any:
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
             try:
                 result = await self._call(job, running, thread, context)
@@ -141,7 +151,7 @@ class JobRunner:
     def _late(self) -> TimeoutError:
         return TimeoutError(f"the job did not return within {self.handler.timeout:g} s")
 
-    async def _call(self, job: Any, running: Running, thread: HandlerThread, context: Context) -> Any:
+    async def _call(self, job: Any, running: RunningJob, thread: HandlerThread, context: Context) -> Any:
         handler = self.handler
         if handler.executor == "process":
             running.task = asyncio.current_task()
@@ -153,10 +163,10 @@ class JobRunner:
             return await self._in_thread(job, ctx, thread, context)
         running.ctx = JobContext(running.leased, self._connect)
         running.task = asyncio.current_task()
-        return await _Within(context, context.run(handler.call, job, running.ctx))
+        return await _InContext(context, context.run(handler.call, job, running.ctx))
 
     async def _in_thread(self, job: Any, ctx: SyncJobContext, thread: HandlerThread, context: Context) -> Any:
-        """It is told to stop, and waited for; only its timeout, or the end of the worker, leaves it behind."""
+        """A job that shall stop is told so and waited for. Only its timeout, or the end of the worker, leaves it behind."""
         calling = context.run(thread.call, self.handler.call, job, ctx)
         try:
             result = await asyncio.shield(calling)
@@ -169,11 +179,11 @@ class JobRunner:
             if hasattr(result, "close"):
                 result.close()
             raise TerminalError(
-                f"the job returned a {type(result).__name__} that nobody runs: declare it with async def"
+                f"the job returned a {type(result).__name__} that nobody awaits: declare it with async def"
             )
         return result
 
-    def _judge(self, running: Running, error: BaseException) -> Other:
+    def _settle_failed(self, running: RunningJob, error: BaseException) -> Other:
         leased = running.leased
         match running.reason, error:
             case "back", asyncio.CancelledError() | Cancelled():
@@ -203,7 +213,7 @@ class JobRunner:
         kind = leased.row[TYPE]
         model = self.handler.models.get(kind)
         if model is None:
-            raise Undecodable(f"{leased.envelope} is none of what {self.handler.name} knows")
+            raise Undecodable(f"{leased.envelope} is not of a type that {self.handler.name} knows")
         if kind in self._upcast and leased.row[VERSION] < spec_of(model).version:
             return leased.envelope.decode(model)
         try:
@@ -211,7 +221,7 @@ class JobRunner:
             return decoded
         except Exception as error:
             if isinstance(error, ValidationError):
-                leased.envelope.decode(model)  # says it better
+                leased.envelope.decode(model)  # raises a clearer error
             raise Undecodable(f"{leased.envelope} is not a {model.__name__}: {describe(error)}") from error
 
     @contextmanager
@@ -221,14 +231,14 @@ class JobRunner:
 
 
 def _outcome(settle: Done | Other) -> str:
-    """As its span tells it."""
+    """The outcome of its span."""
     if isinstance(settle, Done):
         return "success"
     return {"later": "failed", "crashed": "failed"}.get(settle.verdict, settle.verdict)
 
 
-class _Within:
-    """A coroutine that is run in a context, by the task that awaits it."""
+class _InContext:
+    """Runs a coroutine in a context, in the task that awaits it."""
 
     __slots__ = ("_context", "_coroutine")
 
@@ -252,7 +262,7 @@ class _Within:
 
 
 def _json(result: Any) -> str | None:
-    """What the job returned, small and as JSON; what cannot be kept is left out, because the job itself is done."""
+    """The result of a job as JSON. One that cannot be kept is left out, because the job itself is done."""
     if result is None:
         return None
     try:

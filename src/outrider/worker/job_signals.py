@@ -1,4 +1,4 @@
-"""What a crew says of its jobs: signals, and the counts of a drain."""
+"""The signals about jobs, and the counts of a drain."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from outrider.signals import (
     Troubled,
 )
 from outrider.trace import trace_id
-from outrider.worker.job_runner import Outcome
+from outrider.worker.job_runner import JobOutcome
 
 JOBS = "(jobs)"
-"""Where a subscription's name would stand."""
+"""The name of the job loop in signals, in place of a subscription."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a drain came to, in jobs."""
+    """The jobs of one drain."""
 
     completed: int = 0
     failed: int = 0
     buried: int = 0
     error: BaseException | None = None
-    """The first: with it live the frames that raised it, and the job."""
+    """The first one."""
 
 
 class JobSignals:
@@ -43,7 +43,7 @@ class JobSignals:
         self._signals = signals
         self._worker = worker
         self.counts: Counts | None = None
-        """Of a drain. A worker counts nothing: what it keeps, it keeps for ever."""
+        """Only for a drain: an error keeps its frames alive."""
 
     def renewed(self, leases: int) -> None:
         if leases:
@@ -52,14 +52,14 @@ class JobSignals:
     def claimed(self, leased: Sequence[Leased]) -> None:
         self._signals.emit(JobsClaimed(len(leased), lambda: (self._run(each) for each in leased)))
 
-    def completed(self, done: Sequence[Outcome]) -> None:
+    def completed(self, done: Sequence[JobOutcome]) -> None:
         if self.counts is not None:
             self.counts.completed += len(done)
         details = lambda: ((self._run(each.leased), each.seconds * 1000) for each in done)  # noqa: E731
         self._signals.emit(JobsCompleted(len(done), details))
 
-    def ended(self, outcome: Outcome, settle: Other, landed: str) -> None:
-        """It failed, or was given back."""
+    def ended(self, outcome: JobOutcome, settle: Other, landed: str) -> None:
+        """It failed, or was released."""
         run = self._run(outcome.leased)
         if settle.verdict in ("back", "cancelled") or landed == "cancelled":
             self._signals.emit(JobReleased(run, landed))

@@ -1,258 +1,299 @@
-"""The jobs that a worker holds: those that wait for a slot, those that run, and what became of them until it is settled."""
+"""The jobs that a worker holds: waiting for a slot, running, or ended and not yet settled."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import monotonic as clock
 
 from outrider.postgres.jobs import Done, Leased, Other
-from outrider.worker.job_processes import Processes
-from outrider.worker.job_runner import JobRunner, Outcome, Running
-from outrider.worker.leases import Begun, Report
+from outrider.worker.job_processes import JobProcesses
+from outrider.worker.job_runner import JobOutcome, JobRunner, RunningJob
+from outrider.worker.leases import CrashRecord, LeaseReport
 from outrider.worker.thread import HandlerThread
 
-BLOCKED = 3.0
-PATIENCE = 1.0
-HELD = 1.0
-"""Seconds until a job that others had locked is settled again."""
-BREATH = 0.005
-"""Seconds after which a slot yields to the event loop, if its jobs never wait."""
+AHEAD = 1000
+"""The most jobs that wait in the worker for a slot."""
+AHEAD_SECONDS = 0.1
+"""Seconds of work to claim ahead, so that a slot does not wait for a round trip while jobs are short."""
+WAITING_SECONDS = 1.0
+"""Seconds that a job may wait for a slot. Then it is released, because another worker may have a free one."""
+HELD_SECONDS = 1.0
+"""Seconds until a job that another session had locked is settled again."""
+BUSY_SECONDS = 0.005
+"""Seconds after which a slot yields to the event loop, if its jobs never wait for anything."""
+BLOCKED_SECONDS = 3.0
+"""If the event loop was blocked for longer, a report of renewed leases may be there, unread. Then no lease expires yet."""
 
 
 class JobSlots:
-    """`on_change` is called whenever a job has ended; `on_lost` when a job is this worker's no more."""
+    """Owns the jobs of a worker from claim to settlement, and the tasks that run them.
+
+    `on_change` is called when a job has ended, `on_lost` when a job belongs to this worker no more.
+    """
 
     def __init__(
         self,
         number: int,
-        work: Mapping[str, JobRunner],
-        processes: Processes,
+        runners: Mapping[str, JobRunner],
+        processes: JobProcesses,
         *,
         on_change: Callable[[], None],
         on_lost: Callable[[Leased, str], None],
     ) -> None:
         self.number = number
-        self._work = work
+        self.record = CrashRecord(number)
+        self._runners = runners
         self._processes = processes
-        self.begun: Begun | None = None
         self._on_change = on_change
         self._on_lost = on_lost
-        self._ready: deque[Leased] = deque()
-        self._running: dict[int, Running] = {}
-        self._outcomes: list[Outcome] = []
-        self._settling: Sequence[Outcome] = ()
-        self._held: list[tuple[float, Outcome]] = []
-        """Jobs that a transaction of somebody else keeps from being settled, and when to try again."""
-        self._runners: set[asyncio.Task[None]] = set()
+        self._waiting: deque[Leased] = deque()
+        self._running: dict[int, RunningJob] = {}
+        self._ended: list[JobOutcome] = []
+        self._settling: Sequence[JobOutcome] = ()
+        self._held: list[tuple[float, JobOutcome]] = []
+        """Jobs that another session had locked when they were settled, and when to settle them again."""
+        self._unknown: set[tuple[int, int]] = set()
+        """Leases of this worker in the last report whose jobs are not here: the answer of their claim was lost."""
+        self._to_release: list[Other] = []
+        """Unknown leases, to be released with the next settlement."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._threads: list[HandlerThread] = []
-        self._strange: set[tuple[int, int]] = set()
-        """Leases of this worker that it does not know of, as the last report said."""
-        self.back: list[Other] = []
-        """Of these, what it gives back."""
         self._abandoned = False
         self._expired_at = float("-inf")
-        self.finished = 0
-        self.broken: BaseException | None = None
+        self._ahead = 0
+        """How many more jobs to claim than there are slots."""
+        self._finished, self._measured_at = 0, clock()
+        """Jobs that have ended since that time."""
+        self._error: BaseException | None = None
 
-    # What there is
-
-    @property
-    def busy(self) -> int:
-        return len(self._running)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._ready)
+    # What is here
 
     @property
     def suspect(self) -> bool:
         """A job is here whose worker has died before."""
-        return any(each.suspect for each in self._ready) or any(run.leased.suspect for run in self._running.values())
+        return any(each.suspect for each in self._here())
 
     @property
     def idle(self) -> bool:
-        return not (self._ready or self._running or self._outcomes or self._settling or self._held or self.back)
+        held = self._waiting or self._running or self._ended or self._settling or self._held
+        return not (held or self._to_release)
 
-    def running(self) -> Iterator[Running]:
+    @property
+    def room(self) -> int:
+        """How many jobs to claim now. None while all slots are busy and enough jobs wait for them."""
+        busy, waiting = len(self._running), len(self._waiting)
+        if busy >= self.number and waiting > self._ahead // 2:
+            return 0
+        return max(0, self.number + self._ahead - busy - waiting)
+
+    def check(self) -> None:
+        """Raises what has ended a slot."""
+        if self._error is not None:
+            raise self._error
+
+    def running(self) -> Iterator[RunningJob]:
         return iter(list(self._running.values()))
 
-    def said(self) -> list[tuple[int, int, str]]:
-        """How far the jobs are, as they said since the last time: delivery, token and JSON."""
+    def progress(self) -> list[tuple[int, int, str]]:
+        """The progress that jobs have reported since the last call: delivery, token and JSON."""
         found: list[tuple[int, int, str]] = []
         for running in self._running.values():
             leased, ctx = running.leased, running.ctx
-            text = self._processes.said(leased.delivery) if ctx is None else ctx.said
+            text = self._processes.progress(leased.delivery) if ctx is None else ctx.take_progress()
             if text is not None:
                 found.append((leased.delivery, leased.token, text))
-            if ctx is not None:
-                ctx.said = None
         return found
 
-    def known(self) -> set[tuple[int, int]]:
-        held = [*self._ready, *(each.leased for each in self._running.values())]
-        held += [each.leased for each in (*self._outcomes, *self._settling, *(each for _, each in self._held))]
-        return {(each.delivery, each.token) for each in held}
+    def _here(self) -> list[Leased]:
+        return [*(each.leased for each in self._running.values()), *self._waiting]
 
     # Run
 
     def add(self, leased: Sequence[Leased]) -> None:
-        self._ready.extend(leased)
-        self._man()
+        self._waiting.extend(leased)
+        self._start()
 
-    def _man(self) -> None:
-        while len(self._runners) < min(self.number, len(self._ready) + len(self._running)):
-            runner = asyncio.create_task(self._run())
-            self._runners.add(runner)
-            runner.add_done_callback(self._ended)
+    def _start(self) -> None:
+        """A task for each slot that has something to do."""
+        while len(self._tasks) < min(self.number, len(self._waiting) + len(self._running)):
+            task = asyncio.create_task(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._task_ended)
 
     async def _run(self) -> None:
         """One slot: job after job, while there are any."""
         thread = self._threads.pop() if self._threads else HandlerThread()
-        breath = clock()
-        while self._ready:
-            leased = self._ready.popleft()
-            running = Running(leased, clock())
+        yielded = clock()
+        while self._waiting:
+            leased = self._waiting.popleft()
+            running = RunningJob(leased, clock())
             self._running[leased.delivery] = running
-            begun = self.begun
-            place = None if begun is None else begun.begin(leased.delivery)
+            place = self.record.begin(leased.delivery)
             try:
-                outcome = await self._work[leased.subscription].run(running, thread)
+                outcome = await self._runners[leased.subscription].run(running, thread)
             finally:
-                if place is not None and begun is not None:
-                    begun.end(place)
-                held = self._running.get(leased.delivery) is running
-                if held:
+                self.record.end(place)
+                ours = self._running.get(leased.delivery) is running
+                if ours:
                     del self._running[leased.delivery]
-            if held:
-                self.finished += 1
+            if ours:
+                self._finished += 1
                 if outcome.settle is not None:
-                    self._outcomes.append(outcome)
+                    self._ended.append(outcome)
                 self._on_change()
-            if clock() - breath > BREATH:
+            if clock() - yielded > BUSY_SECONDS:
                 await asyncio.sleep(0)
-                breath = clock()
+                yielded = clock()
         self._threads.append(thread)
 
-    def _ended(self, runner: asyncio.Task[None]) -> None:
-        self._runners.discard(runner)
-        if not runner.cancelled() and (error := runner.exception()) is not None:
-            self.broken = self.broken or error
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
         else:
-            self._man()  # for what came while it was on its way out, and was counted still
+            self._start()  # for jobs that came while the task was ending, and was still counted
         self._on_change()
+
+    def adapt(self) -> None:
+        """Claim as far ahead as jobs have ended lately."""
+        if (passed := clock() - self._measured_at) > AHEAD_SECONDS / 4:
+            rate, self._finished, self._measured_at = self._finished / passed, 0, clock()
+            self._ahead = min(AHEAD, int((self._ahead + rate * AHEAD_SECONDS) / 2))
 
     # Settle
 
-    def begin_settling(self) -> Sequence[Outcome]:
-        again = [each for at, each in self._held if at <= clock()]
-        self._held = [(at, each) for at, each in self._held if at > clock()]
-        self._settling, self._outcomes = [*again, *self._outcomes], []
-        return self._settling
+    @contextmanager
+    def settling(self) -> Iterator[tuple[Sequence[JobOutcome], Sequence[Other]]]:
+        """The jobs that have ended, and the unknown leases to release. If the block fails, they are settled again."""
+        now = clock()
+        outcomes = [*(each for at, each in self._held if at <= now), *self._ended]
+        self._held = [(at, each) for at, each in self._held if at > now]
+        unknown, self._to_release = self._to_release, []
+        self._settling, self._ended = outcomes, []
+        try:
+            yield outcomes, unknown
+        except BaseException:
+            for each in outcomes:
+                each.sent_before = True
+            self._ended[:0] = outcomes
+            self._to_release[:0] = unknown
+            raise
+        finally:
+            self._settling = ()
 
-    def end_settling(self, *, again: bool) -> None:
-        if again:
-            self._outcomes[:0] = self._settling
-        self._settling = ()
-
-    def hold(self, outcome: Outcome) -> None:
-        """It could not be settled now. After the grace time it is not tried again, and its lease runs out."""
+    def hold(self, outcome: JobOutcome) -> None:
+        """Another session had it locked: settle it again. After the grace time its lease runs out instead."""
         if not self._abandoned:
-            self._held.append((clock() + HELD, outcome))
+            self._held.append((clock() + HELD_SECONDS, outcome))
 
-    def hand_back(self, leased: Sequence[Leased]) -> None:
-        self._outcomes += [Outcome(each, 0.0, Other(each.delivery, each.token, "back")) for each in leased]
+    def drop_results(self) -> None:
+        """The database refuses one of the results. The jobs are done all the same."""
+        for each in self._ended:
+            if isinstance(each.settle, Done) and each.settle.result is not None:
+                each.settle = Done(each.settle.delivery, each.settle.token, '{"not_kept": "Postgres refused it"}')
+
+    def release(self, leased: Sequence[Leased], verdict: str = "back") -> None:
+        """They end without having run to their end."""
+        self._ended += [JobOutcome(each, 0.0, Other(each.delivery, each.token, verdict)) for each in leased]
         self._on_change()
 
     # Stop
 
     def stop(self) -> None:
-        """Begin nothing more."""
-        waiting = list(self._ready)
-        self._ready.clear()
-        self.hand_back(waiting)
+        """Begin no further job."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self.release(waiting)
 
-    def shed(self) -> bool:
-        """Give back what has waited for a slot while others may have one: jobs were shorter when it was claimed."""
-        late = [each for each in self._ready if clock() - each.since > PATIENCE]
-        for each in late:
-            self._ready.remove(each)
+    def shed(self) -> None:
+        """Release jobs that have waited too long for a slot: jobs were shorter when they were claimed."""
+        late = [each for each in self._waiting if clock() - each.since > WAITING_SECONDS]
         if late:
-            self.hand_back(late)
-        return bool(late)
-
-    def without_results(self) -> None:
-        """The database does not take one of the results: the jobs are done all the same."""
-        for place, each in enumerate(self._outcomes):
-            if isinstance(each.settle, Done) and each.settle.result is not None:
-                settle = Done(each.settle.delivery, each.settle.token, '{"not_kept": "Postgres refused it"}')
-                self._outcomes[place] = Outcome(each.leased, each.seconds, settle)
+            for each in late:
+                self._waiting.remove(each)
+            self._ahead = 0
+            self.release(late)
 
     def interrupt(self) -> None:
-        """What still runs shall stop."""
+        """Cancel the running jobs."""
         for running in self.running():
             running.stop("back")
 
     def abandon(self) -> None:
-        """What does not stop is handed back all the same, and left behind: a thread, or a task that goes on."""
+        """Release the jobs that do not stop. Their threads and tasks go on without us."""
         self._abandoned = True
         self._held = [(0.0, each) for _, each in self._held]
         left = [running.leased for running in self.running()]
         self._running.clear()
-        self.hand_back(left)
+        self.release(left)
 
     def close(self) -> None:
-        for runner in self._runners:
-            runner.cancel()
+        for task in self._tasks:
+            task.cancel()
         for thread in self._threads:
             thread.leave()
         self._processes.close()
 
     def cancel(self, deliveries: Sequence[int]) -> None:
-        """Somebody wants these to stop."""
+        """Somebody wants these jobs to stop."""
         for delivery in deliveries:
             running = self._running.get(delivery)
             if running is not None and running.reason is None:
                 running.stop("cancelled")
-        for leased in [each for each in self._ready if each.delivery in deliveries]:
-            self._ready.remove(leased)
-            self._outcomes.append(Outcome(leased, 0.0, Other(leased.delivery, leased.token, "cancelled")))
-            self._on_change()
+        if waiting := [each for each in self._waiting if each.delivery in deliveries]:
+            for each in waiting:
+                self._waiting.remove(each)
+            self.release(waiting, "cancelled")
 
     # Leases
 
-    def heard(self, report: Report, *, claiming: bool) -> None:
-        """What the database holds for this worker: what it does not hold any more was lost. What the worker does not know
-        of, twice in a row, came of a claim whose answer was lost."""
-        for each in [*(running.leased for running in self._running.values()), *self._ready]:
+    def compare(self, report: LeaseReport, *, claiming: bool) -> None:
+        """A job whose lease is not in the report was lost. A lease in two reports in a row whose job is not here is
+        released, unless a claim is under way."""
+        for each in self._here():
             found = report.held.get((each.delivery, each.token))
             if found is not None:
                 each.until = report.at + found[0]
                 if found[1]:
                     self.cancel([each.delivery])
             elif each.since < report.at:
-                self._lose(each, "it ran out, or was taken away")
-        strange = report.held.keys() - self.known()
+                self._lose(each, "its lease ran out, or was taken away")
+        unknown = self._not_here(report)
         if not claiming:
-            self.back += [Other(delivery, token, "back") for delivery, token in strange & self._strange]
-        self._strange = set(strange)
-        if self.back:
+            self._release_leases(unknown & self._unknown)
+        self._unknown = unknown
+
+    def release_unknown(self, report: LeaseReport) -> None:
+        """After a failed claim: whatever it may have claimed is released."""
+        self._release_leases(self._not_here(report))
+
+    def _release_leases(self, leases: set[tuple[int, int]]) -> None:
+        if leases:
+            self._to_release += [Other(delivery, token, "back") for delivery, token in leases]
             self._on_change()
 
+    def _not_here(self, report: LeaseReport) -> set[tuple[int, int]]:
+        outcomes = (*self._ended, *self._settling, *(each for _, each in self._held))
+        here = [*self._here(), *(each.leased for each in outcomes)]
+        return report.held.keys() - {(each.delivery, each.token) for each in here}
+
     def expire(self) -> None:
-        """Called about once a second. After a longer while nobody has listened either: the report may be there already."""
-        before, self._expired_at, now = self._expired_at, clock(), clock()
-        if now - before > BLOCKED:
+        """Stop the jobs whose leases could not be renewed in time. Called about once a second."""
+        before, now = self._expired_at, clock()
+        self._expired_at = now
+        if now - before > BLOCKED_SECONDS:
             return
-        for each in [*(running.leased for running in self._running.values()), *self._ready]:
+        for each in self._here():
             if now > each.until:
-                self._lose(each, "it could not be renewed in time")
+                self._lose(each, "its lease could not be renewed in time")
 
     def _lose(self, leased: Leased, reason: str) -> None:
         running = self._running.get(leased.delivery)
         if running is None:
-            self._ready.remove(leased)
+            self._waiting.remove(leased)
             self._on_change()
         elif running.reason == "lost":
             return

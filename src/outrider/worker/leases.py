@@ -1,4 +1,4 @@
-"""A worker's side process: started with it, started again when it dies, told to end with it."""
+"""The leases of a worker: a side process renews them, and reports which jobs the worker still holds."""
 
 from __future__ import annotations
 
@@ -10,98 +10,111 @@ import struct
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
+from typing import IO, Any
 from uuid import UUID
 
-from outrider.postgres import connection, lease_renewer
+from outrider.postgres import connection, jobs, lease_renewer
+from outrider.postgres.connection import AsyncSession
 from outrider.postgres.statement import call
+from outrider.worker.loop import DEADLINE
+from outrider.worker.site import Site
 
-_PLACE = struct.Struct("q")
-BUFFER = 16 * 2**20
-PAUSE = 0.5
-FAREWELL = 2.0
+RENEWAL = 20.0
+"""The longest time between two renewals, in seconds: a report is also a sign of life of the side process."""
+SHORTEST_SILENCE = 15.0
+"""The side process is replaced after this many seconds without a report, or after three renewals if that is longer."""
+RESTART_PAUSE = 0.5
+"""Seconds before a side process that has ended is replaced."""
+END_SECONDS = 2.0
+"""Seconds to wait for the side process to end at shutdown. Then it is killed."""
+LINE_BYTES = 16 * 2**20
+"""The longest line that the side process may write."""
+_ENTRY = struct.Struct("q")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What the database said the worker holds, in a query that began `at` (time.monotonic)."""
+class LeaseReport:
+    """The leases that the worker held in the database, in a query that began `at` (time.monotonic)."""
 
     at: float
     held: dict[tuple[int, int], tuple[float, bool]]
-    """By delivery and token: the seconds of its lease, and whether somebody wants it to stop."""
+    """By delivery and token: the seconds of the lease, and whether somebody wants the job to stop."""
+
+    @classmethod
+    def of(cls, at: float, rows: Iterable[Sequence[Any]]) -> LeaseReport:
+        return cls(at, {(delivery, token): (lease, stop) for delivery, token, lease, stop, *_ in rows})
 
 
-class Begun:
-    """The jobs that the worker is at, in memory that its side process shares: it is still there when the worker has died."""
+class CrashRecord:
+    """The jobs that run now, in memory that the side process shares: it reads them after the worker has died."""
 
     def __init__(self, slots: int) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        self._file.truncate(slots * 8)
-        self._memory = mmap.mmap(self._file.fileno(), slots * 8)
+        self._bytes = slots * _ENTRY.size
         self._free = list(range(slots))
-        self._spared = False
+        self._file: IO[bytes] | None = None
+        self._memory: mmap.mmap | None = None
+
+    def open(self) -> int:
+        """Begin to record. Returns the descriptor of the memory."""
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._file.truncate(self._bytes)
+        self._memory = mmap.mmap(self._file.fileno(), self._bytes)
+        return self._file.fileno()
 
     def begin(self, delivery: int) -> int:
-        """Returns its place."""
+        """A job begins. Returns its place in the record."""
         place = self._free.pop()
-        if not self._spared:
-            _PLACE.pack_into(self._memory, place * 8, delivery)
+        self._write(place, delivery)
         return place
 
     def end(self, place: int) -> None:
-        if not self._memory.closed:  # a job that was left behind may end later
-            _PLACE.pack_into(self._memory, place * 8, 0)
-            self._free.append(place)
+        self._write(place, 0)
+        self._free.append(place)
 
-    def spare(self) -> None:
-        """The worker was told to leave: if it is killed before it has finished, that is no crash of its jobs."""
-        self._spared = True
-        if not self._memory.closed:
-            self._memory[:] = bytes(len(self._memory))
-
-    def fileno(self) -> int:
-        return self._file.fileno()
+    def clear(self) -> None:
+        """The worker was told to stop: whatever ends its process from now on is no crash of its jobs."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory[:] = bytes(len(memory))
 
     def close(self) -> None:
-        self._memory.close()
-        self._file.close()
+        self._memory = None
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, place: int, value: int) -> None:
+        if (memory := self._memory) is not None:  # a signal handler may clear it
+            _ENTRY.pack_into(memory, place * _ENTRY.size, value)
 
 
 class Leases:
+    """Renews the leases of one worker `every` so many seconds, and calls `on_report` with what it holds."""
+
     def __init__(
         self,
-        *,
-        dsn: str,
-        schema: str,
-        notify: str = "commit",
+        site: Site,
         worker: UUID,
-        names: Sequence[str],
+        names: list[str],
         every: float,
-        begun: Begun,
-        heard: Callable[[Report], None],
+        record: CrashRecord,
+        *,
+        on_report: Callable[[LeaseReport], None],
     ) -> None:
-        patient = {"statement_timeout": lease_renewer.PATIENCE, **connection.quiet(notify)}
-        self._told = {
-            "dsn": dsn,
-            "worker": str(worker),
-            "names": list(names),
-            "every": every,
-            "parent": os.getpid(),
-            "begun": begun.fileno(),
-            "renew": call("renew", schema, ("worker", "names")).decode(),
-            "reap": call("reap", schema, ("worker", "names", "limit", "begun")).decode(),
-            "looks": [[version, connection.look(connection.pins_of(version) | patient)] for version in (170000, 0)],
-            "writable": connection.WRITABLE,
-        }
-        self._begun = begun
-        self._silence = max(15.0, 3 * every)
-        self._heard = heard
+        self._site, self._worker, self._names, self._every = site, worker, names, every
+        self._record = record
+        self._on_report = on_report
         self._process: Process | None = None
 
+    # In a side process
+
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is cancelled. The side process is replaced when it dies or falls silent."""
+        memory = self._record.open()
+        instructions = self.instructions(memory)
         try:
             while True:
                 with suppress(OSError, ValueError):  # no more processes or descriptors; half a line
@@ -110,38 +123,55 @@ class Leases:
                         stdin=PIPE,
                         stdout=PIPE,
                         stderr=DEVNULL,
-                        limit=BUFFER,
-                        pass_fds=[self._begun.fileno()],
+                        limit=LINE_BYTES,
+                        pass_fds=[memory],
                     )
-                    await self._listen(self._process)
+                    await self._listen(self._process, instructions)
                 await self._kill()
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RESTART_PAUSE)
         finally:
             await self._end()
+            self._record.close()
 
-    async def _listen(self, process: Process) -> None:
+    def instructions(self, memory: int) -> bytes:
+        """The first line of input of the side process. It may hold a password, so it is no argument: those are public."""
+        schema, settings = self._site.settings.schema, self._site.settings
+        pins = {"statement_timeout": lease_renewer.PATIENCE, **connection.quiet(settings.notify)}
+        instructions = {
+            "dsn": self._site.dsn,
+            "worker": str(self._worker),
+            "names": self._names,
+            "every": self._every,
+            "parent": os.getpid(),
+            "begun": memory,
+            "renew": call("renew", schema, ("worker", "names")).decode(),
+            "reap": call("reap", schema, ("worker", "names", "limit", "begun")).decode(),
+            "looks": [[version, connection.look(connection.pins_of(version) | pins)] for version in (170000, 0)],
+            "writable": connection.WRITABLE,
+        }
+        return json.dumps(instructions).encode() + b"\n"
+
+    async def _listen(self, process: Process, instructions: bytes) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(ConnectionError):
-            # The DSN may hold a password: not among the arguments, which everybody can read.
-            process.stdin.write(json.dumps(self._told).encode() + b"\n")
+            process.stdin.write(instructions)
             await process.stdin.drain()
             while line := await self._line(process.stdout):
-                told = json.loads(line)
-                if "held" in told:
-                    held = {(row[0], row[1]): (row[2], row[3]) for row in told["held"]}
-                    self._heard(Report(told["at"], held))
+                message = json.loads(line)
+                if "held" in message:
+                    self._on_report(LeaseReport.of(message["at"], message["held"]))
 
     async def _line(self, reader: asyncio.StreamReader) -> bytes:
-        """Nothing when it has ended, or said nothing for so long that it must be cut off."""
+        """Empty when the side process has ended, or was silent for too long."""
         try:
-            async with asyncio.timeout(self._silence):
+            async with asyncio.timeout(max(SHORTEST_SILENCE, 3 * self._every)):
                 return await reader.readline()
         except TimeoutError:
             return b""
 
     async def _kill(self) -> None:
-        """And read on until its end: a pipe that nobody has seen end stays open with its transport."""
+        """Reads its output to the end: a pipe whose end nobody has seen stays open with its transport."""
         if (process := self._process) is not None:
             if process.returncode is None:
                 process.kill()
@@ -149,8 +179,21 @@ class Leases:
 
     async def _end(self) -> None:
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(END_SECONDS):
                 if self._process is not None:
                     await self._process.communicate(lease_renewer.BYE)
         except (TimeoutError, asyncio.CancelledError):
             await self._kill()
+
+    # Without one
+
+    async def renew_here(self) -> None:
+        """Until it is cancelled. For a drain, which is short, and whose jobs may block it."""
+        while True:
+            await asyncio.sleep(self._every)
+            async with asyncio.timeout(DEADLINE), await connection.connect(self._site.dsn, autocommit=True) as conn:
+                self._on_report(await self.renew(conn))
+
+    async def renew(self, conn: AsyncSession) -> LeaseReport:
+        at = monotonic()
+        return LeaseReport.of(at, await jobs.renew(conn, self._worker, self._names, self._site.settings.schema))

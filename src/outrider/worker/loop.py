@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection
-from typing import ClassVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ClassVar
 
 from outrider.error_text import code_of, describe
 from outrider.errors import DatabaseUnavailable, SchemaMismatch
@@ -65,8 +66,8 @@ class Loop(ABC):
         """The handlers and jobs that it runs now."""
         return []
 
-    def spare(self) -> None:  # noqa: B027 (only jobs count crashes)
-        """Count no crash of what it runs from now on, whatever ends this process."""
+    def ignore_crashes(self) -> None:  # noqa: B027 (only jobs count crashes)
+        """The death of this process is from now on no crash of the jobs that run in it."""
 
     # Wake and stop
 
@@ -167,6 +168,18 @@ async def within(seconds: float | None, waited: Awaitable[object]) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+@asynccontextmanager
+async def beside(running: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run the coroutine in a task of its own until the block ends."""
+    task = asyncio.create_task(running)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, *TROUBLES):
+            await task
 
 
 async def first(task: asyncio.Task[None], over: asyncio.Event) -> bool:

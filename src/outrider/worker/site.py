@@ -1,32 +1,23 @@
-"""Where a worker works, and what it runs."""
+"""What all parts of a worker share: its database, settings, signals and times."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from outrider.config import Settings
-from outrider.postgres.heartbeat import Identity
 from outrider.postgres.pool import Pool
-from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import Signals
-from outrider.worker.event_router import EventRouter
-from outrider.worker.generations import FOLD_AFTER
-from outrider.worker.handler import Handler
-from outrider.worker.job_handler import JobHandler
-from outrider.worker.job_loop import SLOTS, JobLoop
-from outrider.worker.loop import Loop
-from outrider.worker.schedule_loop import Scheduled, ScheduleLoop
-from outrider.worker.wakeups import Wakeups
 
 GRACE = 30.0
+"""Seconds for running handlers and jobs to finish after a stop."""
 HEARTBEAT = 10.0
+"""Seconds between two heartbeats."""
+FOLD_AFTER = 60.0
+"""Seconds without its workers after which a generation is folded. Workers that restart in a deploy are back sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a worker works."""
-
     dsn: str
     pool: Pool
     settings: Settings
@@ -34,60 +25,9 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
-    """What a worker runs."""
-
-    handlers: Sequence[Handler] = ()
-    jobs: Sequence[JobHandler] = ()
-    schedules: Sequence[Scheduled] = ()
-    others: Callable[[str], Sequence[Loop]] = lambda _: ()
-    """The loops of relays, inboxes, rollups and upkeep, made for the worker of that name."""
-    classes: Sequence[str] = ()
-    """Channel classes that wake it too."""
-    channel: str | None = None
-    """The only channel that wakes it; None = those of its generation and classes."""
-    slots: int = SLOTS
-    """How many jobs run at the same time."""
-    queues: Sequence[str] = ()
-    """Only jobs of these queues; empty = of all."""
-
-    def names(self, loops: Iterable[Loop]) -> list[str]:
-        """The subscriptions that it serves, with those of these loops."""
-        names = [each.name for of in (self.handlers, self.jobs, loops) for each in of]
-        return sorted({name for name in names if not name.startswith("(")})
-
-    def loops(self, site: Site, identity: Identity, sessions: WorkerSessions, wakeups: Wakeups) -> list[Loop]:
-        """All loops but those of handlers, which depend on the generations that are served."""
-        settings, signals, poll = site.settings, site.signals, wakeups.pause
-        loops: list[Loop] = [
-            EventRouter(each, signals, settings.schema, sessions=sessions, poll=poll)
-            for each in self.jobs
-            if each.subscription.events
-        ]
-        if self.jobs:
-            jobs = JobLoop(
-                self.jobs,
-                dsn=site.dsn,
-                pool=site.pool,
-                settings=settings,
-                signals=signals,
-                identity=identity,
-                slots=self.slots,
-                queues=self.queues,
-                poll=poll,
-            )
-            loops.append(jobs)
-        if self.schedules:
-            fired = lambda kind: wakeups.wake(kind, settings.generation)  # noqa: E731
-            loops.append(ScheduleLoop(self.schedules, settings, signals, sessions=sessions, poll=poll, on_fired=fired))
-        return [*loops, *self.others(str(identity))]
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
+class WorkerTimes:
     """In seconds."""
 
     grace: float = GRACE
-    """How long what was begun may take to finish after a stop."""
     heartbeat: float = HEARTBEAT
     fold_after: float = FOLD_AFTER

@@ -13,10 +13,11 @@ from outrider.postgres.listener import Listener
 from outrider.signals import ListenerDown, ListenerUp, Notified
 from outrider.worker.channels import channels, counterpart
 from outrider.worker.generations import Generations
+from outrider.worker.site import Site
 
 if TYPE_CHECKING:
+    from outrider.worker.duties import Duties
     from outrider.worker.loops import Loops
-    from outrider.worker.site import Duties, Site
 
 JITTER = 0.1
 WATCH = 0.05

@@ -17,12 +17,13 @@ from outrider.postgres.tenant_context import check_roles
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.redaction import mask
 from outrider.signals import WorkerDown, WorkerStopping, WorkerUp
+from outrider.worker.duties import Duties
 from outrider.worker.generations import Generations
 from outrider.worker.handler import idles, roles_of
 from outrider.worker.handler_loop import HandlerLoops, Shared
 from outrider.worker.loops import Loops
 from outrider.worker.presence import Presence
-from outrider.worker.site import Duties, Site, Times
+from outrider.worker.site import Site, WorkerTimes
 from outrider.worker.troubles import Troubles
 from outrider.worker.wakeups import Wakeups
 from outrider.worker.watchdog import watching
@@ -35,9 +36,9 @@ class Worker:
     """`await worker.run()` in a process of its own; `async with app.worker():` inside a service."""
 
     def __init__(
-        self, site: Site, duties: Duties, register: Callable[[], Awaitable[object]], times: Times | None = None
+        self, site: Site, duties: Duties, register: Callable[[], Awaitable[object]], times: WorkerTimes | None = None
     ) -> None:
-        self._site, self._duties, self._register, self._times = site, duties, register, times or Times()
+        self._site, self._duties, self._register, self._times = site, duties, register, times or WorkerTimes()
         self.identity = Identity(site.settings.generation, [], queues=list(duties.queues) or None)
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
@@ -130,7 +131,7 @@ class Worker:
     def stop(self) -> None:
         """Begin nothing more, finish what was begun within the grace time, end. Safe to call from a signal handler."""
         self.identity.stopping = True
-        self.spare()
+        self.ignore_crashes()
         self._stopping.set()
         self.presence.look_again()
 
@@ -139,10 +140,10 @@ class Worker:
         self.stop()
         self._over.set()
 
-    def spare(self) -> None:
-        """Count no crash of a job from now on, whatever ends this process. Works also while the event loop is blocked."""
+    def ignore_crashes(self) -> None:
+        """The death of this process is from now on no crash of its jobs. Works also while the event loop is blocked."""
         for loop in self.loops:
-            loop.spare()
+            loop.ignore_crashes()
 
     def announce(self) -> None:
         """Report once what a stop waits for. Works also from a thread, while the event loop is blocked."""

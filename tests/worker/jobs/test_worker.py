@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import psutil
@@ -20,6 +20,7 @@ import pytest
 from tests.worker.jobs.factory import SOON, Factory, Make, Ordered, Paint, idle, opened, until
 
 from outrider import Cancelled, JobContext, Outrider, Retry, SyncJobContext
+from outrider.config import Settings
 from outrider.errors import SchemaMismatch
 from outrider.postgres import jobs
 from outrider.postgres.admin.jobs import JobRow
@@ -34,10 +35,12 @@ from outrider.signals import (
     LoopHeld,
     Routed,
     Signal,
+    Signals,
 )
 from outrider.testing import expect
 from outrider.worker import loop, watchdog
-from outrider.worker.leases import Begun, Leases
+from outrider.worker.leases import CrashRecord, Leases
+from outrider.worker.site import Site
 
 
 def runs(signals: list[JobsClaimed]) -> list[JobRun]:
@@ -717,7 +720,6 @@ async def test_the_side_process_is_started_again_and_dies_with_its_worker(databa
 
 async def test_the_side_process_is_replaced_when_it_says_half_a_line(database: str, monkeypatch: Any) -> None:
     said: list[int] = []
-    begun = Begun(1)
     script = 'import sys; sys.stdin.readline(); sys.stdout.write(\'{"at": 1, "he\'); sys.stdout.flush()'
     start = asyncio.create_subprocess_exec
 
@@ -726,10 +728,8 @@ async def test_the_side_process_is_replaced_when_it_says_half_a_line(database: s
         return await start(sys.executable, "-c", script, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", broken)
-    leases = Leases(
-        dsn=database, schema="outrider", worker=uuid4(), names=[], every=1, begun=begun,
-        heard=lambda _: None,
-    )  # fmt: skip
+    site = Site(database, cast(Any, None), Settings(context="shop"), Signals())
+    leases = Leases(site, uuid4(), [], 1, CrashRecord(1), on_report=lambda _: None)
     running = asyncio.create_task(leases.run())
 
     async def twice() -> bool:
@@ -738,7 +738,6 @@ async def test_the_side_process_is_replaced_when_it_says_half_a_line(database: s
     await until(twice)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    begun.close()
 
 
 async def test_secrets_are_not_in_the_process_list(database: str) -> None:

@@ -30,7 +30,7 @@ from outrider.postgres.admin.subscriptions import MOST
 from outrider.relay.relay import Relay, only_stream
 from outrider.relay.sender import Sender
 from outrider.signals import Signals
-from outrider.streams.stream import bare
+from outrider.streams.stream import bare_position
 
 
 class RunByDefault(CliGroup):
@@ -152,7 +152,7 @@ async def _adopt(target: Target, relay: Relay, stream: str, by: Signed, *, yes: 
         await sink.open()
         try:
             written = (await relays.positions(conn, relay.name, schema)).get(stream)
-            before = None if written is None else bare(written)
+            before = None if written is None else bare_position(written)
             end = await sink.end(stream)
             confirm(_question(relay, stream, before, end), "nothing was changed", yes=yes)
             async with conn.transaction():
@@ -165,11 +165,11 @@ async def _adopt(target: Target, relay: Relay, stream: str, by: Signed, *, yes: 
 
 
 def _question(relay: Relay, stream: str, before: str | None, end: str) -> str:
-    rank = relay.sink.place
+    sort_key = relay.sink.sort_key
     question = f"Let {relay.name} continue in {one_line(stream)} after {end}, where it ends?"
     if before is None or before == end:
         return question
-    if rank(end) < rank(before):
+    if sort_key(end) < sort_key(before):
         return f"It has written up to {before}; what the stream has lost of that will not be sent again. {question}"
     return f"It has written up to {before}; the entries after that will stay. {question}"
 

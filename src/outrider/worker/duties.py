@@ -1,0 +1,56 @@
+"""What a worker runs, and the loops that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from outrider.postgres.heartbeat import Identity
+from outrider.postgres.worker_sessions import WorkerSessions
+from outrider.worker.event_router import EventRouter
+from outrider.worker.handler import Handler
+from outrider.worker.job_handler import JobHandler
+from outrider.worker.job_loop import SLOTS, JobLoop
+from outrider.worker.loop import Loop
+from outrider.worker.schedule_loop import Scheduled, ScheduleLoop
+from outrider.worker.site import Site
+from outrider.worker.wakeups import Wakeups
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What a worker runs."""
+
+    handlers: Sequence[Handler] = ()
+    jobs: Sequence[JobHandler] = ()
+    schedules: Sequence[Scheduled] = ()
+    others: Callable[[str], Sequence[Loop]] = lambda _: ()
+    """The loops of relays, inboxes, rollups and upkeep, made for the worker of that name."""
+    classes: Sequence[str] = ()
+    """Events that were published with one of these channel classes wake it too."""
+    channel: str | None = None
+    """The only channel that wakes it; None = those of its generation and classes."""
+    slots: int = SLOTS
+    """How many jobs run at the same time."""
+    queues: Sequence[str] = ()
+    """It runs only jobs of these queues; empty = of all."""
+
+    def names(self, loops: Iterable[Loop]) -> list[str]:
+        """The subscriptions that it serves, including those of these loops."""
+        names = [each.name for of in (self.handlers, self.jobs, loops) for each in of]
+        return sorted({name for name in names if not name.startswith("(")})
+
+    def loops(self, site: Site, identity: Identity, sessions: WorkerSessions, wakeups: Wakeups) -> list[Loop]:
+        """All loops but those of handlers, which depend on the generations that are served."""
+        settings, signals, poll = site.settings, site.signals, wakeups.pause
+        loops: list[Loop] = [
+            EventRouter(each, signals, settings.schema, sessions=sessions, poll=poll)
+            for each in self.jobs
+            if each.subscription.events
+        ]
+        if self.jobs:
+            loops.append(JobLoop(site, identity, self.jobs, slots=self.slots, queues=self.queues, poll=poll))
+        if self.schedules:
+            fired = lambda kind: wakeups.wake(kind, settings.generation)  # noqa: E731
+            loops.append(ScheduleLoop(self.schedules, settings, signals, sessions=sessions, poll=poll, on_fired=fired))
+        return [*loops, *self.others(str(identity))]
