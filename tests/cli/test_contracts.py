@@ -118,10 +118,10 @@ def test_two_folders_that_promise_different_things(outrider: Run, project: Path)
     snapshot = (project / "there" / "orders.placed.v1.json").read_text()
     command = ["contracts", "check", "--app", "billing:app", "--dir", "here", "--against", "there", "--against", "copy"]
     (project / "copy" / "orders.placed.v1.json").write_text(snapshot)
-    assert "promise different things" not in outrider(*command).stderr
+    assert "differ under the same name" not in outrider(*command).stderr
     (project / "copy" / "orders.placed.v1.json").write_text(snapshot.replace('"shop"', '"another"'))
     assert (
-        "there/orders.placed.v1.json and copy/orders.placed.v1.json promise different things"
+        "there/orders.placed.v1.json and copy/orders.placed.v1.json differ under the same name"
         in outrider(*command).stderr
     )
 

@@ -146,7 +146,7 @@ async def test_a_list_looks_at_so_many_events_and_says_where_it_ended(busy: str)
 def test_the_life_of_an_event(database: str, tmp_path: Path) -> None:
     event = lived(database)
     said = shown(inprocess.run(tmp_path, "event", "show", str(event), "--dsn", database))
-    assert said.startswith(f"dispatch.placed version 1, number 1 of the log\n  id               {event}\n")
+    assert said.startswith(f"dispatch.placed version 1, log position 1\n  id               {event}\n")
     for fact in (
         "source           shop",
         "key              a",
@@ -287,8 +287,8 @@ def test_withdraw_asks_first(database: str, tmp_path: Path) -> None:
     assert "shop.effect: delivered" in refused.stdout
     assert "shop.dead: failed" in refused.stdout
     assert refused.stderr == (
-        "outrider: nothing was withdrawn: it would be kept from 3 of 4 subscriptions, and there is no terminal to ask at; "
-        "if it is meant, add --yes\n"
+        "outrider: nothing was withdrawn: there is no terminal to ask at; to do it, add --yes "
+        "(Withdraw it from 3 of 4 subscriptions?)\n"
     )
     assert query(database, "select count(*) from outrider.withdrawal") == [(0,)]
     done = inprocess.run(tmp_path, "event", "withdraw", str(event), "--dsn", database, "--yes")
@@ -297,7 +297,7 @@ def test_withdraw_asks_first(database: str, tmp_path: Path) -> None:
     )
     assert query(database, "select withdrawn_by, reason from outrider.withdrawal") == [(getpass.getuser(), None)]
     again = inprocess.run(tmp_path, "event", "withdraw", str(event), "--dsn", database)
-    assert "kept from none but subscriptions to come" in again.stderr
+    assert "Withdraw it from future subscriptions only" in again.stderr
 
 
 def test_withdraw_for_programs(database: str, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_withdraw_for_programs(database: str, tmp_path: Path) -> None:
 def test_an_event_that_concerns_nobody(database: str, tmp_path: Path) -> None:
     [(event,)] = query(database, "select outrider.publish('a.one', '{}')")
     done = inprocess.run(tmp_path, "event", "withdraw", str(event), "--dsn", database, "--yes")
-    assert shown(done) == "withdrawn; it concerned no subscription that there is now\n"
+    assert shown(done) == "withdrawn; no present subscription wanted it\n"
 
 
 @pytest.mark.verify
@@ -339,7 +339,7 @@ def test_at_a_terminal_it_asks(database: str, tmp_path: Path, answer: str, withd
     finally:
         os.close(controller)
         os.close(terminal)
-    assert "Keep it from 1 of 1 subscriptions? [y/N]:" in done.stderr
+    assert "Withdraw it from 1 of 1 subscriptions? [y/N]:" in done.stderr
     assert done.returncode == 1 - withdrawn
     assert query(database, "select count(*) from outrider.withdrawal") == [(withdrawn,)]
     assert ("nothing was withdrawn" in done.stderr) == (not withdrawn)

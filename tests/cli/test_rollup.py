@@ -25,7 +25,8 @@ create table note (kind text constraint note_kind check (kind in ('comment')), s
 """
 APP = """
 from datetime import datetime
-from outrider import Check, Column, Event, Notification, Outrider
+from outrider import Event, Outrider
+from outrider.rollup import Check, Column, Notification
 
 class Born(Event, type="clihub.born"):
     id: int
@@ -291,7 +292,7 @@ def test_what_is_set_aside_is_shown_and_tried_again(desk: Desk) -> None:
     desk.insert("a", "a", "x")
     assert "0 single events of 2 rows, 1 set aside, 0 left waiting" in desk.said("run", "hub.imports", "--flush")
     said = desk.said("status")
-    assert "  set aside   1; to try them again: outrider rollup run hub.imports --retry\n" in said
+    assert "  set aside   1; to retry: outrider rollup run hub.imports --retry\n" in said
     assert re.search(r"^    3 \(key x, 2.*\): 23514: .*no_x", said, re.MULTILINE)
     [told] = desk.json("status", "hub.imports")["rollups"]
     assert ([each["id"] for each in told["newest_set_aside"]], told["set_aside"]) == ([3], 1)
@@ -385,19 +386,19 @@ def test_uninstall(desk: Desk) -> None:
     assert "1. drop the trigger on public.piece\n   drop trigger outrider_rollup_hub_imports on public.piece\n" in said
     assert "drop the function outrider.rollup_note_hub_imports(bigint[]): stays: the rows that wait need it\n" in said
     assert "delete its rows: 2 wait: stays: outrider rollup run hub.imports --flush emits what waits" in said
-    assert said.endswith("all that it touches is there; nothing was changed (dry run)\n")
+    assert said.endswith("all objects of the plan exist; nothing was changed (dry run)\n")
     told = desk.json("uninstall", "hub.imports", "--dry-run")
     assert (told["dry_run"], told["uninstalled"], told["missing"]) == (True, False, [])
     assert desk.catalogue() == installed
     refused = desk.refused("uninstall", "hub.imports", "--force")
     assert "nothing was changed: there is no terminal to ask at" in refused
-    assert "Take hub.imports off and delete its rows: 2 wait?" in refused
+    assert "Remove hub.imports and delete its rows: 2 wait?" in refused
 
     said = desk.said("uninstall", "hub.imports", "--yes")
     assert re.search(r"\nhub\.imports is removed; \d of \d steps were skipped \(see above\)\n$", said)
     desk.insert("a")
     status = desk.said("status")
-    assert "taken off 2" in status
+    assert "uninstalled 2" in status
     assert "waiting     2," in status, "its trigger is gone, what waited is there"
     assert lines(desk.said("verify", "hub.imports", code=1))["installed"][1] == "UNINSTALLED"
     assert "1 rollup event and 0 single events of 2 rows" in desk.said("run", "hub.imports", "--flush")
@@ -429,7 +430,7 @@ def test_a_plan_that_could_not_be_carried_out_is_noticed(desk: Desk) -> None:
                 as $$select 7, 'do', 'the impossible', '{command}', null$$""".encode()
         )
         said = desk.said("uninstall", "hub.imports", "--dry-run", code=1)
-        assert said.endswith("not there: step 7, the impossible; nothing was changed (dry run)\n")
+        assert said.endswith("missing: step 7, the impossible; nothing was changed (dry run)\n")
         assert desk.json("uninstall", "hub.imports", "--dry-run", code=1)["missing"] == ["step 7, the impossible"]
 
 
@@ -488,4 +489,4 @@ def test_the_role_of_a_worker_may_look_and_tick_and_no_more(desk: Desk, inherits
 
 def test_its_help(outrider: Run) -> None:
     assert "outrider rollup" in outrider("rollup").stdout
-    assert "outrider rollup" in outrider("--help").stdout
+    assert "│ rollup " in outrider("--help").stdout

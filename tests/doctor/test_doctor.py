@@ -89,8 +89,8 @@ async def test_nothing_is_wrong(fragile: str) -> None:
             await worker(conn, "shop.effect", listening=True)
         found = await ask(fragile, shop.app)
     assert [each for group in found.values() for each in group if each.severity is not Severity.ok] == []
-    assert found["listener"][0].found == "a poke arrives"
-    assert found["workers"][0].found == "1 at work, all woken by pokes"
+    assert found["listener"][0].found == "a notification arrives"
+    assert found["workers"][0].found == "1 at work, all woken by notifications"
     assert found["pg_cron"][0].found == "NOT_AVAILABLE: workers tick 0 rollups"
 
 
@@ -490,7 +490,7 @@ async def test_workers_that_cannot(fragile: str) -> None:
     assert found == [
         "the workers of shop.effect do not know all its event types",
         "the breaker of shop.effect is open: all its events fail",
-        "1 of 1 worker is not woken by pokes, and polls",
+        "1 of 1 worker is not woken by notifications, and polls",
     ]
     quiet = (await ask(fragile, Outrider(dsn=fragile, notify="off")))["workers"]
     assert (quiet[-1].severity, quiet[-1].found) == (Severity.ok, "1 at work, 1 of them poll")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEADLINE = 5.0
-"""Of a poke, in seconds."""
+"""Seconds to wait for a notification."""
 LONGEST = 20.0
 """Of a check, in seconds."""
 BLOCKED = 2.0
@@ -143,11 +143,11 @@ async def _listener(app: Outrider, conn: AsyncSession, schema: str, listen_dsn: 
         return [
             note(
                 "listener",
-                "a poke arrives, through a pooler that keeps sessions",
+                "a notification arrives, through a pooler that keeps sessions",
                 "nothing, as long as it does; OUTRIDER_LISTEN_DSN can name the server itself",
             )
         ]
-    return [ok("listener", "a poke arrives")]
+    return [ok("listener", "a notification arrives")]
 
 
 async def _standing(app: Outrider, conn: AsyncSession, schema: str) -> list[Finding]:

@@ -121,11 +121,11 @@ def _listening(found: Status, polls: bool) -> Iterator[Finding]:
     elif any(found.read_at - each.started_at > STARTING for each in deaf):
         yield warning(
             "workers",
-            f"{len(deaf)} of {counted(found.live, 'worker')} {'is' if len(deaf) == 1 else 'are'} not woken by pokes, and "
-            f"{'polls' if len(deaf) == 1 else 'poll'}",
+            f"{len(deaf)} of {counted(found.live, 'worker')} {'is' if len(deaf) == 1 else 'are'} not woken by "
+            f"notifications, and {'polls' if len(deaf) == 1 else 'poll'}",
             "see listener; their logs say why (listener_down)",
         )
     elif deaf:
         yield ok("workers", f"{found.live} at work, {len(deaf)} of them just started")
     elif found.live:
-        yield ok("workers", f"{found.live} at work, all woken by pokes")
+        yield ok("workers", f"{found.live} at work, all woken by notifications")
