@@ -21,7 +21,7 @@ help:
 	@echo "make test-15   of make verify, what runs on Debian's Postgres 15 (package postgresql-15); make test-16 likewise"
 	@echo "make test-cron of make verify, what needs pg_cron (packages postgresql-15, postgresql-15-cron)"
 	@echo "make check     lint, types, layers, known vulnerabilities"
-	@echo "make bench     measure the cursor and publish (ratios and counters)"
+	@echo "make bench     measure the cursor and publish (ratios and counters); with PEERS=1 beside other systems"
 	@echo "make faults    the long torture runs; with SOAK=10m a soak of ten minutes among them"
 	@echo "make soak      the soak alone, drawn to docs/soak.png (SOAK=10m)"
 	@echo "make format    rewrite the code in the project's format"
@@ -88,7 +88,7 @@ check: $(READY)
 	@$(BIN)/python requirements/audit.py
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks $(if $(PEERS),peers) $(ARGS)
 
 # In parallel, as make test; those that measure time in the long run come last, one by one.
 faults: brokers

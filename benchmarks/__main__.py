@@ -6,16 +6,18 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import cursor, dispatch, jobs, log_volume, operational, relay
+from benchmarks.peers import run as peers
 
 BENCHMARKS: dict[str, tuple[str, Callable[[list[str]], None]]] = {
     "cursor": ("publish and the exact cursor, beside the plainest SQL (the default)", cursor.main),
     "dispatch": ("handlers: drain, one row per event, pickup latency, publish with subscribers", dispatch.main),
-    "jobs": ("jobs: drain, beside Graphile Worker; claims with a million waiting and an old snapshot", jobs.main),
+    "jobs": ("jobs: drain; claims with a million waiting and an old snapshot", jobs.main),
     "log": ("bytes of log lines per event, at info and at debug", log_volume.main),
     "operational": (
         "one worker, idle and at 300 events/s: sessions, memory, statements, CPU, WAL, log",
         operational.main,
     ),
+    "peers": ("Outrider, Graphile Worker, PgQueuer, procrastinate and bare SQL, in one run", peers.main),
     "relay": (
         "relays: into Redis Streams and NATS JetStream, beside the raw append of the same client",
         relay.main,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import psutil
 import psycopg
 
-from benchmarks import drain, graphile, pickup, publish
-from benchmarks.table import by_round, rate, say, show_latencies, show_rates
-from benchmarks.trial import SETTINGS, Case, compare, tell
+from benchmarks import drain, pickup, publish
+from benchmarks.table import say, show_latencies, show_rates
+from benchmarks.trial import SETTINGS, compare, tell
 from outrider.postgres.embedded import Embedded
 
 PARTS = ("drain", "write", "pickup", "publish")
@@ -33,19 +33,18 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--events", type=int, default=100_000, help="events of the no-op drain")
     parser.add_argument("--quick", action="store_true", help="small numbers, once: to see that it works")
-    parser.add_argument("--graphile", action="store_true", help="drain with Graphile Worker, too (needs node and npm)")
     options = parser.parse_args(arguments)
     sizes = Sizes(options.repeats, options.events, 20_000, 300, 2_000)
     if options.quick:
         sizes = Sizes(1, 10_000, 2_000, 40, 400)
     with Embedded.temporary(settings=SETTINGS) as server:
-        asyncio.run(_run(server, sizes, options.only or PARTS, with_graphile=options.graphile))
+        asyncio.run(_run(server, sizes, options.only or PARTS))
 
 
-async def _run(server: Embedded, sizes: Sizes, parts: tuple[str, ...], *, with_graphile: bool) -> None:
+async def _run(server: Embedded, sizes: Sizes, parts: tuple[str, ...]) -> None:
     say(describe(server))
     if "drain" in parts:
-        await _drain(server, sizes, with_graphile=with_graphile)
+        await _drain(server, sizes)
     if "write" in parts:
         await drain.seed(database(server, "seed_write"), sizes.written)
         tell(f"one row per event: {sizes.written:,} events")
@@ -65,28 +64,11 @@ async def _run(server: Embedded, sizes: Sizes, parts: tuple[str, ...], *, with_g
         show_latencies("Publish, one event per commit, in rounds of 200", results)
 
 
-async def _drain(server: Embedded, sizes: Sizes, *, with_graphile: bool) -> None:
+async def _drain(server: Embedded, sizes: Sizes) -> None:
     tell(f"no-op drain: publishing {sizes.drained:,} events")
     await drain.seed(database(server, "seed_drain"), sizes.drained)
-    cases = drain.noop_cases("seed_drain", sizes.drained)
-    rival = _graphile(server, sizes.drained) if with_graphile else None
-    results = await compare(server, [*cases, rival] if rival else cases, sizes.repeats)
+    results = await compare(server, drain.noop_cases("seed_drain", sizes.drained), sizes.repeats)
     show_rates(f"Drain {sizes.drained:,} no-op events, one process", results)
-    if rival:
-        for ours in results[1:-1]:
-            say(
-                f"{ours.case.name}: {rate(ours) / rate(results[-1]):.2f} × Graphile Worker ({by_round(ours, results[-1])})"
-            )
-
-
-def _graphile(server: Embedded, jobs: int) -> Case | None:
-    try:
-        version = graphile.install()
-    except graphile.Unavailable as reason:
-        tell(f"  without Graphile Worker: {reason}")
-        return None
-    graphile.seed(database(server, "seed_graphile"), jobs)
-    return graphile.case(version, "seed_graphile", jobs)
 
 
 def database(server: Embedded, name: str) -> str:

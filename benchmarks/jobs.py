@@ -1,4 +1,4 @@
-"""Jobs: 50,000 that do nothing, in one process, beside a plain loop and Graphile Worker; what a claim costs when many wait,
+"""Jobs: 50,000 that do nothing, in one process, beside a plain loop; what a claim costs when many wait,
 and when an old snapshot keeps the dead rows."""
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import graphile
 from benchmarks.dispatch import database, describe
-from benchmarks.table import by_round, rate, say, show_rates
+from benchmarks.table import say, show_rates
 from benchmarks.trial import SETTINGS, Case, Trial, compare, fresh, polish, tell
 from outrider import Job, Outrider
 from outrider.postgres.embedded import Embedded
@@ -214,7 +213,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--jobs", type=int, default=50_000)
     parser.add_argument("--waiting", type=int, default=1_000_000, help="jobs that wait while claims are measured")
     parser.add_argument("--only", choices=("drain", "claims"))
-    parser.add_argument("--graphile", action="store_true", help="beside Graphile Worker (needs node and npm)")
     parser.add_argument("--quick", action="store_true", help="small numbers, once: to see that it works")
     options = parser.parse_args(arguments)
     if options.quick:
@@ -222,12 +220,12 @@ def main(arguments: list[str]) -> None:
     with Embedded.temporary(settings=SETTINGS) as server:
         say(describe(server))
         if options.only != "claims":
-            asyncio.run(_drain(server, options.jobs, options.repeats, with_graphile=options.graphile))
+            asyncio.run(_drain(server, options.jobs, options.repeats))
         if options.only != "drain":
             _show(asyncio.run(claims(server, options.waiting)))
 
 
-async def _drain(server: Embedded, jobs: int, repeats: int, *, with_graphile: bool) -> None:
+async def _drain(server: Embedded, jobs: int, repeats: int) -> None:
     tell(f"jobs: enqueuing {jobs:,}")
     await seed(database(server, "seed_jobs"), jobs)
     cases = [
@@ -235,20 +233,8 @@ async def _drain(server: Embedded, jobs: int, repeats: int, *, with_graphile: bo
         Case("drain", "seed_jobs", jobs, drain_noop),
         Case("worker", "seed_jobs", jobs, work_noop),
     ]
-    if with_graphile:
-        try:
-            version = graphile.install()
-            graphile.seed(database(server, "seed_graphile"), jobs)
-            cases.append(graphile.case(version, "seed_graphile", jobs))
-        except graphile.Unavailable as reason:
-            tell(f"  without Graphile Worker: {reason}")
     results = await compare(server, cases, repeats)
     show_rates(f"{jobs:,} jobs that do nothing, one process", results)
-    if len(cases) > 3:
-        for ours in results[1:-1]:
-            say(
-                f"{ours.case.name}: {rate(ours) / rate(results[-1]):.2f} × Graphile Worker ({by_round(ours, results[-1])})"
-            )
 
 
 def _show(costs: list[Cost]) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, Unpack
 
-from outrider import publish
 from outrider.config import Notify, Settings
 from outrider.declarations import Declarations
 from outrider.enqueue import EnqueueOptions, Enqueuer
@@ -160,11 +159,11 @@ class Outrider(Declarations, Operations):
 
     async def publish_many(self, conn: object, events: Iterable[Event | Envelope]) -> list[Envelope]:
         """Append many events with one statement; `app.envelope(event, key=...)` gives one of them options."""
-        return await self._publisher.append(conn, publish.each(self._publisher, events))
+        return await self._publisher.append(conn, self._publisher.envelopes(events))
 
     def publish_many_sync(self, conn: object, events: Iterable[Event | Envelope]) -> list[Envelope]:
         """Append many events with one statement on your own blocking connection or session."""
-        return self._publisher.append_sync(conn, publish.each(self._publisher, events))
+        return self._publisher.append_sync(conn, self._publisher.envelopes(events))
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
         """What publish would write, without writing it: for publish_many."""

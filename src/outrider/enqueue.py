@@ -27,7 +27,7 @@ from outrider.publish import FindDriver
 from outrider.registry import EventSpec
 from outrider.retry import Duration, parse_duration
 from outrider.signals import JobEnqueued, Signals
-from outrider.trace import Carrier, Message, current_trace, sending
+from outrider.trace import Carrier, TracedMessage, current_trace, sending
 
 OnConflict = Literal["keep", "replace", "debounce"]
 UNIQUE_BYTES = 512
@@ -151,7 +151,7 @@ class Enqueuer:
         if carried is not None:
             pairs = zip(requests, carried, strict=True)
             requests = [replace(each, trace_context=carrier) for each, carrier in pairs]
-        return Enqueue.of(requests, self._settings.schema, poke=self._settings.notify == "commit")
+        return Enqueue.of(requests, self._settings.schema, notify=self._settings.notify == "commit")
 
     def _announce(
         self, conn: object, driver: Driver, requests: Sequence[Request], written: list[Enqueued]
@@ -171,8 +171,8 @@ def _cause() -> UUID | None:
     return UUID(bytes=cause) if isinstance(cause, bytes) else cause
 
 
-def _message(request: Request) -> Message:
-    return Message(request.id, request.job_type, request.trace_context)
+def _message(request: Request) -> TracedMessage:
+    return TracedMessage(request.id, request.job_type, request.trace_context)
 
 
 def _spec_of(job: object) -> EventSpec:

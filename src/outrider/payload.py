@@ -23,36 +23,36 @@ from pydantic_core import PydanticSerializationError, to_json
 from outrider import names
 from outrider.errors import PublishRefused
 from outrider.event import Declared
+from outrider.payload_screen import Doubt, screen_of
 
 DEPTH = 64
 INTEGER_BITS = 13_000
+DIGITS = 1_900
 DEFAULT_LIMIT = 256 * 1024
 LONGEST_FLOAT = 64
 """A float has at most so many times as many digits in full: 1e308 is written with 5 characters and has 309 digits."""
 
+_REPLACED = "\ufffd".encode()
+"""pydantic writes this for a lone surrogate in a key of a dict."""
 _EXPONENT = re.compile(r"[0-9][eE]")
 
 
-class _Refusal(Exception):
+class Refusal(Exception):
     def __init__(self, rule: str) -> None:
         self.path: list[str] = []
         self.rule = rule
 
 
+_screens: dict[type[Declared], Doubt] = {}
+
+
 def encode(event: Declared, event_type: str, limit: int = DEFAULT_LIMIT) -> str:
-    try:
-        _check(event, DEPTH + 1)
-    except _Refusal as refusal:
-        raise PublishRefused(event_type, _path(refusal.path), refusal.rule) from None
-    try:
-        text = event.model_dump_json(by_alias=True, warnings="error")
-    except (PydanticSerializationError, ValueError) as error:
-        raise PublishRefused(event_type, "payload", f"cannot be written as JSON: {_first_line(error)}") from error
-    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
-        raise PublishRefused(event_type, "payload", "contains \\u0000, which Postgres cannot store")
-    size, more = len(text.encode()), 0
+    text = _written(event)
+    if text is None:
+        text = _checked(event, event_type)
+    size, more = len(text), 0
     if limit < size * LONGEST_FLOAT:
-        more = in_full(text)
+        more = in_full(text.decode())
     if size + more > limit:
         raise PublishRefused(
             event_type,
@@ -61,7 +61,41 @@ def encode(event: Declared, event_type: str, limit: int = DEFAULT_LIMIT) -> str:
             "keep large content elsewhere and publish a reference, "
             "or raise payload_limit= (OUTRIDER_PAYLOAD_LIMIT)",
         )
-    return text
+    return text.decode()
+
+
+def _written(event: Declared) -> bytes | None:
+    """The JSON of an event whose class and text rule out that it breaks a rule; None where they do not."""
+    model = type(event)
+    try:
+        if (in_doubt := _screens.get(model)) is None:
+            in_doubt = _screens[model] = screen_of(model)
+        if in_doubt(event):
+            return None
+        text = event.__pydantic_serializer__.to_json(event, by_alias=True, warnings="error")
+    except Exception:  # whatever it is, the full check meets it again and says what is wrong
+        return None
+    return None if b"\\u0000" in text or _REPLACED in text or _has_many_digits(text) else text
+
+
+def _checked(event: Declared, event_type: str) -> bytes:
+    """The JSON of an event after a look at each of its values; the refusal names the field."""
+    try:
+        check(event, DEPTH + 1)
+    except Refusal as refusal:
+        raise PublishRefused(event_type, _path(refusal.path), refusal.rule) from None
+    try:
+        text = event.model_dump_json(by_alias=True, warnings="error")
+    except (PydanticSerializationError, ValueError) as error:
+        raise PublishRefused(event_type, "payload", f"cannot be written as JSON: {_first_line(error)}") from error
+    if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
+        raise PublishRefused(event_type, "payload", "contains \\u0000, which Postgres cannot store")
+    return text.encode()
+
+
+def _has_many_digits(text: bytes) -> bool:
+    """An integer that is too long has 3,914 digits, so it fills one of these windows."""
+    return any(text[at : at + DIGITS].isdigit() for at in range(0, len(text), DIGITS)) if len(text) > DIGITS else False
 
 
 def in_full(text: str) -> int:
@@ -80,33 +114,33 @@ def in_full(text: str) -> int:
     return more
 
 
-def _check(value: Any, depth: int) -> None:
+def check(value: Any, depth: int) -> None:
     """Walk the values as they are, before pydantic turns them into something that hides the problem."""
     match value:
         case None | bool():
             pass
         case str():
             if wrong := names.unstorable(value):
-                raise _Refusal(wrong)
+                raise Refusal(wrong)
         case int():
             if value.bit_length() > INTEGER_BITS:
-                raise _Refusal("is an integer of more than 3,900 digits, which Python refuses to read back")
+                raise Refusal("is an integer of more than 3,900 digits, which Python refuses to read back")
         case float():
             if not math.isfinite(value):
-                raise _Refusal(f"is {value}, which JSON cannot express; use null or a string")
+                raise Refusal(f"is {value}, which JSON cannot express; use null or a string")
         case Decimal():
             if not value.is_finite():
-                raise _Refusal(f"is Decimal('{value}'), which is not a finite number")
+                raise Refusal(f"is Decimal('{value}'), which is not a finite number")
         case datetime():
             offset = value.utcoffset()
             if offset is None:
-                raise _Refusal(
+                raise Refusal(
                     f"is the naive datetime {value.isoformat()}: give it a time zone, e.g. datetime.now(timezone.utc)"
                 )
             if offset.seconds % 60 or offset.microseconds:
-                raise _Refusal(f"is {value.isoformat()}: a UTC offset with seconds would be cut; convert it to UTC")
+                raise Refusal(f"is {value.isoformat()}: a UTC offset with seconds would be cut; convert it to UTC")
         case Enum():
-            _check(value.value, depth)
+            check(value.value, depth)
         case BaseModel():
             fields = type(value).model_fields
             shown = ((k, v) for k, v in value.__dict__.items() if k not in fields or not fields[k].exclude)
@@ -116,18 +150,18 @@ def _check(value: Any, depth: int) -> None:
         case Mapping():
             for key in value:
                 try:
-                    _check(key, depth)
-                except _Refusal as refusal:
-                    raise _Refusal(f"has a key that {refusal.rule}") from None
+                    check(key, depth)
+                except Refusal as refusal:
+                    raise Refusal(f"has a key that {refusal.rule}") from None
             if _collide(value):
-                raise _Refusal("has two keys that are the same text in JSON, so one of them would be lost")
+                raise Refusal("has two keys that are the same text in JSON, so one of them would be lost")
             _check_items(value.items(), depth)
         case list() | tuple() | deque():
             _check_items(enumerate(value), depth)
         case AbstractSet():
             _check_items(((repr(item), item) for item in value), depth)
         case Iterator():
-            raise _Refusal("is an iterator, which can be read only once: use a list")
+            raise Refusal("is an iterator, which can be read only once: use a list")
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             _check_items(((f.name, getattr(value, f.name)) for f in dataclasses.fields(value)), depth)
 
@@ -145,11 +179,11 @@ def _collide(mapping: Mapping[Any, Any]) -> bool:
 
 def _check_items(items: Iterable[tuple[object, Any]], depth: int) -> None:
     if depth == 0:
-        raise _Refusal(f"is nested more than {DEPTH} levels deep")
+        raise Refusal(f"is nested more than {DEPTH} levels deep")
     for name, item in items:
         try:
-            _check(item, depth - 1)
-        except _Refusal as refusal:
+            check(item, depth - 1)
+        except Refusal as refusal:
             refusal.path.append(f"[{name}]" if isinstance(name, int) else f".{name}")
             raise
 

@@ -18,14 +18,14 @@ from outrider.config import Settings
 from outrider.envelope import Envelope, inherited_workspace
 from outrider.errors import PublishRefused
 from outrider.event import Event
-from outrider.ids import uuid7
+from outrider.ids import uuid7, uuid7s
 from outrider.payload import encode
 from outrider.postgres.event_inserts import Append
 from outrider.postgres.inserts import Driver
 from outrider.postgres.notifier import Poker
 from outrider.registry import EventSpec, registry
 from outrider.signals import Published, Signals
-from outrider.trace import Carrier, Message, current_trace, sending
+from outrider.trace import Carrier, TracedMessage, current_trace, sending
 
 
 class PublishOptions(TypedDict, total=False):
@@ -51,7 +51,6 @@ class PublishOptions(TypedDict, total=False):
 
 _MARK = "_checked_by"
 OPTIONS = frozenset(PublishOptions.__annotations__)
-# A day inside what Python can hold: a reader's session may have any time zone.
 
 
 class FindDriver(Protocol):
@@ -72,11 +71,32 @@ class Publisher:
         """The envelope of an event, complete but for what the database adds; PublishRefused if it cannot be stored."""
         if wrong := names.unknown_option("publish", options, OPTIONS):
             raise TypeError(wrong)
+        envelope = self._envelope(event, uuid7(), current_trace(), options)
+        vars(envelope)[_MARK] = self._stamp  # need not be checked again; a changed copy of it does not have the mark
+        return envelope
+
+    def envelopes(self, events: Iterable[Event | Envelope]) -> list[Envelope]:
+        """The envelopes of many events; a refusal says which of them it was."""
+        if isinstance(events, Event | Envelope):
+            raise TypeError("publish_many takes several events, not one: use publish, or a list")
+        events, trace, envelopes, given = list(events), current_trace(), [], set[UUID]()
+        for place, (event, new_id) in enumerate(zip(events, uuid7s(len(events)), strict=True)):
+            try:
+                envelope = (
+                    self.checked(event) if isinstance(event, Envelope) else self._envelope(event, new_id, trace, {})
+                )
+            except PublishRefused as refused:
+                raise PublishRefused(refused.event_type, f"events[{place}].{refused.field}", refused.rule) from None
+            if envelope.id in given:
+                raise PublishRefused(envelope.event_type, f"events[{place}]", "is the same envelope as one before it")
+            given.add(envelope.id)
+            envelopes.append(envelope)
+        return envelopes
+
+    def _envelope(self, event: Event, event_id: UUID, trace: Carrier, options: PublishOptions) -> Envelope:
         spec = _publishable(event)
         payload = encode(event, spec.type, self._settings.payload_limit)
         key, idempotency_key = options.get("key"), options.get("idempotency_key")
-        target, content_class = options.get("target"), options.get("content_class", "internal")
-        entity_version, occurred_at = options.get("entity_version"), options.get("occurred_at")
         workspace_id = options["workspace_id"] if "workspace_id" in options else inherited_workspace.get()
         if key is None and spec.key is not None:
             value = getattr(event, spec.key)
@@ -90,39 +110,49 @@ class Publisher:
         ):
             if text is not None and (wrong := names.wrong_text(text, limit)):
                 raise PublishRefused(spec.type, field, wrong)
+        if options:
+            self._refuse_wrong(spec.type, options)
+        return Envelope.of(
+            {
+                "id": event_id,
+                "event_type": spec.type,
+                "event_version": spec.version,
+                "payload_json": payload,
+                "source": self._settings.context,
+                "target": options.get("target"),
+                "content_class": options.get("content_class", "internal"),
+                "channel": self._channel(spec.type, options.get("channel_class")),
+                "generation": self._settings.generation,
+                "workspace_id": workspace_id,
+                "aggregate_kind": options.get("aggregate_kind"),
+                "key": key,
+                "entity_version": options.get("entity_version"),
+                "idempotency_key": str(event_id) if idempotency_key is None else idempotency_key,
+                "trace_context": trace,
+                "origin": None,
+                "occurred_at": options.get("occurred_at"),
+                "seq": None,
+            }
+        )
+
+    def _refuse_wrong(self, event_type: str, options: PublishOptions) -> None:
+        target, content_class = options.get("target"), options.get("content_class", "internal")
+        entity_version, occurred_at = options.get("entity_version"), options.get("occurred_at")
         if target is not None and (wrong := self._wrong_target(target)):
-            raise PublishRefused(spec.type, "target", wrong)
+            raise PublishRefused(event_type, "target", wrong)
         if content_class not in names.CONTENT_CLASSES:
             known = ", ".join(names.CONTENT_CLASSES)
-            raise PublishRefused(spec.type, "content_class", f"{content_class!r} is not one of {known}")
+            raise PublishRefused(event_type, "content_class", f"{content_class!r} is not one of {known}")
         if entity_version is not None and (wrong := _wrong_version(entity_version)):
-            raise PublishRefused(spec.type, "entity_version", wrong)
+            raise PublishRefused(event_type, "entity_version", wrong)
         if occurred_at is not None and (wrong := names.wrong_time(occurred_at)):
-            raise PublishRefused(spec.type, "occurred_at", wrong)
-        event_id = uuid7()
-        envelope = Envelope(
-            id=event_id,
-            event_type=spec.type,
-            event_version=spec.version,
-            payload_json=payload,
-            source=self._settings.context,
-            target=target,
-            content_class=content_class,
-            channel=self._channel(spec.type, options.get("channel_class")),
-            generation=self._settings.generation,
-            workspace_id=workspace_id,
-            aggregate_kind=options.get("aggregate_kind"),
-            key=key,
-            entity_version=entity_version,
-            idempotency_key=str(event_id) if idempotency_key is None else idempotency_key,
-            trace_context=current_trace(),
-            occurred_at=occurred_at,
-        )
-        vars(envelope)[_MARK] = self._stamp  # need not be checked again; a changed copy of it does not have the mark
-        return envelope
+            raise PublishRefused(event_type, "occurred_at", wrong)
 
     def checked(self, envelope: Envelope) -> Envelope:
-        """An envelope that may have been made by hand, under the rules of events; its payload as its event writes it."""
+        """A copy of an envelope, which may have been made by hand, under the rules of events.
+
+        Its payload is as its event writes it.
+        """
         if not isinstance(envelope, Envelope):
             rule = "is not an Envelope: app.envelope(event) makes one"
             raise PublishRefused(type(envelope).__name__, "envelope", rule)
@@ -133,7 +163,7 @@ class Publisher:
             )
             raise PublishRefused(kind, "envelope", rule)
         if vars(envelope).get(_MARK) == self._stamp:
-            return envelope
+            return Envelope.of(vars(envelope))
         for field, wanted in (("id", UUID), ("event_version", int), ("idempotency_key", str), ("channel", str)):
             if not isinstance(value := getattr(envelope, field), wanted):
                 raise PublishRefused(kind, field, f"is {type(value).__name__}, not {wanted.__name__}")
@@ -174,31 +204,32 @@ class Publisher:
             raise PublishRefused(kind, "channel", f"is {envelope.channel!r}; this app publishes to {again.channel!r}")
         return Envelope.of(vars(again) | {"id": envelope.id, "trace_context": envelope.trace_context})
 
-    async def append(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
+    async def append(self, conn: object, envelopes: list[Envelope]) -> list[Envelope]:
+        """Writes envelopes that nobody else has yet, and completes them."""
         driver = self._driver_of(conn, blocking=False)
         assert driver.run is not None
         if not envelopes:
             return []
         with sending("publish", map(_message, envelopes)) as carried:
             append = self._append(envelopes, carried)
-            written = append.written(await driver.run(conn, append))
-        return self._announce(conn, driver, written)
+            append.written(await driver.run(conn, append))
+        return self._announce(conn, driver, envelopes)
 
-    def append_sync(self, conn: object, envelopes: Sequence[Envelope]) -> list[Envelope]:
+    def append_sync(self, conn: object, envelopes: list[Envelope]) -> list[Envelope]:
         driver = self._driver_of(conn, blocking=True)
         assert driver.run_sync is not None
         if not envelopes:
             return []
         with sending("publish", map(_message, envelopes)) as carried:
             append = self._append(envelopes, carried)
-            written = append.written(driver.run_sync(conn, append))
-        return self._announce(conn, driver, written)
+            append.written(driver.run_sync(conn, append))
+        return self._announce(conn, driver, envelopes)
 
     def _append(self, envelopes: Sequence[Envelope], carried: Sequence[Carrier] | None) -> Append:
         if carried is not None:
-            pairs = zip(envelopes, carried, strict=True)
-            envelopes = [Envelope.of(vars(each) | {"trace_context": carrier}) for each, carrier in pairs]
-        return Append.of(envelopes, self._settings.schema, self._settings.notify)
+            for envelope, carrier in zip(envelopes, carried, strict=True):
+                vars(envelope)["trace_context"] = carrier
+        return Append.of(envelopes, self._settings.schema, notify=self._settings.notify == "commit")
 
     def _announce(self, conn: object, driver: Driver, written: list[Envelope]) -> list[Envelope]:
         if self._settings.notify == "after_commit" and driver.after_commit is not None:
@@ -236,24 +267,8 @@ class PublisherOn:
         await self._publisher.append(self._conn, [self._publisher.checked(envelope)])
 
 
-def each(publisher: Publisher, events: Iterable[Event | Envelope]) -> list[Envelope]:
-    """The envelopes of many events; a refusal says which of them it was."""
-    if isinstance(events, Event | Envelope):
-        raise TypeError("publish_many takes several events, not one: use publish, or a list")
-    envelopes: dict[UUID, Envelope] = {}
-    for place, event in enumerate(events):
-        try:
-            envelope = publisher.checked(event) if isinstance(event, Envelope) else publisher.envelope(event)
-        except PublishRefused as refused:
-            raise PublishRefused(refused.event_type, f"events[{place}].{refused.field}", refused.rule) from None
-        if envelope.id in envelopes:
-            raise PublishRefused(envelope.event_type, f"events[{place}]", "is the same envelope as one before it")
-        envelopes[envelope.id] = envelope
-    return list(envelopes.values())
-
-
-def _message(envelope: Envelope) -> Message:
-    return Message(envelope.id, envelope.event_type, envelope.trace_context)
+def _message(envelope: Envelope) -> TracedMessage:
+    return TracedMessage(envelope.id, envelope.event_type, envelope.trace_context)
 
 
 def _wrong_trace(trace: object) -> str | None:

@@ -47,7 +47,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class CronTimes:
     """Those of an expression, by the clock of a zone."""
 
     cron: str
@@ -170,7 +170,7 @@ class Schedule:
             yield time
 
     def _times(self, after: datetime) -> Iterator[datetime]:
-        return Times(self.cron, self._zone).after(after)
+        return CronTimes(self.cron, self._zone).after(after)
 
     def _known_zone(self) -> tzinfo:
         try:
@@ -198,7 +198,7 @@ class Schedule:
 def next_time(cron: str, time_zone: str, after: datetime) -> datetime | None:
     """The first time of an expression after this one; None if there is none, or it cannot be known here."""
     try:
-        return next(Times(cron, zone_of(time_zone)).after(after), None)
+        return next(CronTimes(cron, zone_of(time_zone)).after(after), None)
     except (CronSimError, KeyError, ValueError, TypeError, OSError):
         return None
 

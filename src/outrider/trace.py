@@ -1,8 +1,7 @@
-"""The W3C trace context that an event carries on, and the OpenTelemetry spans of those who write and handle it.
+"""The W3C trace context that an event carries, and the OpenTelemetry spans of publishers and handlers.
 
-Spans are made only if OpenTelemetry is installed and the application has set a tracer provider. What errors say is
-masked; payloads are never looked at. Samplers and span processors are the application's: one that raises costs a span,
-never the work.
+Spans exist only if OpenTelemetry is installed and the application has set a tracer provider. Error messages are masked;
+payloads are never read. A sampler or span processor of the application that raises costs a span, never the work.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ except ImportError:
 else:
     INSTALLED = True
     _propagator = TraceContextTextMapPropagator()
-    _nobody = (api.ProxyTracerProvider, api.NoOpTracerProvider)
+    _NO_PROVIDERS = (api.ProxyTracerProvider, api.NoOpTracerProvider)
 
 _known: tuple[Any, Tracer] | None = None
-_told = set[str]()
+_logged = set[str]()
 _PARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?")
 _MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
 STATE_CHARACTERS = 512
 LONGEST_JSON = 16_000
-"""Characters; a constraint of the log takes 16 KiB."""
+"""The longest trace context that is stored, in characters. A constraint of the log allows 16 KiB."""
 
 
-class Message(NamedTuple):
-    """What a span says of an event or a job."""
+class TracedMessage(NamedTuple):
+    """What a span tells about an event or a job."""
 
     id: object
     type: str
@@ -57,42 +56,42 @@ class Message(NamedTuple):
 
 
 def current_trace() -> Carrier:
-    """Of the current OpenTelemetry span, else of the event being handled."""
+    """The trace context of the current OpenTelemetry span, else of the event that is being handled."""
     carrier = None
     if INSTALLED:
-        with _going_on():
+        with _ignored():
             carrier = _carrier_of()
     return carrier or inherited.get()
 
 
 def as_json(carrier: Carrier) -> str | None:
-    """As it is stored. One that is too long for that is left out: an event must not fail for its trace."""
+    """The trace context as it is stored. One that is too long is left out: an event must not fail for its trace."""
     text = None if carrier is None else json.dumps(carrier)
     return None if text is None or len(text) > LONGEST_JSON else text
 
 
 def trace_id(carrier: Carrier) -> str | None:
-    """The id by which a trace is found; None: the event belongs to none."""
+    """The id of the trace; None = the event belongs to no trace."""
     found = _PARENT.fullmatch((carrier or {}).get("traceparent", "")[:STATE_CHARACTERS])
     return None if found is None else found[1]
 
 
 @contextmanager
-def sending(verb: str, written: Iterable[Message]) -> Iterator[list[Carrier] | None]:
-    """A producer span for each trace that is carried on, while they are written; yields what they carry from now on.
+def sending(verb: str, written: Iterable[TracedMessage]) -> Iterator[list[Carrier] | None]:
+    """Makes a producer span for each trace while the messages are written; yields their new trace contexts.
 
-    None: as they are, nobody collects spans. The transaction may still roll back after the span has ended.
+    None = nobody collects spans, and the trace contexts stay. The transaction may still roll back after the span ends.
     """
     if (tracer := _tracer()) is None:
         yield None
         return
     messages = list(written)
-    traces: dict[tuple[tuple[str, str], ...], list[Message]] = {}
+    traces: dict[tuple[tuple[str, str], ...], list[TracedMessage]] = {}
     for each in messages:
         traces.setdefault(_key(each.carrier), []).append(each)
     spans = {key: _producer(tracer, verb, those) for key, those in traces.items()}
     carried: list[Carrier] | None = None
-    with _going_on():
+    with _ignored():
         carried = [_carrier_of(spans[_key(each.carrier)]) or each.carrier for each in messages]
     try:
         yield carried
@@ -102,13 +101,13 @@ def sending(verb: str, written: Iterable[Message]) -> Iterator[list[Carrier] | N
         raise
     finally:
         for span in spans.values():
-            with _going_on():
+            with _ignored():
                 span.end()
 
 
 @dataclass(slots=True, eq=False)
-class Handled:
-    """What is, or was, being handled; its span ends when it is known what became of it."""
+class EventSpan:
+    """The span of one event, or of several that are handled together. It ends when the outcome is known."""
 
     span: Span
     context: Context
@@ -116,12 +115,12 @@ class Handled:
     ended_at: int | None = None
 
     def enter(self) -> None:
-        with _going_on():
+        with _ignored():
             self.token = contexts.attach(self.context)
 
     def leave(self) -> None:
         if self.token is not None:
-            with _going_on():
+            with _ignored():
                 contexts.detach(self.token)
         self.stop()
 
@@ -129,35 +128,34 @@ class Handled:
         self.ended_at = time.time_ns()
 
     def end(self, outcome: str, error: BaseException | None = None) -> None:
-        with _going_on():
+        with _ignored():
             self.span.set_attribute("outrider.outcome", outcome)
         if error is not None:
             _blame(self.span, error)
-        with _going_on():
+        with _ignored():
             self.span.end(self.ended_at)
 
 
-class Handling:
-    """The consumer spans of one batch. They end with it: only then is it known whether what was done stays."""
+class BatchSpans:
+    """The consumer spans of one batch. They end with the batch: only its commit decides the outcome."""
 
     def __init__(self, tracer: Tracer, subscription: str) -> None:
         self._tracer = tracer
         self._subscription = subscription
-        self._begun: list[Handled] = []
+        self._begun: list[EventSpan] = []
 
-    def begin(self, messages: Sequence[Message], attempt: int, *, together: bool = False) -> Handled:
-        """A first attempt goes on with the trace of its event; others, and whole batches, have one of their own, with
-        links."""
+    def begin(self, messages: Sequence[TracedMessage], attempt: int, *, together: bool = False) -> EventSpan:
+        """A first attempt continues the trace of its event. Retries and whole batches get a new trace with links."""
         span: Span = api.INVALID_SPAN
         context = contexts.Context()
-        with _going_on():
+        with _ignored():
             span = self._start(messages, attempt, alone=attempt == 1 and not together)
             context = api.set_span_in_context(span, context)
-        handled = Handled(span, context)
+        handled = EventSpan(span, context)
         self._begun.append(handled)
         return handled
 
-    def _start(self, messages: Sequence[Message], attempt: int, *, alone: bool) -> Span:
+    def _start(self, messages: Sequence[TracedMessage], attempt: int, *, alone: bool) -> Span:
         attributes = _attributes("process", "process", messages)
         attributes |= {"outrider.subscription": self._subscription, "outrider.attempt": attempt}
         origins = {_key(each.carrier): each.carrier for each in messages if each.carrier}
@@ -173,7 +171,7 @@ class Handling:
         )
 
     def end(self, outcome: str, error: BaseException | None = None) -> None:
-        """With an error, the last one has failed, and what was done before it in the same batch is undone."""
+        """With an error: the last span has failed, and the batch before it is rolled back."""
         begun, self._begun = self._begun, []
         if error is not None and begun:
             begun.pop().end(outcome, error)
@@ -182,18 +180,18 @@ class Handling:
             each.end(outcome)
 
 
-def handling(subscription: str) -> Handling | None:
-    """None: nobody collects spans."""
+def handling(subscription: str) -> BatchSpans | None:
+    """None = nobody collects spans."""
     tracer = _tracer()
-    return None if tracer is None else Handling(tracer, subscription)
+    return None if tracer is None else BatchSpans(tracer, subscription)
 
 
 def _tracer() -> Tracer | None:
     global _known
     if not INSTALLED:
         return None
-    with _going_on():
-        if isinstance(provider := api.get_tracer_provider(), _nobody):
+    with _ignored():
+        if isinstance(provider := api.get_tracer_provider(), _NO_PROVIDERS):
             return None
         if _known is None or _known[0] is not provider:
             _known = provider, provider.get_tracer("outrider")
@@ -202,21 +200,21 @@ def _tracer() -> Tracer | None:
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
-    """Whatever the application's part of OpenTelemetry raises: it is told once, and the work goes on without the span."""
+def _ignored() -> Iterator[None]:
+    """Logs each kind of error of the application's OpenTelemetry code once, and goes on without the span."""
     try:
         yield
     except Exception as error:
-        if (code := code_of(error)) not in _told:
-            _told.add(code)
+        if (code := code_of(error)) not in _logged:
+            _logged.add(code)
             logging.getLogger("outrider").warning(
                 "a span is missing, and others may be: %s: look at the tracer provider, its sampler and its span processors",
                 describe(error),
             )
 
 
-def _producer(tracer: Tracer, verb: str, messages: Sequence[Message]) -> Span:
-    with _going_on():
+def _producer(tracer: Tracer, verb: str, messages: Sequence[TracedMessage]) -> Span:
+    with _ignored():
         carrier = messages[0].carrier
         parent = None if carrier == _carrier_of() else _context_of(carrier)
         attributes = _attributes(verb, "send", messages)
@@ -224,13 +222,13 @@ def _producer(tracer: Tracer, verb: str, messages: Sequence[Message]) -> Span:
     return api.INVALID_SPAN
 
 
-def _name(verb: str, messages: Sequence[Message]) -> str:
+def _name(verb: str, messages: Sequence[TracedMessage]) -> str:
     types = {each.type for each in messages}
     return f"{verb} {messages[0].type}" if len(types) == 1 else verb
 
 
-def _attributes(verb: str, kind: str, messages: Sequence[Message]) -> dict[str, Any]:
-    """As OpenTelemetry's conventions for messaging name them."""
+def _attributes(verb: str, kind: str, messages: Sequence[TracedMessage]) -> dict[str, Any]:
+    """Named by OpenTelemetry's conventions for messaging."""
     found: dict[str, Any] = {
         "messaging.system": "outrider",
         "messaging.operation.name": verb,
@@ -246,9 +244,9 @@ def _attributes(verb: str, kind: str, messages: Sequence[Message]) -> dict[str, 
 
 
 def _blame(span: Span, error: BaseException) -> None:
-    """By our own words: what the error says may hold a password."""
+    """Records our own description of the error: its message may hold a password."""
     said = describe(error)
-    with _going_on():
+    with _ignored():
         span.set_attribute("error.type", code_of(error))
         span.add_event("exception", {"exception.type": type(error).__qualname__, "exception.message": said})
         span.set_status(api.Status(api.StatusCode.ERROR, said))
@@ -259,8 +257,7 @@ def _key(carrier: Carrier) -> tuple[tuple[str, str], ...]:
 
 
 def _context_of(carrier: Carrier) -> Context:
-    """Nothing of the context in which the worker was started is in it, nor anything that OpenTelemetry would complain of:
-    it would quote it."""
+    """A context with nothing of the worker's own. An invalid trace context is left out: OpenTelemetry would log it."""
     if carrier is None or trace_id(carrier) is None:
         return contexts.Context()
     given, state = {"traceparent": carrier["traceparent"]}, carrier.get("tracestate", "")
@@ -270,7 +267,7 @@ def _context_of(carrier: Carrier) -> Context:
 
 
 def _carrier_of(span: Span | None = None) -> Carrier:
-    """Of the current span by default; None if it is none."""
+    """The trace context of a span, by default of the current one; None if there is none."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, None if span is None else api.set_span_in_context(span, contexts.Context()))
     return carrier or None

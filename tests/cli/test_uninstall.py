@@ -33,7 +33,8 @@ async def handle(event: Placed) -> None: ...
 """
 
 HUB = """
-from outrider import Notification, Outrider
+from outrider import Outrider
+from outrider.rollup import Notification
 
 app = Outrider(context="hub")
 app.rollup("hub.imports", table="piece", key=["document"], single="hub.born", rollup="hub.imported",

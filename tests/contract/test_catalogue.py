@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from outrider import Event
-from outrider.contract import Consumer, Contract, Declared, Kept, Known, catalogue
+from outrider.contract import Consumer, Contract, EventClass, Known, Snapshot, catalogue
 
 
 class Node(BaseModel):
@@ -55,17 +55,17 @@ def page() -> str:
     lent = Contract.of(Producer, "far")
     known = Known(
         declared=[
-            Declared(Placed2, "shop"),
-            Declared(Empty, "shop"),
-            *(Declared(each, "billing") for each in (View, Elsewhere, Unknown)),
+            EventClass(Placed2, "shop"),
+            EventClass(Empty, "shop"),
+            *(EventClass(each, "billing") for each in (View, Elsewhere, Unknown)),
         ],
         consumers=[
             Consumer("shop.index", "shop", (Placed2,)),
             Consumer("billing.invoice", "billing", (View, Elsewhere)),
             Consumer("shop.audit", "shop", ()),
         ],
-        kept={("contract.shown", 1): Kept(past, "contracts/contract.shown.v1.json")},
-        lent={("contract.elsewhere", 1): Kept(lent, "far/contract.elsewhere.v1.json")},
+        kept={("contract.shown", 1): Snapshot(past, "contracts/contract.shown.v1.json")},
+        against={("contract.elsewhere", 1): Snapshot(lent, "far/contract.elsewhere.v1.json")},
     )
     return catalogue(known)
 

@@ -32,7 +32,7 @@ from tests.contract.making import A_DICT, A_LIST, A_TUPLE, contract, model, sett
 from typing_extensions import TypedDict
 
 from outrider import Event
-from outrider.contract import Change, ChangeKind, Contract, compare
+from outrider.contract import ChangeKind, Contract, ContractChange, compare
 
 
 class Colour(enum.Enum):
@@ -61,7 +61,7 @@ def said(was: Any, now: Any) -> list[str]:
 
 def test_a_removed_field() -> None:
     [change] = compare(contract(a=int, b=str), contract(a=int))
-    assert change == Change(ChangeKind.REMOVED, "b", was="text")
+    assert change == ContractChange(ChangeKind.REMOVED, "b", was="text")
     assert change.breaks
     assert str(change) == "b: was text, is gone"
 

@@ -11,7 +11,17 @@ from pydantic import Field
 from tests.contract import making
 
 from outrider import Event
-from outrider.contract import Consumer, Contract, Declared, FindingKind, Kept, Known, Report, Unreadable, judge
+from outrider.contract import (
+    Consumer,
+    Contract,
+    ContractReport,
+    EventClass,
+    FindingKind,
+    Known,
+    Snapshot,
+    Unreadable,
+    judge,
+)
 
 TODAY = date(2027, 1, 1)
 
@@ -23,19 +33,21 @@ def event(name: str = "Placed", *, type: str = "contract.judged", version: int =
     return making.event(f"{name}{version}", {"type": type, "version": version, **options}, given)
 
 
-def kept(*models: type[Event], producer: str = "shop") -> dict[tuple[str, int], Kept]:
+def kept(*models: type[Event], producer: str = "shop") -> dict[tuple[str, int], Snapshot]:
     found = {}
     for model in models:
         contract = Contract.of(model, producer)
-        found[contract.type, contract.version] = Kept(contract, f"contracts/{contract.type}.v{contract.version}.json")
+        found[contract.type, contract.version] = Snapshot(
+            contract, f"contracts/{contract.type}.v{contract.version}.json"
+        )
     return found
 
 
 def known(*models: type[Event], context: str = "shop", **more: Any) -> Known:
-    return Known([Declared(model, context) for model in models], contexts=[context], **more)
+    return Known([EventClass(model, context) for model in models], contexts=[context], **more)
 
 
-def kinds(report: Report) -> list[tuple[int, str]]:
+def kinds(report: ContractReport) -> list[tuple[int, str]]:
     return [(block.version, finding.kind) for block in report.blocks for finding in block.findings]
 
 
@@ -166,7 +178,7 @@ def test_a_required_field_that_got_a_default_is_still_promised(view: Callable[..
     was, now = event(customer=str), event(customer=(str, "anonymous"))
     found = known(now, view(customer=str), kept=kept(was))
     assert kinds(judge(found, TODAY)) == []
-    refreshed = {("contract.judged", 1): Kept(found.current["contract.judged", 1], "refreshed")}
+    refreshed = {("contract.judged", 1): Snapshot(found.current["contract.judged", 1], "refreshed")}
     assert kinds(judge(known(now, view(customer=str), kept=refreshed), TODAY)) == []
 
 
@@ -194,7 +206,7 @@ def test_a_view_without_a_producer(view: Callable[..., type[Event]]) -> None:
     )
 
 
-@pytest.mark.parametrize("where", ["kept", "lent"])
+@pytest.mark.parametrize("where", ["kept", "against"])
 def test_a_view_against_a_snapshot(view: Callable[..., type[Event]], where: str) -> None:
     snapshots = {where: kept(event(a=int))}
     assert kinds(judge(known(view(a=int), context="billing", **snapshots), TODAY)) == []
@@ -207,7 +219,7 @@ def test_a_view_against_a_class_that_has_no_snapshot_yet(view: Callable[..., typ
 
 def test_a_view_receives_every_newer_version_as_it_is(view: Callable[..., type[Event]]) -> None:
     snapshots = kept(event(a=int), event(version=2, a=int), event(version=3, a=str))
-    report = judge(known(view(a=int), context="billing", lent=snapshots), TODAY)
+    report = judge(known(view(a=int), context="billing", against=snapshots), TODAY)
     assert kinds(report) == [(1, FindingKind.MISFIT)]
     assert "publishes as version 3" in str(report)
     assert "read version 3 instead: version=3, with upcasters from the older ones" in str(report)
@@ -215,18 +227,20 @@ def test_a_view_receives_every_newer_version_as_it_is(view: Callable[..., type[E
 
 def test_a_view_and_older_versions(view: Callable[..., type[Event]]) -> None:
     snapshots = kept(event(a=int), event(version=2, a=str))
-    without = judge(known(view(version=2, a=str), context="billing", lent=snapshots), TODAY)
+    without = judge(known(view(version=2, a=str), context="billing", against=snapshots), TODAY)
     assert kinds(without) == [(2, FindingKind.MISFIT)]
     assert "add an upcaster from 1: upcasters={1: ...}" in str(without)
     assert (
-        kinds(judge(known(view(version=2, a=str, upcasters={1: identity}), context="billing", lent=snapshots), TODAY))
+        kinds(
+            judge(known(view(version=2, a=str, upcasters={1: identity}), context="billing", against=snapshots), TODAY)
+        )
         == []
     )
 
 
 def test_the_folder_to_check_against_counts_more_than_a_copy(view: Callable[..., type[Event]]) -> None:
     old, new = kept(event(a=int)), kept(event(a=int, b=int))
-    report = judge(known(view(b=int), context="billing", kept=old, lent=new), TODAY)
+    report = judge(known(view(b=int), context="billing", kept=old, against=new), TODAY)
     assert kinds(report) == [(1, FindingKind.OLD_COPY)]
     assert not report.fails
     assert str(report).endswith("1 contract (0 published, 1 view): all hold, 1 warning")
@@ -275,11 +289,11 @@ def test_who_brings_a_version_up_reads_it(view: Callable[..., type[Event]]) -> N
 
 def test_the_end_of_what_a_view_reads(view: Callable[..., type[Event]]) -> None:
     snapshots = kept(event(a=int, deprecated_after="2026-12-24"), event(version=2, a=int))
-    report = judge(known(view(a=int), context="billing", lent=snapshots), TODAY)
+    report = judge(known(view(a=int), context="billing", against=snapshots), TODAY)
     assert kinds(report) == [(1, FindingKind.EXPIRED)]
     assert "reads version 1, which is deprecated after 2026-12-24: that was 8 days ago" in str(report)
     assert "read version 2 instead, or ask shop for more time" in str(report)
-    assert kinds(judge(known(view(version=2, a=int), context="billing", lent=snapshots), TODAY)) == []
+    assert kinds(judge(known(view(version=2, a=int), context="billing", against=snapshots), TODAY)) == []
 
 
 # As JSON

@@ -40,7 +40,7 @@ def test_the_code_on_the_page_runs(page: str, place: Path) -> None:
     expected = {
         "README.md": "1 handled",
         "docs/guide.md": "events read",
-        "docs/integrations.md": "2 handled, 0 parked, 0 buried, 0 conceded\n2 invoices",
+        "docs/integrations.md": "2 handled, 0 to retry, 0 dead letters, 0 duplicates skipped\n2 invoices",
     }
     assert expected[page] in run.stdout
 

@@ -76,7 +76,7 @@ class Operator:
             self._shortcut = False
             with psycopg.connect(self._dsn) as conn:
                 buried = conn.execute(BURIED).rowcount
-            return f"0 handled, 0 parked, {buried} buried, 0 conceded\n"
+            return f"0 handled, 0 to retry, {buried} dead letters, 0 duplicates skipped\n"
         real = {shown: found for found, shown in self._ids.items()}
         said = self._run(UUID.sub(lambda found: real[found.group()], command))
         for pattern, instead in CALM.items():

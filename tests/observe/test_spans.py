@@ -359,7 +359,7 @@ async def test_what_cannot_be_begun_leaves_nothing_to_the_next(
 
     begin = batch_runner._begin
 
-    def failing(spans: trace.Handling, rows: Any, **options: Any) -> trace.Handled:
+    def failing(spans: trace.BatchSpans, rows: Any, **options: Any) -> trace.EventSpan:
         if rows[0][WORKSPACE] is not None:
             raise RuntimeError("out of memory")
         return begin(spans, rows, **options)

@@ -985,7 +985,7 @@ declare
     due     timestamptz := coalesce(p_run_at, clock_timestamp());
     made_id uuid := coalesce(p_id, "outrider".uuid7());
 begin
-    if p_poke and current_setting('outrider.notify', true) is distinct from 'after_commit' then
+    if p_poke then
         perform "outrider".notify(
             case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
     end if;
@@ -1777,13 +1777,17 @@ end
 $$;
 
 CREATE FUNCTION outrider.notify(p_channel text, p_kind text) RETURNS void
-    LANGUAGE plpgsql
+    LANGUAGE sql
+    RETURN CASE WHEN ((current_setting('outrider.notify'::text, true) IS DISTINCT FROM 'off'::text) AND (pg_notification_queue_usage() < (0.9)::double precision)) THEN pg_notify(p_channel, "left"(p_kind, 255)) ELSE NULL::void END;
+
+CREATE FUNCTION outrider.notify_inserted() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    if current_setting('outrider.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.9 then
-        perform pg_notify(p_channel, left(p_kind, 255));  -- no type is longer; a raw insert may be, and Postgres refuses 8,000 bytes
-    end if;
+    perform "outrider".notify(fresh.channel, fresh.event_type)
+    from (select distinct channel, event_type from inserted) as fresh;
+    return null;
 end
 $$;
 
@@ -2347,19 +2351,6 @@ begin
         end if;
     end loop;
     update "outrider".delivery as d set waiting = true where d.id = any (passed);
-end
-$$;
-
-CREATE FUNCTION outrider.poke() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    if current_setting('outrider.notify', true) is distinct from 'after_commit' then
-        perform "outrider".notify(fresh.channel, fresh.event_type)
-        from (select distinct channel, event_type from inserted) as fresh;
-    end if;
-    return null;
 end
 $$;
 
@@ -8235,7 +8226,7 @@ ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_tail_tx_seq_
 
 CREATE TRIGGER make_counter AFTER INSERT OR DELETE ON outrider.cursor FOR EACH ROW EXECUTE FUNCTION outrider.make_counter();
 
-CREATE TRIGGER poke AFTER INSERT ON outrider.outbox REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT EXECUTE FUNCTION outrider.poke();
+CREATE TRIGGER notify_inserted AFTER INSERT ON outrider.outbox REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((current_setting('outrider.notified'::text, true) IS DISTINCT FROM (statement_timestamp())::text) OR (pg_trigger_depth() > 0))) EXECUTE FUNCTION outrider.notify_inserted();
 
 CREATE CONSTRAINT TRIGGER refuse_retention AFTER INSERT OR DELETE OR UPDATE ON outrider.setting DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION outrider.refuse_retention();
 
@@ -8357,6 +8348,8 @@ REVOKE ALL ON FUNCTION outrider.note_segments() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.notify(p_channel text, p_kind text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.notify_inserted() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.operates() FROM PUBLIC;
@@ -8374,8 +8367,6 @@ REVOKE ALL ON FUNCTION outrider.pause(p_name text, p_by text, p_reason text) FRO
 REVOKE ALL ON FUNCTION outrider.pause_all(p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION outrider.poke() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_generation bigint, p_lines text[]) FROM PUBLIC;
 

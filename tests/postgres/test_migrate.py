@@ -35,7 +35,7 @@ DEFINERS = {
     "pause_all", "resume", "resume_all", "narrow", "rename", "retire", "set_setting", "replay", "outbox_replay", "discard",
     "withdraw", "cancel", "run_now", "move_generation", "overdue_rollups", "attach_segment", "upkeep_begin",
     "upkeep_segments", "upkeep_log", "upkeep_receipts", "upkeep_dead_letters", "upkeep_traces", "upkeep_reap", "erase",
-    "tenant_page", "note_export", "count_take", "log_home", "poke", "hold_limits", "forget_workers",
+    "tenant_page", "note_export", "count_take", "log_home", "notify_inserted", "hold_limits", "forget_workers",
 }  # fmt: skip
 
 

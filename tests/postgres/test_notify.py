@@ -228,3 +228,56 @@ async def test_who_overfills_the_queue_and_fails_does_not_silence_it(small: str)
     finally:
         listening.cancel()
         await asyncio.wait([listening])
+
+
+LOUD = """create or replace function outrider.notify_inserted() returns trigger language plpgsql as
+          $$ begin raise 'the trigger notifies'; end $$"""
+
+
+async def test_a_publish_notifies_by_itself_and_a_raw_insert_by_the_trigger(database: str) -> None:
+    """Also in one transaction: what the publish says of itself does not hold for the statements after it."""
+    async with opened(database, make_all([])) as factory:
+        await factory.rows(LOUD)
+        await factory.publish(Ordered(n=1))
+        await factory.publish(*(Ordered(n=n) for n in range(3)))
+        async with await psycopg.AsyncConnection.connect(database) as conn:
+            await factory.app.publish(conn, Ordered(n=1))
+            await factory.app.publish_many(conn, [Ordered(n=n) for n in range(3)])
+            with pytest.raises(psycopg.errors.RaiseException, match="the trigger notifies"):
+                await conn.execute("select outrider.publish('factory.ordered', '{}', key => '1')")
+
+
+ECHO = """create function public.echo() returns trigger language plpgsql as $$
+          begin
+              if new.event_type <> 'factory.echo' then perform outrider.publish('factory.echo', '{}'); end if;
+              return null;
+          end $$"""
+ECHOES = "create trigger echo after insert on outrider.outbox for each row execute function public.echo()"
+
+
+async def test_a_trigger_that_publishes_notifies(database: str) -> None:
+    async with (
+        opened(database, make_all([])) as factory,
+        await psycopg.AsyncConnection.connect(database, autocommit=True) as ear,
+    ):
+        await ear.execute(CHANNELS)
+        await factory.rows(ECHO)
+        await factory.rows(ECHOES)
+        await factory.publish(Ordered(n=1))
+        heard = [poke.payload async for poke in ear.notifies(timeout=5, stop_after=2)]
+        assert sorted(heard) == ["factory.echo", "factory.ordered"]
+
+
+@pytest.mark.parametrize("notify", ["off", "after_commit"])
+async def test_a_publisher_that_is_told_to_be_quiet_is(database: str, notify: Literal["off", "after_commit"]) -> None:
+    """Its driver cannot tell when the transaction has committed, so nobody notifies after it either."""
+    async with (
+        opened(database, make_all([]), notify=notify) as factory,
+        await psycopg.AsyncConnection.connect(database, autocommit=True) as ear,
+    ):
+        await ear.execute(CHANNELS)
+        await factory.publish(Ordered(n=1))
+        await factory.publish(*(Ordered(n=n) for n in range(3)))
+        await factory.enqueue(Make(), *(Make(n=n) for n in range(3)))
+        await factory.rows("notify outbox_default, 'the end'")
+        assert [poke.payload async for poke in ear.notifies(timeout=5, stop_after=1)] == ["the end"]

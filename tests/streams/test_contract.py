@@ -15,7 +15,7 @@ from outrider.streams.redis import RedisStreams
 from outrider.streams.stream import AppendOutcome, Codec, Sink, Source
 from outrider.streams.url import broker
 from outrider.testing import streams
-from outrider.testing.streams import Check
+from outrider.testing.streams import StreamCheck
 
 
 class Harness:
@@ -48,12 +48,12 @@ class Harness:
 
 
 @pytest.mark.parametrize("check", streams.CHECKS.values(), ids=streams.CHECKS)
-async def test_redis(check: Check, redis_server: RedisServer) -> None:
+async def test_redis(check: StreamCheck, redis_server: RedisServer) -> None:
     await check(Harness(redis_server))
 
 
 @pytest.mark.parametrize("check", streams.CHECKS.values(), ids=streams.CHECKS)
-async def test_nats(check: Check, nats_server: NatsServer) -> None:
+async def test_nats(check: StreamCheck, nats_server: NatsServer) -> None:
     await check(Harness(nats_server))
 
 

@@ -24,7 +24,8 @@ from outrider.envelope import inherited_workspace
 from outrider.errors import ConfigError, DeclarationError
 from outrider.postgres.lent_transaction import LentSyncSession, lend_sync, take_back
 from outrider.postgres.orm_transaction import borrow
-from outrider.postgres.tenant_context import Entry, LentCursor
+from outrider.postgres.psycopg_private import LentCursor
+from outrider.postgres.tenant_context import Entry
 from outrider.signals import Failed, Signal
 from outrider.testing import drain, drain_sync
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from outrider.app import Outrider
 from outrider.cli import snapshots
 from outrider.cli.find import find_app
-from outrider.contract import Consumer, Declared, Kept, Known
+from outrider.contract import Consumer, EventClass, Known, Snapshot
 from outrider.errors import ConfigError
 from outrider.event import Event, spec_of
 from outrider.registry import registry
@@ -33,7 +33,7 @@ def load(names: Sequence[str] | None, folder: Path, against: Iterable[Path] = ()
     }
     return Known(
         [
-            Declared(model, _producer(model, apps, found.kept) or context)
+            EventClass(model, _producer(model, apps, found.kept) or context)
             for model, context in first.items()
             if not _within(model.__module__, "outrider")
         ],
@@ -47,7 +47,7 @@ def load(names: Sequence[str] | None, folder: Path, against: Iterable[Path] = ()
 
 
 def _producer(
-    model: type[Event], apps: Sequence[tuple[Outrider, str]], kept: Mapping[tuple[str, int], Kept]
+    model: type[Event], apps: Sequence[tuple[Outrider, str]], kept: Mapping[tuple[str, int], Snapshot]
 ) -> str | None:
     """The app that has the class in its own module, else the context in its snapshot, else the nearest package.
 

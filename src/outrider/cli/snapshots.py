@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outrider.contract import Contract, Kept, Unreadable
+from outrider.contract import Contract, Snapshot, Unreadable
 from outrider.errors import ConfigError
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)\.v([1-9][0-9]{0,9})\.json")
@@ -17,7 +17,7 @@ _NAME = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)\.v([1-9][0-9]{0,9})
 
 @dataclass
 class Found:
-    kept: dict[tuple[str, int], Kept] = field(default_factory=dict)
+    kept: dict[tuple[str, int], Snapshot] = field(default_factory=dict)
     unreadable: list[Unreadable] = field(default_factory=list)
 
 
@@ -42,7 +42,7 @@ def read_all(folder: Path, *, ours: bool) -> Found:
         if named := _NAME.fullmatch(file.name):
             key = (named[1], int(named[2]))
             try:
-                found.kept[key] = Kept(_read(file, key), str(file))
+                found.kept[key] = Snapshot(_read(file, key), str(file))
             except ValueError as error:
                 found.unreadable.append(Unreadable(*key, str(file), str(error), ours))
     return found

@@ -6,27 +6,27 @@ everything that an app declares; `catalogue` writes it all down for people.
 """
 
 from outrider.contract.catalogue import catalogue
-from outrider.contract.change import Change, ChangeKind, compare
+from outrider.contract.change import ChangeKind, ContractChange, compare
 from outrider.contract.compatibility import Misfit, MisfitKind, fits
 from outrider.contract.document import Contract, reading
-from outrider.contract.inputs import Consumer, Declared, Kept, Known, Unreadable
+from outrider.contract.inputs import Consumer, EventClass, Known, Snapshot, Unreadable
 from outrider.contract.judge import judge
-from outrider.contract.report import Block, Finding, FindingKind, Report
+from outrider.contract.report import Block, ContractFinding, ContractReport, FindingKind
 
 __all__ = [
     "Block",
-    "Change",
     "ChangeKind",
     "Consumer",
     "Contract",
-    "Declared",
-    "Finding",
+    "ContractChange",
+    "ContractFinding",
+    "ContractReport",
+    "EventClass",
     "FindingKind",
-    "Kept",
     "Known",
     "Misfit",
     "MisfitKind",
-    "Report",
+    "Snapshot",
     "Unreadable",
     "catalogue",
     "compare",

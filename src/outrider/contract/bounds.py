@@ -1,4 +1,4 @@
-"""Whether one set of rules lies within another: kinds, formats, lengths, bounds. In doubt it does not."""
+"""Decides whether one set of rules lies within another: kinds, formats, lengths, bounds. In doubt the answer is no."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UPPER = ("maximum", "exclusiveMaximum")
 
 
 def narrows(written: Scalar, read: Scalar) -> bool:
-    """Every value of `written` is one that `read` accepts."""
+    """Whether `read` accepts every value of `written`."""
     return _kind_fits(written, read) and all(_implied(keyword, written, read) for keyword in read.rules)
 
 
@@ -115,7 +115,7 @@ def _format_implied(written: Scalar, wanted: str) -> bool:
 
 
 def _lower(rules: Mapping[str, Any], kind: str) -> tuple[Fraction, bool] | None:
-    """The lower bound, and whether it is excluded itself; for whole numbers always as one that is not."""
+    """The lower bound, and whether it is exclusive. Bounds of whole numbers are made inclusive."""
     found = [(_fraction(rules[key]), key == "exclusiveMinimum") for key in _LOWER if key in rules]
     if not found:
         return None
@@ -135,7 +135,7 @@ def _flipped(rules: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fraction(number: float | str | Decimal | Fraction) -> Fraction:
-    """As it is written: 0.1 is a tenth, not the float next to it."""
+    """The exact decimal value: 0.1 is a tenth, not the nearest float."""
     return Fraction(str(number))
 
 

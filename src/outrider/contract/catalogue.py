@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import date
 
 from outrider.contract.document import Contract, reading, root
-from outrider.contract.inputs import Declared, Kept, Known
+from outrider.contract.inputs import EventClass, Known, Snapshot
 from outrider.contract.schema_shape import Array, Field, Object, Ref, Shape, Union, opened
 from outrider.contract.text import words
 
@@ -76,7 +76,9 @@ def _readers(kind: str, known: Known) -> list[tuple[str, str]]:
     found, named = [], set()
     for consumer in known.consumers:
         for model in consumer.models:
-            declared = next((each for each in known.declared if each.model is model), Declared(model, consumer.context))
+            declared = next(
+                (each for each in known.declared if each.model is model), EventClass(model, consumer.context)
+            )
             if declared.spec.type == kind:
                 named.add(model)
                 found.append(
@@ -90,7 +92,7 @@ def _readers(kind: str, known: Known) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _reader(declared: Declared) -> str:
+def _reader(declared: EventClass) -> str:
     spec = declared.spec
     said = f"{_code(declared.name)} (version {spec.version})"
     if spec.foreign:
@@ -99,12 +101,12 @@ def _reader(declared: Declared) -> str:
     return said + _upcasters(declared)
 
 
-def _upcasters(declared: Declared) -> str:
+def _upcasters(declared: EventClass) -> str:
     steps = [f"{start} ({_code(_called(step))})" for start, step in declared.spec.upcasters.items()]
     return f", with upcasters from {', '.join(steps)}" if steps else ""
 
 
-def _version(version: int, kept: Kept, known: Known) -> list[str]:
+def _version(version: int, kept: Snapshot, known: Known) -> list[str]:
     contract = kept.contract
     owner = known.owned.get((contract.type, version))
     past = "" if owner is not None or contract.type not in known.newest else ", no longer published"
@@ -120,7 +122,7 @@ def _version(version: int, kept: Kept, known: Known) -> list[str]:
     return [*lines, "| field | type | required | default | description |", "|---|---|---|---|---|", *rows, ""]
 
 
-def _end(contract: Contract, owner: Declared | None) -> date | None:
+def _end(contract: Contract, owner: EventClass | None) -> date | None:
     return contract.deprecated_after if owner is None else owner.spec.deprecated_after
 
 
@@ -168,7 +170,7 @@ def _row(path: str, field: Field) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _producers(versions: dict[int, Kept]) -> str:
+def _producers(versions: dict[int, Snapshot]) -> str:
     found = sorted({kept.contract.producer for kept in versions.values() if kept.contract.producer})
     return ", ".join(f"**{_text(each)}**" for each in found) or "somebody unknown"
 

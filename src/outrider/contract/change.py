@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from outrider.contract.document import Contract
-from outrider.contract.schema_shape import Anything, Array, Object, Scalar, Shape, Union, Values, opened, options
+from outrider.contract.schema_shape import AnyShape, Array, Object, Scalar, Shape, Union, Values, opened, options
 from outrider.contract.text import words
 
 Pairs = frozenset[tuple[int, int]]
@@ -29,7 +29,7 @@ _COMPATIBLE = {ChangeKind.NEW_OPTIONAL, ChangeKind.PRODUCER, ChangeKind.DEPRECAT
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ContractChange:
     kind: ChangeKind
     path: str
     """The field, like `lines[].price`."""
@@ -57,18 +57,18 @@ class Change:
                 return f"{self.path}: was {self.was or 'none'}, is {self.now or 'none'}"
 
 
-def compare(snapshot: Contract, current: Contract) -> list[Change]:
+def compare(snapshot: Contract, current: Contract) -> list[ContractChange]:
     """What has changed since the snapshot was taken, in the order of its fields; none = the same contract."""
     found = list(_compare(snapshot.object, current.object, "", frozenset()))
     beside = [
-        Change(ChangeKind.KEY, "the ordering key", snapshot.key, current.key),
-        Change(ChangeKind.PRODUCER, "the producer", snapshot.producer, current.producer),
-        Change(ChangeKind.DEPRECATION, "deprecated_after", _day(snapshot), _day(current)),
+        ContractChange(ChangeKind.KEY, "the ordering key", snapshot.key, current.key),
+        ContractChange(ChangeKind.PRODUCER, "the producer", snapshot.producer, current.producer),
+        ContractChange(ChangeKind.DEPRECATION, "deprecated_after", _day(snapshot), _day(current)),
     ]
     return found + [change for change in beside if change.was != change.now]
 
 
-def _compare(was: Shape, now: Shape, path: str, seen: Pairs) -> Iterator[Change]:
+def _compare(was: Shape, now: Shape, path: str, seen: Pairs) -> Iterator[ContractChange]:
     a, b = opened(was), opened(now)
     if (id(a), id(b)) in seen:
         return
@@ -86,38 +86,38 @@ def _compare(was: Shape, now: Shape, path: str, seen: Pairs) -> Iterator[Change]
             return
         case Scalar(), Scalar() if a.kind == b.kind and a.rules == b.rules:
             return
-        case Anything(), Anything() if a.rules == b.rules:
+        case AnyShape(), AnyShape() if a.rules == b.rules:
             return
         case _:
-            yield Change(ChangeKind.RETYPED, path or "the event", words(was), words(now))
+            yield ContractChange(ChangeKind.RETYPED, path or "the event", words(was), words(now))
 
 
-def _objects(was: Object, now: Object, path: str, seen: Pairs) -> Iterator[Change]:
+def _objects(was: Object, now: Object, path: str, seen: Pairs) -> Iterator[ContractChange]:
     for name, field in was.fields.items():
         at, other = step(path, name), now.fields.get(name)
         if other is None:
-            yield Change(ChangeKind.REMOVED, at, was=words(field.shape))
+            yield ContractChange(ChangeKind.REMOVED, at, was=words(field.shape))
             continue
         yield from _compare(field.shape, other.shape, at, seen)
         if field.required and other.absent:
-            yield Change(ChangeKind.NOW_ABSENT, at)
+            yield ContractChange(ChangeKind.NOW_ABSENT, at)
         elif other.required and not field.required:
-            yield Change(ChangeKind.NOW_REQUIRED, at)
+            yield ContractChange(ChangeKind.NOW_REQUIRED, at)
     for name, field in now.fields.items():
         if name not in was.fields:
             kind = ChangeKind.NEW_REQUIRED if field.required else ChangeKind.NEW_OPTIONAL
-            yield Change(kind, step(path, name), now=words(field.shape))
+            yield ContractChange(kind, step(path, name), now=words(field.shape))
     if was.others is not None and now.others is not None:
         yield from _compare(was.others, now.others, step(path, "*"), seen)
     elif was.others is not now.others:
         held = [None if others is None else words(others) for others in (was.others, now.others)]
-        yield Change(ChangeKind.RETYPED, step(path, "*"), *held)
+        yield ContractChange(ChangeKind.RETYPED, step(path, "*"), *held)
 
 
-def _unions(was: Union, now: Union, path: str, seen: Pairs) -> Iterator[Change]:
+def _unions(was: Union, now: Union, path: str, seen: Pairs) -> Iterator[ContractChange]:
     pairs = paired(was, now, seen)
     if pairs is None:
-        yield Change(ChangeKind.RETYPED, path or "the event", words(was), words(now))
+        yield ContractChange(ChangeKind.RETYPED, path or "the event", words(was), words(now))
         return
     for one, other in pairs:
         label = None if was.tag is None else tagged(one, was.tag)
@@ -164,7 +164,7 @@ def _same(was: Shape | None, now: Shape | None, seen: Pairs) -> bool:
     return not _any(_compare(was, now, "", seen))
 
 
-def _any(found: Iterable[Change]) -> bool:
+def _any(found: Iterable[ContractChange]) -> bool:
     return next(iter(found), None) is not None
 
 

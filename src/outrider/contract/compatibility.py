@@ -13,12 +13,10 @@ from enum import StrEnum
 from typing import Any
 
 from outrider.contract.bounds import narrows, takes
-from outrider.contract.change import step, tagged
+from outrider.contract.change import Pairs, step, tagged
 from outrider.contract.document import Contract, root
-from outrider.contract.schema_shape import Anything, Array, Object, Scalar, Shape, Union, Values, opened, options
+from outrider.contract.schema_shape import AnyShape, Array, Object, Scalar, Shape, Union, Values, opened, options
 from outrider.contract.text import words
-
-Pairs = frozenset[tuple[int, int]]
 
 
 class MisfitKind(StrEnum):
@@ -56,7 +54,7 @@ def _accept(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None
     if (id(a), id(b)) in seen:
         return []
     seen |= {(id(a), id(b))}
-    if isinstance(b, Anything) and not b.rules:
+    if isinstance(b, AnyShape) and not b.rules:
         return []
     wrong = Misfit(MisfitKind.TYPED, path or "the event", words(written), words(read))
     if isinstance(a, Union):
@@ -72,7 +70,7 @@ def _accept(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None
             return _arrays(a, b, path, seen, wrong)
         case Scalar() if isinstance(a, Scalar):
             return [] if narrows(a, b) else [wrong]
-        case Anything() if isinstance(a, Anything):
+        case AnyShape() if isinstance(a, AnyShape):
             return [] if a.rules == b.rules else [wrong]
         case _:
             return [wrong]
@@ -145,13 +143,13 @@ def _at(written: Shape, place: tuple[str | int, ...]) -> tuple[Shape, bool] | No
             return None if inside.others is None else _further(inside.others, False, place)
         case Array() as inside, int(number):
             if number < 0:
-                return Anything(), False
+                return AnyShape(), False
             item = _item(inside, number)
             return None if item is None else _further(item, inside.least > number, place)
         case ((Scalar() | Object() | Array()), _):
             return None
         case _:
-            return Anything(), False
+            return AnyShape(), False
 
 
 def _further(shape: Shape, always: bool, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
@@ -200,7 +198,7 @@ def _takes(read: Shape, text: str) -> bool:
     """Whether one value of an enum is accepted."""
     for option in options(read):
         match choice := opened(option):
-            case Anything() if not choice.rules:
+            case AnyShape() if not choice.rules:
                 return True
             case Values() if text in choice.texts:
                 return True

@@ -1,4 +1,4 @@
-"""What pydantic's own schema does not say of the fields of a class: where a reader looks for them, which may be absent."""
+"""What pydantic's schema does not say about fields: under which names a reader looks for them, and which may be absent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 Schema = dict[str, Any]
 NAMES = "x-names"
-"""In the schema of a reader: the places where a field is looked for, each a path; its own name is not repeated."""
+"""In the schema of a reader: the paths at which it looks for a field, unless that is only the field's name."""
 ABSENT = "x-may-be-absent"
-"""Beside `required`: the fields that the class of today leaves out of some events."""
+"""Beside `required`: the fields that the current class omits from some events."""
 
 
 def say_names(made: Schema, schema: Any, config: Mapping[str, Any]) -> None:

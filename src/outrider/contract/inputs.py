@@ -1,4 +1,4 @@
-"""What a check knows: the classes that the apps declare, who reads them, and the snapshots that were found."""
+"""The inputs of a check: the event classes that apps declare, their readers, and the snapshots that were found."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """An event class, owned or a view, and the context of the app that brought it."""
+class EventClass:
+    """An event class, owned or a view, and the context of the app that declares it."""
 
     model: type[Event]
     context: str
@@ -41,49 +41,50 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Snapshot:
     contract: Contract
     where: str
+    """The file that it was read from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file with the name of a snapshot that is none."""
+    """A file that is named like a snapshot but cannot be read as one."""
 
     type: str
     version: int
     where: str
     why: str
     ours: bool
-    """It is in the folder of the apps, not in one to check against."""
+    """The file is in the folder of the apps, not in one to check against."""
 
 
 @dataclass(frozen=True)
 class Known:
-    declared: Sequence[Declared]
+    declared: Sequence[EventClass]
     consumers: Sequence[Consumer] = ()
-    kept: Mapping[Key, Kept] = field(default_factory=dict)
+    kept: Mapping[Key, Snapshot] = field(default_factory=dict)
     """The snapshots in the folder of the apps: their own, and copies of those of other producers."""
-    lent: Mapping[Key, Kept] = field(default_factory=dict)
-    """Those in the folders to check against."""
+    against: Mapping[Key, Snapshot] = field(default_factory=dict)
+    """The snapshots in the folders to check against."""
     unreadable: Sequence[Unreadable] = ()
     folder: str = "contracts"
     contexts: Collection[str] = ()
-    """Those of the apps: whatever they have promised must still be there."""
+    """The contexts of the apps: every event that they have promised must still exist."""
 
     @cached_property
-    def owned(self) -> dict[Key, Declared]:
+    def owned(self) -> dict[Key, EventClass]:
         found = {(each.spec.type, each.spec.version): each for each in self.declared if not each.spec.foreign}
         return {key: found[key] for key in sorted(found)}
 
     @cached_property
-    def views(self) -> list[Declared]:
+    def views(self) -> list[EventClass]:
         found = [each for each in self.declared if each.spec.foreign]
         return sorted(found, key=lambda each: (each.spec.type, each.spec.version, each.name))
 
     @cached_property
     def current(self) -> dict[Key, Contract]:
-        """The contracts of the owned classes, as they are now, with what their snapshots have promised beyond that."""
+        """The contracts of the owned classes as they are now, with what else their snapshots have promised."""
         made = {key: Contract.of(each.model, each.context) for key, each in self.owned.items()}
         return {
             key: promised(self.kept[key].contract, each) if key in self.kept else each for key, each in made.items()
@@ -94,19 +95,19 @@ class Known:
         """The newest version of each owned type."""
         return dict(iter(self.owned))
 
-    def versions(self, event_type: str) -> dict[int, Kept]:
-        """Every version of a type that anybody has promised, by its snapshot; without one, by its class."""
-        live = {key: Kept(contract, self.owned[key].name) for key, contract in self.current.items()}
-        first, second = (self.lent, self.kept) if event_type not in self.newest else (self.kept, {})
+    def versions(self, event_type: str) -> dict[int, Snapshot]:
+        """Every version of a type that anybody has promised: its snapshot, or its class where there is no snapshot."""
+        live = {key: Snapshot(contract, self.owned[key].name) for key, contract in self.current.items()}
+        first, second = (self.against, self.kept) if event_type not in self.newest else (self.kept, {})
         found = {**live, **second, **first}
         return {version: found[kind, version] for kind, version in sorted(found) if kind == event_type}
 
-    def named(self, declared: Declared) -> bool:
+    def named(self, declared: EventClass) -> bool:
         """Whether a subscription reads this very class."""
         return any(declared.model in consumer.models for consumer in self.consumers)
 
     def readers(self, event_type: str, version: int) -> list[str]:
-        """Who is known to read this very version: views and subscriptions, also those that bring it up to a newer one."""
+        """The views and subscriptions that read this version, directly or through an upcaster."""
 
         def reads(spec: EventSpec) -> bool:
             return spec.type == event_type and (spec.version == version or version in spec.upcasters)

@@ -1,4 +1,4 @@
-"""`judge`: every promise that is broken, and what to do about it. It is told what there is, and which day it is."""
+"""`judge`: every broken promise, and what to do about it. The inputs and the day are passed in."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import date
 from outrider.contract.change import compare
 from outrider.contract.compatibility import Misfit, MisfitKind, fits
 from outrider.contract.document import Contract, reading
-from outrider.contract.inputs import Declared, Kept, Known
-from outrider.contract.report import Block, Finding, FindingKind, Report
+from outrider.contract.inputs import EventClass, Known, Snapshot
+from outrider.contract.report import Block, ContractFinding, ContractReport, FindingKind
 from outrider.registry import EventSpec
 
 
-def judge(known: Known, today: date) -> Report:
-    """Published events against their snapshots, readers against those of their producers, ends against the day."""
+def judge(known: Known, today: date) -> ContractReport:
+    """Compares published events with their snapshots, readers with those of their producers, and deprecations with today."""
     blocks = [*_published(known, today), *_viewed(known, today), *_files(known)]
-    return Report(
+    return ContractReport(
         published=len(known.owned),
         views=len(known.views),
         past=sum(_is_past(kept.contract, known) for kept in known.kept.values()),
@@ -37,18 +37,22 @@ def _published(known: Known, today: date) -> Iterator[Block]:
         yield Block(kind, version, owner.name, findings)
 
 
-def _since_snapshot(current: Contract, kept: Kept | None, folder: str) -> list[Finding]:
+def _since_snapshot(current: Contract, kept: Snapshot | None, folder: str) -> list[ContractFinding]:
     if kept is None:
         file = f"{folder}/{current.type}.v{current.version}.json"
         fix = f"run outrider contracts snapshot, and commit {file}"
-        return [Finding(FindingKind.NO_SNAPSHOT, f"has no snapshot in {folder}", fix)]
+        return [ContractFinding(FindingKind.NO_SNAPSHOT, f"has no snapshot in {folder}", fix)]
     changes = compare(kept.contract, current)
     if not changes:
         return []
     if any(change.breaks for change in changes):
-        return [Finding(FindingKind.BREAKING, f"breaks the promise of {kept.where}:", breaking_fix(current), changes)]
+        return [
+            ContractFinding(
+                FindingKind.BREAKING, f"breaks the promise of {kept.where}:", breaking_fix(current), changes
+            )
+        ]
     fix = f"run outrider contracts snapshot, and commit {kept.where}"
-    return [Finding(FindingKind.OUTDATED, f"has outgrown {kept.where}:", fix, changes)]
+    return [ContractFinding(FindingKind.OUTDATED, f"has outgrown {kept.where}:", fix, changes)]
 
 
 def breaking_fix(current: Contract) -> str:
@@ -70,7 +74,7 @@ def _viewed(known: Known, today: date) -> Iterator[Block]:
         yield Block(spec.type, spec.version, f"the view {view.name}", findings)
 
 
-def _unheard(view: Declared, versions: Collection[Kept]) -> Iterator[Finding]:
+def _unheard(view: EventClass, versions: Collection[Snapshot]) -> Iterator[ContractFinding]:
     """Fields with a default that no version has: misspelt, or renamed by the producer. Upcasters may make anything."""
     if view.spec.upcasters:
         return
@@ -78,23 +82,23 @@ def _unheard(view: Declared, versions: Collection[Kept]) -> Iterator[Finding]:
     for name, field in view.model.model_fields.items():
         alias = field.validation_alias or name
         if not field.is_required() and isinstance(alias, str) and published.isdisjoint({name, alias}):
-            yield Finding(
+            yield ContractFinding(
                 FindingKind.UNHEARD,
                 f"{alias}: is in no version that is published, so it always has its default",
                 "correct the name, or do without the field",
             )
 
 
-def _unknown(view: Declared, known: Known) -> Finding:
+def _unknown(view: EventClass, known: Known) -> ContractFinding:
     file = f"{view.spec.type}.v{view.spec.version}.json"
-    return Finding(
+    return ContractFinding(
         FindingKind.NO_PRODUCER,
         "reads an event whose producer's snapshot is nowhere",
         f"copy {file} from the producer's folder into {known.folder}, or name that folder with --against",
     )
 
 
-def _reads(reader: Declared, known: Known) -> list[Finding]:
+def _reads(reader: EventClass, known: Known) -> list[ContractFinding]:
     """One finding per version that this class will receive and cannot read.
 
     An owner that nobody in its apps subscribes to need not read what it writes, only what is older.
@@ -103,7 +107,7 @@ def _reads(reader: Declared, known: Known) -> list[Finding]:
     versions = known.versions(spec.type)
     if not spec.foreign:
         # What it has become since its snapshot is another finding.
-        versions[spec.version] = Kept(known.current[spec.type, spec.version], "as it is now")
+        versions[spec.version] = Snapshot(known.current[spec.type, spec.version], "as it is now")
     newer = spec.foreign or known.named(reader)
     found = []
     view = reading(reader.model)
@@ -123,8 +127,8 @@ def _reads(reader: Declared, known: Known) -> list[Finding]:
     return found
 
 
-def _hole(version: int, start: int) -> Finding:
-    return Finding(
+def _hole(version: int, start: int) -> ContractFinding:
+    return ContractFinding(
         FindingKind.HOLE,
         f"brings version {version} up as if it were version {start}, of which there is no snapshot",
         f"add an upcaster from {version}: upcasters={{{version}: ...}};\n"
@@ -132,11 +136,13 @@ def _hole(version: int, start: int) -> Finding:
     )
 
 
-def _misfit(reader: Declared, version: int, kept: Kept, misfits: Sequence[Misfit], start: int | None) -> Finding:
+def _misfit(
+    reader: EventClass, version: int, kept: Snapshot, misfits: Sequence[Misfit], start: int | None
+) -> ContractFinding:
     spec, producer = reader.spec, kept.contract.producer or "its producer"
     if start is not None:
         says = f"brings version {version} up as if it were version {start}, which it does not fit:"
-        return Finding(
+        return ContractFinding(
             FindingKind.MISFIT, says, f"add an upcaster from {version}: upcasters={{{version}: ...}}", misfits
         )
     if not spec.foreign and version < spec.version:
@@ -145,11 +151,13 @@ def _misfit(reader: Declared, version: int, kept: Kept, misfits: Sequence[Misfit
         says = f"cannot read every event that {producer} publishes ({kept.where}):"
     else:
         says = f"cannot read every event that {producer} publishes as version {version} ({kept.where}):"
-    return Finding(FindingKind.MISFIT, says, _ways(spec, version, {each.kind for each in misfits}, producer), misfits)
+    return ContractFinding(
+        FindingKind.MISFIT, says, _ways(spec, version, {each.kind for each in misfits}, producer), misfits
+    )
 
 
 def _ways(spec: EventSpec, version: int, kinds: set[MisfitKind], producer: str) -> str:
-    """What the reader can do about it, in as many lines as there is to do."""
+    """What the reader can do about it, one line for each way."""
     ways = []
     if MisfitKind.MISSING in kinds:
         ask = f", or ask {producer} for a version that has it" if spec.foreign else ""
@@ -169,34 +177,37 @@ def _joined(ways: list[str]) -> str:
     return ways[0] if len(ways) == 1 else "give the fields defaults, and read them as they are published"
 
 
-def _ending_own(owner: Declared, end: date, known: Known, today: date) -> Finding:
+def _ending_own(owner: EventClass, end: date, known: Known, today: date) -> ContractFinding:
     readers = known.readers(owner.spec.type, owner.spec.version)
     still = f"known readers: {', '.join(readers)}" if readers else "no reader is known here"
     fix = f"publish a newer version or none, and remove the class when nobody reads it any more;\n{still}"
     return _ending("is deprecated", end, today, fix)
 
 
-def _ending_view(contract: Contract, end: date, newest: int, today: date) -> Finding:
+def _ending_view(contract: Contract, end: date, newest: int, today: date) -> ContractFinding:
     newer = f"read version {newest} instead" if newest > contract.version else "do without it"
     fix = f"{newer}, or ask {contract.producer or 'its producer'} for more time"
     return _ending(f"reads version {contract.version}, which is deprecated", end, today, fix)
 
 
-def _ending(what: str, end: date, today: date, fix: str) -> Finding:
+def _ending(what: str, end: date, today: date, fix: str) -> ContractFinding:
     left = (end - today).days
     if left < 0:
-        return Finding(FindingKind.EXPIRED, f"{what} after {end}: that was {_days(-left)} ago", fix)
-    return Finding(FindingKind.DEPRECATED, f"{what} after {end}: {_days(left)} left", fix)
+        return ContractFinding(FindingKind.EXPIRED, f"{what} after {end}: that was {_days(-left)} ago", fix)
+    return ContractFinding(FindingKind.DEPRECATED, f"{what} after {end}: {_days(left)} left", fix)
 
 
 def _files(known: Known) -> Iterator[Block]:
-    """The snapshots themselves: those that cannot be read, that lost their class, that nobody needs, old copies."""
+    """Findings on snapshot files: unreadable, without their class, unused, or an outdated copy."""
     for each in known.unreadable:
         fix = "bring it back from version control" if each.ours else "mend it where it comes from"
         if each.ours:
             fix += "; or delete it and run outrider contracts snapshot, if it never held a promise"
         yield Block(
-            each.type, each.version, each.where, [Finding(FindingKind.UNREADABLE, f"cannot be read: {each.why}", fix)]
+            each.type,
+            each.version,
+            each.where,
+            [ContractFinding(FindingKind.UNREADABLE, f"cannot be read: {each.why}", fix)],
         )
     for key, kept in sorted(known.kept.items(), key=lambda item: item[0]):
         contract = kept.contract
@@ -206,19 +217,19 @@ def _files(known: Known) -> Iterator[Block]:
             yield Block(*key, kept.where, [_gone(contract)])
         elif all(view.spec.type != contract.type for view in known.views):
             yield Block(*key, kept.where, [_stray(contract)])
-        elif key in known.lent and compare(kept.contract, known.lent[key].contract):
-            yield Block(*key, kept.where, [_old_copy(known.lent[key], kept, known)])
+        elif key in known.against and compare(kept.contract, known.against[key].contract):
+            yield Block(*key, kept.where, [_old_copy(known.against[key], kept, known)])
 
 
 def _is_past(contract: Contract, known: Known) -> bool:
-    """Its class has been removed, and a newer one has taken over: it stays as long as a log may hold such events."""
+    """Its class was removed, and a newer version exists. The snapshot stays as long as a log may hold such events."""
     return (contract.type, contract.version) not in known.owned and contract.version < known.newest.get(
         contract.type, 0
     )
 
 
-def _gone(contract: Contract) -> Finding:
-    return Finding(
+def _gone(contract: Contract) -> ContractFinding:
+    return ContractFinding(
         FindingKind.GONE,
         f"has no class any more: {contract.producer or 'somebody'} promised it, and no app that was loaded declares it",
         "bring the class back if it was renamed or removed by mistake, or name the app that has it with --app too;\n"
@@ -226,9 +237,9 @@ def _gone(contract: Contract) -> Finding:
     )
 
 
-def _stray(contract: Contract) -> Finding:
+def _stray(contract: Contract) -> ContractFinding:
     producer = contract.producer or "its producer"
-    return Finding(
+    return ContractFinding(
         FindingKind.STRAY,
         "nobody here publishes or reads it",
         f"if it is a promise of yours, name the app of {producer} with --app too, or bring its class back;\n"
@@ -236,9 +247,9 @@ def _stray(contract: Contract) -> Finding:
     )
 
 
-def _old_copy(lent: Kept, kept: Kept, known: Known) -> Finding:
+def _old_copy(lent: Snapshot, kept: Snapshot, known: Known) -> ContractFinding:
     changes = compare(kept.contract, lent.contract)
-    return Finding(
+    return ContractFinding(
         FindingKind.OLD_COPY,
         f"is a copy that differs from {lent.where}, which counts:",
         f"copy it again, or delete it from {known.folder}",

@@ -1,4 +1,4 @@
-"""What a check found, as a page to read and as JSON."""
+"""The findings of a check, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from outrider.contract.change import Change
+from outrider.contract.change import ContractChange
 from outrider.contract.compatibility import Misfit
 
 
@@ -31,11 +31,11 @@ _WARNINGS = {FindingKind.DEPRECATED, FindingKind.OLD_COPY, FindingKind.STRAY, Fi
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ContractFinding:
     kind: FindingKind
     says: str
     fix: str
-    details: Sequence[Change | Misfit] = ()
+    details: Sequence[ContractChange | Misfit] = ()
 
     @property
     def fails(self) -> bool:
@@ -60,7 +60,7 @@ class Block:
     type: str
     version: int
     subject: str
-    findings: Sequence[Finding]
+    findings: Sequence[ContractFinding]
 
     @property
     def fails(self) -> bool:
@@ -76,11 +76,11 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ContractReport:
     published: int
     views: int
     past: int
-    """Snapshots of versions that are only read any more."""
+    """Snapshots of versions that are still read but no longer published."""
     blocks: Sequence[Block]
 
     @property
@@ -111,12 +111,12 @@ class Report:
         }
 
 
-def _breaks(detail: Change | Misfit) -> bool:
-    return not isinstance(detail, Change) or detail.breaks
+def _breaks(detail: ContractChange | Misfit) -> bool:
+    return not isinstance(detail, ContractChange) or detail.breaks
 
 
-def _as_json(detail: Change | Misfit) -> dict[str, Any]:
-    if isinstance(detail, Change):
+def _as_json(detail: ContractChange | Misfit) -> dict[str, Any]:
+    if isinstance(detail, ContractChange):
         return {
             "kind": detail.kind,
             "path": detail.path,

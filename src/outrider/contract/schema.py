@@ -1,7 +1,7 @@
-"""The JSON Schema of an event, made so that it says what is on the wire and does not change with pydantic's version.
+"""The JSON Schema of an event as it is on the wire. It does not change with pydantic's version.
 
-What pydantic leaves out but refuses when reading (bounds of decimals and times, kinds of URL, keys of dicts), and the
-settings that change what is written (units of times, encodings of bytes), are there, in keywords that other tools ignore.
+Extra keywords, which other tools ignore, hold what pydantic's own schema leaves out: bounds of decimals and times, URL
+schemes, keys of dicts, units of times, encodings of bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outrider.errors import DeclarationError
 from outrider.event import Event
 
 SERIALIZER = "x-serializer"
-"""A function without a return annotation writes the value, so nobody knows what is on the wire."""
+"""Marks a value that a function without a return annotation writes: its shape on the wire is unknown."""
 
 _BYTES = {"utf8": "binary", "base64": "base64url", "hex": "hex"}
 _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
@@ -40,7 +40,7 @@ def schema_of(model: type[Event], mode: Literal["serialization", "validation"]) 
 class _Generator(GenerateJsonSchema):
     @property
     def mode(self) -> Literal["serialization", "validation"]:
-        """As asked for: what is on the wire is no matter of `json_schema_mode_override`."""
+        """The mode that was asked for: `json_schema_mode_override` does not change what is on the wire."""
         return self._mode
 
     def generate_inner(self, schema: Any) -> Schema:
@@ -89,7 +89,7 @@ class _Generator(GenerateJsonSchema):
         return {"type": kind, "format": name} | _given(given)
 
     def _unit(self, name: str) -> str | None:
-        """Of a number that is written instead of a text; or the only one that a reader takes numbers for."""
+        """The unit of a time that is written, or read, as a number."""
         unit = None
         if self.mode == "validation":
             unit = self._setting("val_temporal_unit") if name in ("date", "date-time") else None
@@ -98,12 +98,12 @@ class _Generator(GenerateJsonSchema):
         return None if unit in ("infer", "iso8601") else unit
 
     def _setting(self, name: str) -> str | None:
-        """Of the `model_config` that applies where the schema is made."""
+        """A setting of the `model_config` that applies here."""
         given: Mapping[str, Any] = self._config.config_dict
         return given.get(name)
 
     def bytes_schema(self, schema: Any) -> Schema:
-        """Its length is that of the bytes, not of the text."""
+        """Lengths count bytes, not characters of the text."""
         setting = "ser_json_bytes" if self.mode == "serialization" else "val_json_bytes"
         form = _BYTES[self._setting(setting) or "utf8"]
         lengths = {"x-min-bytes": schema.get("min_length"), "x-max-bytes": schema.get("max_length")}
@@ -129,7 +129,7 @@ class _Generator(GenerateJsonSchema):
         return self._set(super().frozenset_schema(schema))
 
     def _set(self, made: Schema) -> Schema:
-        """A set is written without doubles; it reads them, but they do not count."""
+        """A set is written without duplicates. It accepts them when it is read."""
         if self.mode == "validation" and made.get("minItems", 0) < 2:
             made.pop("uniqueItems", None)
         return made

@@ -1,4 +1,4 @@
-"""Shapes: what a JSON Schema allows, as values to compare. Titles, descriptions, examples and defaults are no part of it."""
+"""Shapes: what a JSON Schema allows, as values to compare, without its titles, descriptions, examples and defaults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = ("string", "integer", "number", "boolean", "null")
 
 
 @dataclass(frozen=True, eq=False)
-class Anything:
+class AnyShape:
     rules: Rules = field(default_factory=dict)
 
 
@@ -49,7 +49,7 @@ class Values:
 class Array:
     prefix: tuple[Shape, ...]
     items: Shape
-    """Those after the prefix."""
+    """The items after the prefix."""
     rules: Rules
 
     @property
@@ -67,7 +67,7 @@ class Field:
     required: bool
     """Every event has it."""
     absent: bool
-    """The class leaves it out of some events, whether it has a default or not."""
+    """The class omits it from some events, with or without a default."""
     places: tuple[tuple[str | int, ...], ...]
     """Where a reader looks for it, first to last."""
     default: str | None
@@ -80,9 +80,9 @@ class Object:
     name: str | None
     fields: Mapping[str, Field]
     others: Shape | None
-    """What fields without a name of their own hold; None = there are none."""
+    """The shape of additional fields; None = there are none."""
     keys: Shape | None
-    """What those are called; None = anything."""
+    """The shape of the names of additional fields; None = any name."""
     rules: Rules
     source: dict[str, Any]
     """Where it was read from."""
@@ -106,12 +106,12 @@ class Ref:
     document: Document
 
 
-Shape: TypeAlias = Anything | Scalar | Values | Array | Object | Union | Ref
-Opened: TypeAlias = Anything | Scalar | Values | Array | Object | Union
+Shape: TypeAlias = AnyShape | Scalar | Values | Array | Object | Union | Ref
+Opened: TypeAlias = AnyShape | Scalar | Values | Array | Object | Union
 
 
 class Document:
-    """A schema with its definitions. Each is read once, so shapes can be told apart by identity, also recursive ones."""
+    """A schema with its definitions. Each definition is read once, so even recursive shapes can be compared by identity."""
 
     def __init__(self, schema: Mapping[str, Any], name: str | None = None) -> None:
         self._definitions: Mapping[str, Any] = schema.get("$defs", {})
@@ -124,7 +124,7 @@ class Document:
 
     def _parse(self, schema: Any, name: str | None = None) -> Shape:
         if schema is True or schema == {}:
-            return Anything()
+            return AnyShape()
         if schema is False:
             return Values(())
         if not isinstance(schema, dict):
@@ -153,7 +153,7 @@ class Document:
             return self._object(rules, name, schema)
         if kind is not None and kind not in _KINDS:
             raise ValueError(f"{kind!r:.60} is no type")
-        return Anything(rules) if kind is None else Scalar(kind, rules)
+        return AnyShape(rules) if kind is None else Scalar(kind, rules)
 
     def _refer(self, ref: str, beside: dict[str, Any]) -> Shape:
         name = ref.removeprefix("#/$defs/")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from outrider.contract.schema_shape import Anything, Array, Object, Ref, Rules, Scalar, Shape, Union, Values, opened
+from outrider.contract.schema_shape import AnyShape, Array, Object, Ref, Rules, Scalar, Shape, Union, Values, opened
 
 SHOWN = 12
 """Values of an enum that are shown."""
@@ -59,7 +59,7 @@ def words(shape: Shape, within: frozenset[str] = frozenset()) -> str:
             return name
         within |= {name}
     match inside := opened(shape):
-        case Anything():
+        case AnyShape():
             return _ruled("anything", inside.rules)
         case Scalar():
             return _scalar(inside)

@@ -30,7 +30,7 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-class _Lent:
+class _LentConnection:
     """The connection belongs to the worker: nothing here ends its transaction or closes it."""
 
     def do_rollback(self, conn: Any) -> None:
@@ -47,11 +47,11 @@ class _Lent:
     do_terminate = do_close
 
 
-class LentAsyncDialect(_Lent, PGDialectAsync_psycopg):
+class LentAsyncDialect(_LentConnection, PGDialectAsync_psycopg):
     supports_statement_cache = True
 
 
-class LentDialect(_Lent, PGDialect_psycopg):
+class LentDialect(_LentConnection, PGDialect_psycopg):
     supports_statement_cache = True
 
     @classmethod

@@ -9,18 +9,16 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.abc import RV, Buffer, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.errors import error_from_result
-from psycopg.generators import execute
-from psycopg.pq import ExecStatus
 from psycopg.types.datetime import TimestamptzLoader
 
 from outrider.errors import DatabaseUnavailable
+from outrider.postgres.psycopg_private import OwnBegin
 from outrider.redaction import conceal, mask
 
 OLDEST = 15
@@ -60,13 +58,6 @@ where s.name = 'default_transaction_read_only' and s.source in ('database', 'use
 _SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
 _MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 
-if TYPE_CHECKING:
-    from psycopg._connection_base import BaseConnection
-
-    _Connection = BaseConnection[Any]
-else:
-    _Connection = object
-
 AsyncSession = AsyncConnection[Any]
 Session = Connection[Any]
 DatabaseError = psycopg.Error
@@ -103,7 +94,7 @@ def look(pins: Mapping[str, str]) -> str:
     return f"select pg_backend_pid(), case when pg_backend_pid() = {{pid}} then array[{each}] end"
 
 
-class _Pinned(_Connection):
+class _Pinned(OwnBegin):
     """A session of ours, which settings of the role and of the database do not reach.
 
     Behind a pooler nothing may outlive a transaction, so each one sets what it needs when it begins, in the same round trip.
@@ -141,21 +132,14 @@ class _Pinned(_Connection):
         each = [f"set_config('{name}', '{value}', true)" for name, value in self._local().items()]
         return f"select {', '.join(each)}".encode() if self.pooled else None
 
-    def _get_tx_start_command(self) -> bytes:
-        begin = super()._get_tx_start_command()
-        return BEGIN if self.pooled and begin == b"BEGIN" else begin
+    def begin_text(self, text: bytes) -> bytes:
+        return BEGIN if self.pooled and text == b"BEGIN" else text
 
-    def _exec_command(self, command: Any, *args: Any, **kwargs: Any) -> PQGen[Any]:
-        if not self.pooled or self._pipeline or not isinstance(command, bytes) or not command.startswith(b"BEGIN"):
-            return (yield from super()._exec_command(command, *args, **kwargs))
-        # Not by set_config: nothing may be read before a SET TRANSACTION of whoever asked for the transaction.
-        pins = [f"set local {name} = '{value}'".encode() for name, value in self._local().items()]
-        self.pgconn.send_query(b";".join([command, *pins]))
-        results = yield from execute(self.pgconn)
-        for each in results:
-            if each.status == ExecStatus.FATAL_ERROR:
-                raise error_from_result(each)
-        return results[0]
+    def begin_settings(self) -> list[bytes]:
+        """Not by set_config: nothing may be read before a SET TRANSACTION of whoever asked for the transaction."""
+        if not self.pooled:
+            return []
+        return [f"set local {name} = '{value}'".encode() for name, value in self._local().items()]
 
 
 class Wire(_Pinned, AsyncConnection[Any]):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 
 from outrider import trace
 from outrider.envelope import Envelope
-from outrider.postgres.inserts import Insert, Rows, columns_of
+from outrider.postgres.inserts import Insert, Rows, array, arrays
 from outrider.postgres.statement import Params, statement
 
 COLUMNS = (
@@ -16,26 +17,51 @@ COLUMNS = (
     "workspace_id", "aggregate_kind", "aggregate_id", "entity_version", "payload", "idempotency_key", "trace_context",
 )  # fmt: skip
 """Of an event that is written, as row_of names them."""
+_SHARED = (
+    "event_type", "event_version", "source", "target", "content_class", "channel", "generation", "workspace_id",
+    "aggregate_kind",
+)  # fmt: skip
+"""What many events of one publish have in common, beside their trace context."""
+_shared = attrgetter(*_SHARED)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Append(Insert):
     envelopes: Sequence[Envelope]
+    """Nobody else has them yet: `written` completes them."""
 
     @classmethod
-    def of(cls, envelopes: Sequence[Envelope], schema: str, notify: str) -> Append:
-        rows, subject = [row_of(envelope) for envelope in envelopes], envelopes[0].event_type
-        # RETURNING is evaluated before the trigger that pokes, which reads this setting.
-        quiet = b"" if notify == "commit" else f", set_config('outrider.notify', '{notify}', true)".encode()
-        if len(rows) == 1:
-            return cls(subject, schema, statement("log/publish_one", schema) + quiet, rows[0], envelopes)
-        return cls(subject, schema, statement("log/publish_many", schema) + quiet, columns_of(rows), envelopes)
+    def of(cls, envelopes: Sequence[Envelope], schema: str, *, notify: bool) -> Append:
+        if len(envelopes) == 1:
+            query, params = statement("log/publish_one", schema), row_of(envelopes[0])
+        else:
+            query, params = statement("log/publish_many", schema), _columns(envelopes)
+        params["notify"] = notify
+        return cls(envelopes[0].event_type, schema, query, params, envelopes)
 
-    def written(self, rows: Rows) -> list[Envelope]:
-        """The envelopes with what the database added."""
-        drawn = {row[0]: {"seq": row[1], "occurred_at": _EPOCH + timedelta(microseconds=row[2])} for row in rows}
-        return [Envelope.of(vars(envelope) | drawn[str(envelope.id)]) for envelope in self.envelopes]
+    def written(self, rows: Rows) -> None:
+        """Gives the envelopes what the database added."""
+        [(numbers, microseconds, _)] = rows
+        for envelope, number, since_epoch in zip(self.envelopes, numbers, microseconds, strict=True):
+            envelope.__dict__.update(seq=number, occurred_at=_EPOCH + timedelta(microseconds=since_epoch))
+
+
+def _columns(envelopes: Sequence[Envelope]) -> Params:
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = [kinds.setdefault((*_shared(e), trace.as_json(e.trace_context)), len(kinds) + 1) for e in envelopes]
+    ids = [str(e.id) for e in envelopes]
+    return arrays((*_SHARED, "trace_context"), kinds) | {
+        "kind": kind,
+        "id": ids,
+        "payload": [e.payload_json for e in envelopes],
+        "aggregate_id": array(e.key for e in envelopes),
+        "entity_version": array(e.entity_version for e in envelopes),
+        "occurred_at": array(e.occurred_at and e.occurred_at.isoformat() for e in envelopes),
+        "idempotency_key": array(
+            None if e.idempotency_key == own else e.idempotency_key for e, own in zip(envelopes, ids, strict=True)
+        ),
+    }
 
 
 def row_of(e: Envelope) -> Params:

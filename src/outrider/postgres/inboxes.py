@@ -97,7 +97,7 @@ async def ingest(
     """The events, their receipts, what was refused and the position, in one transaction."""
     async with conn.transaction():
         if stamp.notify != "commit":
-            await conn.execute("select set_config('outrider.notify', %s, true)", [stamp.notify])
+            await conn.execute("set local outrider.notify = 'off'")
         params = _columns(envelopes) | {"channel": stamp.channel, "generation": stamp.generation} | _place(place)
         [(outcome, events, stands)] = await fetch_call(conn, "ingest", schema, params)
         if outcome == "ingested":

@@ -7,7 +7,7 @@ caller has taught its driver about other types makes no difference.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +33,7 @@ class Insert:
     """The type of what is inserted, for errors."""
     schema: str
     query: bytes
-    """With psycopg's placeholders; each name occurs once."""
+    """With psycopg's placeholders."""
     params: Params
 
     def named(self) -> tuple[str, Params]:
@@ -96,10 +96,15 @@ def _run_sync(conn: Connection[Any], insert: Insert) -> Rows:
         return _as_text(cursor.fetchall())
 
 
-def columns_of(rows: Sequence[Params]) -> Params:
-    """Each as an array. One of nulls only is null: psycopg would send it as text, in which array_nulls may be off."""
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    return {name: None if all(each is None for each in column) else column for name, column in columns.items()}
+def arrays(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Params:
+    """The columns of rows, by name."""
+    return {name: array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def array(column: Iterable[Any]) -> list[Any] | None:
+    """None if it holds only None: psycopg would send that as text, in which array_nulls may be off."""
+    values = list(column)
+    return None if values.count(None) == len(values) else values
 
 
 def _as_text(rows: Rows) -> Rows:
@@ -119,13 +124,12 @@ def _named(query: bytes) -> str:
 
 @cache
 def _numbered(query: bytes) -> tuple[str, tuple[str, ...]]:
-    names: list[str] = []
+    numbers: dict[str, int] = {}
 
-    def number(found: re.Match[str]) -> str:
-        names.append(found[1])
-        return f"${len(names)}"
+    def numbered(found: re.Match[str]) -> str:
+        return f"${numbers.setdefault(found[1], len(numbers) + 1)}"
 
-    return _PLACEHOLDER.sub(number, query.decode()), tuple(names)
+    return _PLACEHOLDER.sub(numbered, query.decode()), tuple(numbers)
 
 
 def _said(error: BaseException) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from uuid import UUID
 
 from outrider import trace
 from outrider.envelope import Envelope
-from outrider.postgres.inserts import Insert, Rows, columns_of
+from outrider.postgres.inserts import Insert, Rows, array, arrays
 from outrider.postgres.statement import Params, statement
 
 
@@ -62,40 +63,62 @@ class Enqueued:
     """created; or kept, replaced, debounced: a pending job had the unique key"""
 
 
+_SHARED = ("job_type", "version", "priority", "queue", "source", "workspace_id", "generation", "delay")
+"""What many jobs of one enqueue have in common, beside what has to be written as text."""
+_shared = attrgetter(*_SHARED)
+
+
 @dataclass(frozen=True, slots=True)
 class Enqueue(Insert):
     requests: Sequence[Request]
 
     @classmethod
-    def of(cls, requests: Sequence[Request], schema: str, *, poke: bool) -> Enqueue:
-        """All of them with a unique key, or none."""
-        rows = [_row(request) for request in requests]
-        unique = requests[0].unique_key is not None
-        query = statement("jobs/enqueue_unique" if unique else "jobs/enqueue_jobs", schema)
-        return cls(requests[0].job_type, schema, query, columns_of(rows) | {"poke": poke}, requests)
+    def of(cls, requests: Sequence[Request], schema: str, *, notify: bool) -> Enqueue:
+        """One with a unique key, or any number without."""
+        first = requests[0]
+        if first.unique_key is None:
+            query, params = statement("jobs/enqueue_jobs", schema), _columns(requests)
+        else:
+            query, params = statement("jobs/enqueue_unique", schema), _row(first)
+        params["notify"] = notify
+        return cls(first.job_type, schema, query, params, requests)
 
     def written(self, rows: Rows) -> list[Enqueued]:
-        if self.requests[0].unique_key is None:
+        first = self.requests[0]
+        if first.unique_key is None:
             return [Enqueued(each.id, each.job_type, "created") for each in self.requests]
-        pairs = zip(self.requests, rows, strict=True)
-        return [Enqueued(UUID(row[0]), each.job_type, row[1]) for each, row in pairs]
+        [(job_id, outcome)] = rows
+        return [Enqueued(UUID(job_id), first.job_type, outcome)]
+
+
+def _columns(requests: Sequence[Request]) -> Params:
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = [kinds.setdefault((*_shared(r), *_texts(r)), len(kinds) + 1) for r in requests]
+    return arrays((*_SHARED, "run_at", "trace_context", "caused_by"), kinds) | {
+        "kind": kind,
+        "id": [str(r.id) for r in requests],
+        "payload": [r.payload_json for r in requests],
+        "key": array(r.key for r in requests),
+    }
 
 
 def _row(r: Request) -> Params:
-    row: Params = {
+    run_at, trace_context, caused_by = _texts(r)
+    return dict(zip(_SHARED, _shared(r), strict=True)) | {
+        "run_at": run_at,
+        "trace_context": trace_context,
+        "caused_by": caused_by,
         "id": str(r.id),
-        "job_type": r.job_type,
-        "version": r.version,
         "payload": r.payload_json,
-        "run_at": None if r.run_at is None else r.run_at.isoformat(),
-        "delay": r.delay,
-        "priority": r.priority,
-        "queue": r.queue,
         "key": r.key,
-        "source": r.source,
-        "workspace_id": r.workspace_id,
-        "trace_context": trace.as_json(r.trace_context),
-        "generation": r.generation,
-        "caused_by": None if r.caused_by is None else str(r.caused_by),
+        "unique_key": r.unique_key,
+        "on_conflict": r.on_conflict,
     }
-    return row if r.unique_key is None else row | {"unique_key": r.unique_key, "on_conflict": r.on_conflict}
+
+
+def _texts(r: Request) -> tuple[str | None, str | None, str | None]:
+    return (
+        None if r.run_at is None else r.run_at.isoformat(),
+        trace.as_json(r.trace_context),
+        None if r.caused_by is None else str(r.caused_by),
+    )

@@ -7,21 +7,22 @@ first statement is sent, it goes through `wait`, and the event's tenant is enter
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from psycopg import AsyncConnection, Connection, Error, InterfaceError, ProgrammingError
 from psycopg.abc import RV, PQGen
 from psycopg.rows import tuple_row
 
-from outrider.postgres.tenant_context import Entry, LentCursor, LentSyncCursor
-from outrider.postgres.worker_sessions import end_by_sync
-
-if TYPE_CHECKING:
-    from psycopg._connection_base import BaseConnection
-
-    _Connection = BaseConnection[Any]
-else:
-    _Connection = object
+from outrider.postgres.psycopg_private import (
+    EndsBySync,
+    LentCursor,
+    LentSyncCursor,
+    detach,
+    share_prepared,
+    twin,
+    without_autocommit,
+)
+from outrider.postgres.tenant_context import Entry
 
 REFUSED = "this transaction belongs to the worker, which {verb} it after the handler: return, or raise to roll it back"
 GIVEN_BACK = "ctx.tx was used after its handler had returned: finish what uses it before you return"
@@ -34,20 +35,7 @@ class _GivenBack:
         raise InterfaceError(GIVEN_BACK)
 
 
-class _Lent(_Connection):
-    @property
-    def _pipeline(self) -> Any:
-        """psycopg's own; executemany() opens one too."""
-        return self.__dict__["_pipeline"]
-
-    @_pipeline.setter
-    def _pipeline(self, pipeline: Any) -> None:
-        if pipeline is not None:
-            end_by_sync(pipeline)
-        self.__dict__["_pipeline"] = pipeline
-
-
-class LentSession(_Lent, AsyncConnection[Any]):
+class LentSession(EndsBySync, AsyncConnection[Any]):
     """`ctx.tx` of an async handler."""
 
     failed_with: BaseException | None = None
@@ -84,7 +72,7 @@ class LentSession(_Lent, AsyncConnection[Any]):
         raise _refused("commits")
 
 
-class LentSyncSession(_Lent, Connection[Any]):
+class LentSyncSession(EndsBySync, Connection[Any]):
     """`ctx.tx` of a blocking handler, in its thread."""
 
     failed_with: BaseException | None = None
@@ -120,30 +108,26 @@ class LentSyncSession(_Lent, Connection[Any]):
 
 
 def lend(owner: AsyncConnection[Any] | Connection[Any]) -> LentSession:
-    """A twin of the worker's connection: made for every event, so without what a constructor sets up anew."""
+    """A connection on the worker's session, made for every event that asks for it."""
     if isinstance(owner, Connection):
         lent = LentSession(owner.pgconn, tuple_row)
-        lent._prepared = owner._prepared
+        share_prepared(lent, owner)
         return lent
-    owner.adapters  # noqa: B018 (made when first asked for; the twins share it)
-    lent = LentSession.__new__(LentSession)
-    lent.__dict__.update(owner.__dict__)
-    lent._autocommit = False
+    lent = twin(LentSession, owner)
+    without_autocommit(lent)
     lent.cursor_factory = LentCursor
     return lent
 
 
 def lend_sync(owner: AsyncConnection[Any] | Connection[Any]) -> LentSyncSession:
     lent = LentSyncSession(owner.pgconn, tuple_row)
-    lent._prepared = owner._prepared
+    share_prepared(lent, owner)
     lent.cursor_factory = LentSyncCursor
     return lent
 
 
 def take_back(lent: LentSession | LentSyncSession) -> None:
-    lent._notice_handlers.clear()
-    lent._notify_handlers.clear()
-    lent.pgconn = _GivenBack()  # type: ignore[assignment]
+    detach(lent, _GivenBack())  # type: ignore[arg-type]
 
 
 def _not_entered() -> InterfaceError:

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from psycopg import Cursor, Error, ProgrammingError
-from psycopg._preparing import PrepareManager
 from psycopg.abc import RV, AdaptContext, PQGen
-from psycopg.adapt import AdaptersMap
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
 from outrider.errors import ConfigError
 from outrider.postgres.lent_transaction import LentSyncSession
+from outrider.postgres.psycopg_private import own_types, own_unprepared, twin
 
 _NOT_LIBPQ = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
 
@@ -46,14 +45,12 @@ def borrow(
     lender: LentSyncSession, *, cursor_factory: type[Cursor[Any]], types: AdaptContext, prepares: bool
 ) -> BorrowedSession:
     """Give it back with `take_back`."""
-    borrowed = BorrowedSession.__new__(BorrowedSession)
-    borrowed.__dict__.update(lender.__dict__)
+    borrowed = twin(BorrowedSession, lender)
     borrowed.lender = lender
     borrowed.cursor_factory = cursor_factory
-    borrowed._adapters = AdaptersMap(types.adapters)
-    if not prepares:  # and does not tell the worker's own statements to stop it
-        borrowed._prepared = PrepareManager()
-        borrowed._prepared.prepare_threshold = None
+    own_types(borrowed, types)
+    if not prepares:
+        own_unprepared(borrowed)
     return borrowed
 
 

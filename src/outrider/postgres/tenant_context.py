@@ -7,11 +7,11 @@ pure ASCII with escapes: no setting of the session changes what they mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
-from psycopg import AsyncConnection, AsyncCursor, Cursor, InternalError
+from psycopg import AsyncConnection, AsyncCursor, InternalError
 from psycopg.abc import PQGen
 from psycopg.errors import InFailedSqlTransaction, error_from_result
 from psycopg.generators import execute, fetch_many, send
@@ -22,14 +22,6 @@ from psycopg.sql import Identifier
 from psycopg.waiting import Ready
 
 from outrider.errors import ConfigError
-
-if TYPE_CHECKING:
-    from psycopg._cursor_base import BaseCursor
-    from psycopg._queries import PostgresQuery
-
-    _Cursor = BaseCursor[Any, Any]
-else:
-    _Cursor = object
 
 _OK, _READY = ExecStatus.COMMAND_OK, Ready.RW
 _HOME = "select current_user::text, current_setting('app.workspace_id', true)"
@@ -159,60 +151,6 @@ class Entry:
                 self.refused = not isinstance(error, InFailedSqlTransaction)
                 raise error
         self.pending = False
-
-
-class _Rider(_Cursor):
-    """A cursor whose first statement takes the tenant along: psycopg's own, which we join at the moment of sending.
-
-    Where a psycopg does not call these methods the tenant is entered on its own, or the statement fails: see lend.py.
-    """
-
-    __slots__ = ()
-
-    def _execute_gen(self, *args: Any, **kwargs: Any) -> PQGen[None]:
-        statement = super()._execute_gen(*args, **kwargs)
-        if (entry := self._pending()) is not None:
-            entry.rider = statement
-        return statement
-
-    def _maybe_prepare_gen(self, pgq: PostgresQuery, **kwargs: Any) -> PQGen[Any]:
-        statement = super()._maybe_prepare_gen(pgq, **kwargs)
-        if (entry := self._pending()) is None:
-            return statement
-        return entry.ride(self._pgconn, statement) if pgq.params else self._after(entry, statement)
-
-    def _after(self, entry: Entry, statement: PQGen[Any]) -> PQGen[Any]:
-        """Without parameters it may be several statements in one, which a pipeline does not take."""
-        yield from entry.enter(self._pgconn)
-        return (yield from statement)
-
-    def _execute_send(self, query: PostgresQuery, **kwargs: Any) -> None:
-        self._board(partial(super()._execute_send, query, **kwargs))
-
-    def _send_query_prepared(self, name: bytes, pgq: PostgresQuery, **kwargs: Any) -> None:
-        self._board(partial(super()._send_query_prepared, name, pgq, **kwargs))
-
-    def _board(self, send_it: Callable[[], None]) -> None:
-        if (entry := self._pending()) is None:
-            send_it()
-            return
-        entry.board(self._pgconn)
-        try:
-            send_it()
-        finally:
-            self._pgconn.pipeline_sync()
-
-    def _pending(self) -> Entry | None:
-        entry: Entry | None = self._conn.entry
-        return entry if entry is not None and entry.pending else None
-
-
-class LentCursor(_Rider, AsyncCursor[Any]):
-    __slots__ = ()
-
-
-class LentSyncCursor(_Rider, Cursor[Any]):
-    __slots__ = ()
 
 
 @lru_cache(4096)

@@ -17,11 +17,10 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import AsyncConnection, pq
-from psycopg._pipeline_base import BasePipeline
-from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
 from outrider.postgres import connection, tenant_context
+from outrider.postgres.psycopg_private import end_by_sync, in_pipeline_block, silence_unclosed
 
 # What a handler may have left in the session: settings, roles, listeners, temporary tables, locks.
 _RESET = """reset session authorization; reset all; unlisten *; discard temp; close all; discard sequences;
@@ -133,21 +132,6 @@ class WorkerSessions:
             await self._free.pop().close()
 
 
-def end_by_sync(pipeline: BasePipeline) -> None:
-    """psycopg ends a pipeline by Sync and Flush. At a Flush, a server that waits in a transaction forgets that it was to end
-    a session that stays idle there: a worker that is stopped would keep its partition. Sync alone does.
-    """
-
-    def end() -> PQGen[None]:
-        try:
-            pipeline._enqueue_sync()
-            yield from pipeline._communicate_gen()
-        finally:
-            yield from pipeline._fetch_gen(flush=False)
-
-    pipeline._exit_gen = end  # type: ignore[method-assign]
-
-
 @asynccontextmanager
 async def together(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
     """Several statements in one round trip."""
@@ -165,7 +149,7 @@ async def begin(conn: AsyncConnection[Any]) -> None:
 
 def lacks_transaction(conn: AsyncConnection[Any]) -> bool:
     """A pooler is in between, and no transaction is open: what is sent now is sent with settings that are not ours."""
-    idle = conn.pgconn.transaction_status == TransactionStatus.IDLE and not conn._pipeline
+    idle = conn.pgconn.transaction_status == TransactionStatus.IDLE and not in_pipeline_block(conn)
     return isinstance(conn, connection.Wire) and conn.pooled and conn.autocommit and idle
 
 
@@ -198,7 +182,7 @@ def usable(conn: AsyncConnection[Any]) -> bool:
 def abandon(conn: AsyncConnection[Any]) -> None:
     """Cut the wire of a session that a stuck thread may still use. Who has the thread closes it when the thread is done."""
     conn.abandoned = True  # type: ignore[attr-defined]
-    conn._pool = None  # as for a connection of a pool, psycopg does not warn that it was not closed
+    silence_unclosed(conn)
     cancel = conn.pgconn.get_cancel()
     threading.Thread(target=_cancel, args=[cancel], daemon=True).start()  # it may be in a statement that takes for ever
     with suppress(OSError), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:

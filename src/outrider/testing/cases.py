@@ -33,7 +33,7 @@ class Colour(Enum):
     RED = "red"
 
 
-class Line(BaseModel):
+class OrderLine(BaseModel):
     article: str
     price: Decimal
     at: datetime | None = None
@@ -54,7 +54,9 @@ class Full(Event, type="exercise.full"):
     who: UUID = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
     raw: bytes = b"bytes"
     colour: Colour = Colour.RED
-    lines: list[Line] = Field([Line(article="a", price=Decimal("0.10")), Line(article="b", price=Decimal(2))])
+    lines: list[OrderLine] = Field(
+        [OrderLine(article="a", price=Decimal("0.10")), OrderLine(article="b", price=Decimal(2))]
+    )
     numbers: list[int | None] = Field([1, None, -3])
     pair: tuple[int, str] = (1, "one")
     tags: frozenset[str] = frozenset({"a", "b"})
@@ -101,7 +103,7 @@ SURVIVORS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedCase:
     """An input that publish refuses: which field the refusal names, and a part of its rule."""
 
     name: str
@@ -115,12 +117,12 @@ def _nested(levels: int) -> Any:
     return [_nested(levels - 1)] if levels else "core"
 
 
-def _payload(name: str, value: Any, path: str, rule: str) -> Refused:
-    return Refused(name, Anything(value=value), path, rule)
+def _payload(name: str, value: Any, path: str, rule: str) -> RefusedCase:
+    return RefusedCase(name, Anything(value=value), path, rule)
 
 
-def _option(name: str, rule: str, **options: Any) -> Refused:
-    return Refused(name, Placed(order_id="1"), next(iter(options)), rule, options)
+def _option(name: str, rule: str, **options: Any) -> RefusedCase:
+    return RefusedCase(name, Placed(order_id="1"), next(iter(options)), rule, options)
 
 
 REFUSED = (
@@ -133,19 +135,21 @@ REFUSED = (
     _payload("nul_in_a_key", {"a\x00": 1}, "value", r"a key that contains \u0000"),
     _payload("lone_surrogate", "ab\ud83e", "value", r"surrogate \ud83e at position 2"),
     _payload("lone_surrogate_in_a_key", {"\udc00": 1}, "value", r"a key that contains the lone surrogate \udc00"),
-    _payload("naive_datetime_in_a_model", [Line(article="a", price=Decimal(1), at=_naive)], "value[0].at", "naive"),
+    _payload(
+        "naive_datetime_in_a_model", [OrderLine(article="a", price=Decimal(1), at=_naive)], "value[0].at", "naive"
+    ),
     _payload(
         "too_deep", {"a": _nested(DEPTH)}, "value.a" + "[0]" * 17 + "[0…" + ("[0]" * 40)[-40:], "more than 64 levels"
     ),
     _payload("too_large", "x" * DEFAULT_LIMIT, "payload", f"the limit is {DEFAULT_LIMIT:,}"),
     _payload("huge_integer", 10**5000, "value", "digits"),
     _payload("not_json", object(), "payload", "cannot be written as JSON"),
-    Refused("mistyped", Placed.model_construct(order_id=cast(str, 7)), "payload", "cannot be written as JSON"),
-    Refused("unregistered", Unregistered(), "event", "not registered"),
-    Refused("foreign", PlacedElsewhere(order_id="1"), "event", "foreign view"),
-    Refused("not_an_event", cast(Any, {"order_id": "1"}), "event", "not an instance of an Event"),
-    Refused("a_class", cast(Any, Placed), "event", "not an instance of an Event"),
-    Refused("empty_key_field", Placed(order_id=""), "key", "empty"),
+    RefusedCase("mistyped", Placed.model_construct(order_id=cast(str, 7)), "payload", "cannot be written as JSON"),
+    RefusedCase("unregistered", Unregistered(), "event", "not registered"),
+    RefusedCase("foreign", PlacedElsewhere(order_id="1"), "event", "foreign view"),
+    RefusedCase("not_an_event", cast(Any, {"order_id": "1"}), "event", "not an instance of an Event"),
+    RefusedCase("a_class", cast(Any, Placed), "event", "not an instance of an Event"),
+    RefusedCase("empty_key_field", Placed(order_id=""), "key", "empty"),
     _option("empty_key", "empty", key=""),
     _option("long_key", "at most 512", key="é" * 257),
     _option("nul_in_the_key", r"\u0000", key="a\x00"),

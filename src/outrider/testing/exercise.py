@@ -23,7 +23,7 @@ from outrider.errors import PublishRefused
 from outrider.event import Event
 from outrider.publish import PublishOptions
 from outrider.reader import Reader
-from outrider.testing.cases import REFUSED, SURVIVORS, Full, Placed, Refused
+from outrider.testing.cases import REFUSED, SURVIVORS, Full, Placed, RefusedCase
 from outrider.trace import current_trace
 
 CONTEXT = "exercise"
@@ -151,7 +151,7 @@ async def brings_back(given: Full, harness: PublishHarness) -> None:
         assert str(decoded.amount) == str(given.amount), f"the Decimal {given.amount} became {decoded.amount}"
 
 
-async def refuses(case: Refused, harness: PublishHarness) -> None:
+async def refuses(case: RefusedCase, harness: PublishHarness) -> None:
     await harness.begin()
     refusal = await refused(harness.publish(case.event, **case.options))
     assert refusal.field == case.field, f"the refusal names {refusal.field}, not {case.field}"

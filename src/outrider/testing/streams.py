@@ -361,9 +361,9 @@ async def refuses_what_is_no_position(harness: StreamHarness) -> None:
             raise AssertionError(f"{text!r} passes for a position")
 
 
-Check = Callable[[StreamHarness], Awaitable[None]]
+StreamCheck = Callable[[StreamHarness], Awaitable[None]]
 
-_ALL: tuple[Check, ...] = (
+_ALL: tuple[StreamCheck, ...] = (
     begins_empty,
     keeps_the_order,
     appends_only_to_the_end,
@@ -386,7 +386,7 @@ _ALL: tuple[Check, ...] = (
     goes_on_where_all_was_trimmed,
     refuses_what_is_no_position,
 )
-CHECKS: dict[str, Check] = {check.__name__: check for check in _ALL}
+CHECKS: dict[str, StreamCheck] = {check.__name__: check for check in _ALL}
 
 
 async def run(harness: StreamHarness) -> None:

@@ -53,7 +53,7 @@ class Runner:
         if not handler.models:
             self.decode = _readable
 
-    async def run(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None = None) -> list[float]:
+    async def run(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None = None) -> list[float]:
         """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
         nobody = inherited_workspace.set(None)  # whoever started the worker may have been handling an event
         before = inherited_cause.set(None)
@@ -63,7 +63,7 @@ class Runner:
             inherited_workspace.reset(nobody)
             inherited_cause.reset(before)
 
-    async def _run_each(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None) -> list[float]:
+    async def _run_each(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[float]:
         took: list[float] = []
         call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
         context = SyncHandlerContext if blocking else HandlerContext
@@ -110,7 +110,7 @@ class Runner:
                 took.append(clock() - begun)
         return took
 
-    async def _run_together(self, conn: Connection, rows: Sequence[Row], spans: trace.Handling | None) -> list[float]:
+    async def _run_together(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[float]:
         """A handler of whole batches: one call for each workspace. Only a batch of one says which event failed."""
         begun = clock()
         events = []
@@ -241,9 +241,9 @@ def _readable(row: Row) -> Envelope:
     return envelope
 
 
-def _begin(spans: trace.Handling, rows: Sequence[Row], *, together: bool = False) -> trace.Handled:
+def _begin(spans: trace.BatchSpans, rows: Sequence[Row], *, together: bool = False) -> trace.EventSpan:
     envelopes = [envelope_of(row) for row in rows]
-    messages = [trace.Message(each.id, each.event_type, each.trace_context) for each in envelopes]
+    messages = [trace.TracedMessage(each.id, each.event_type, each.trace_context) for each in envelopes]
     span = spans.begin(messages, rows[0][ATTEMPT], together=together)
     span.enter()
     return span

@@ -1,4 +1,4 @@
-"""Drain: handle all that is due now, then return. For tests and scripts; a worker does the same for ever."""
+"""Drain: handle everything that is due now, then return. For tests and scripts."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from outrider.worker.job_loop import JobLoop
 from outrider.worker.schedule_loop import ScheduleLoop
 
 PAUSE = 0.02
+"""Seconds before a busy or failed partition is tried again."""
 
 
 @dataclass(slots=True)
 class Drained:
-    """What a drain came to, in events."""
+    """What a drain did, in numbers of events and jobs."""
 
     handled: int = 0
     conceded: int = 0
-    """They had a receipt already."""
+    """Duplicates: they already had a receipt."""
     parked: int = 0
-    """They failed and wait for their retry."""
+    """They failed and wait for a retry."""
     buried: int = 0
-    """They failed for good: dead letters."""
+    """They became dead letters."""
     by_handler: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Handled, by handler."""
     jobs: int = 0
-    """Jobs that are done."""
+    """Completed jobs."""
     jobs_failed: int = 0
-    """Attempts at jobs that failed, the last ones included."""
+    """Failed attempts at jobs, including last attempts."""
     jobs_buried: int = 0
-    """Jobs that failed for good."""
+    """Jobs that became dead letters."""
     ingested: int = 0
     """Events that inboxes brought in, and changes that replicas took."""
     relayed: int = 0
@@ -57,10 +58,13 @@ class Drained:
             self.by_handler[name] += step.handled
 
     def __str__(self) -> str:
-        events = f"{self.handled} handled, {self.parked} parked, {self.buried} buried, {self.conceded} conceded"
+        events = (
+            f"{self.handled} handled, {self.parked} to retry, {_count(self.buried, 'dead letter')}, "
+            f"{_count(self.conceded, 'duplicate')} skipped"
+        )
         if self.jobs or self.jobs_failed:
-            done, buried = _count(self.jobs, "job"), _count(self.jobs_buried, "job")
-            events += f"; {done} done, {_count(self.jobs_failed, 'attempt')} failed, {buried} buried"
+            done, buried = _count(self.jobs, "job"), _count(self.jobs_buried, "dead letter")
+            events += f"; {done} done, {_count(self.jobs_failed, 'attempt')} failed, {buried}"
         if self.ingested or self.relayed:
             events += f"; {self.ingested} ingested, {self.relayed} relayed"
         return events
@@ -82,9 +86,9 @@ async def drain(
     schedules: ScheduleLoop | None = None,
     raise_on_failure: bool = False,
 ) -> Drained:
-    """Until a whole round over all handlers finds nothing: what handlers publish is handled too.
+    """Until a round over all handlers and jobs finds nothing. Events that handlers publish are handled too.
 
-    Its own generation, and those that no worker is there for.
+    It serves its own generation, and those that have no live worker.
     """
     total = Drained()
     if schedules is not None:
@@ -158,7 +162,7 @@ async def _drain_one(
                 if raise_on_failure and step.errors:
                     raise step.errors[0]
                 if step.outcome in ("busy", "troubled"):
-                    await asyncio.sleep(PAUSE * (1 + reader.trouble))
+                    await asyncio.sleep(PAUSE * (1 + reader.failures))
                 elif not step.again:
                     return found
                 found = True

@@ -28,10 +28,10 @@ from outrider.worker.loops import Loops
 from outrider.worker.site import Site
 from outrider.worker.wakeups import Wakeups
 
-FAREWELL = 2.0
-"""Seconds to report at shutdown what was rolled back."""
+REPORT_SECONDS = 2.0
+"""Seconds to report failures and rollbacks at shutdown."""
 ARMED_PAUSE = 0.02
-"""Seconds until a suspect that was counted asks again for its partition."""
+"""Seconds until the partition of an armed suspect is tried again."""
 TURN = 0.5
 """Seconds that a loop may keep a session while others wait for one."""
 MIXED_UP = {"26000", "42P05"}
@@ -48,7 +48,7 @@ class Shared:
     generations: Generations
     wakeups: Wakeups
     look_again: Callable[[], None]
-    """What there is to serve has changed: look at it before the next heartbeat."""
+    """Look for generations to serve before the next heartbeat."""
     isolation: Isolation = field(default_factory=Isolation)
 
 
@@ -86,7 +86,7 @@ class HandlerLoop(Loop):
         except CursorError as error:
             if code_of(error) != NO_CURSOR:
                 raise
-            self._shared.generations.forget(self.name, self.generation)  # it was folded, or more than that is gone
+            self._shared.generations.forget(self.name, self.generation)  # it was folded, renamed or retired
             self._shared.look_again()
             return 0
         self.skips(result.outcome if result.outcome in ("paused", "open") else "")
@@ -110,25 +110,25 @@ class HandlerLoop(Loop):
                     return result
 
     async def _batch(self, conn: Connection) -> BatchResult:
-        """A suspect is counted and run while nothing else runs in this process: if it dies, the culprit is known."""
+        """A suspect runs while nothing else runs in this process: if the process dies, the culprit is known."""
         reader, isolation = self.reader, self._shared.isolation
-        reader.alone = reader.suspect or reader.armed
-        if not reader.alone:
+        reader.isolated = reader.suspect or reader.armed
+        if not reader.isolated:
             async with isolation.beside_others():
                 return await reader.step(conn)
         try:
             async with isolation.alone():
                 result = await reader.step(conn)
                 return await reader.step(conn) if reader.armed else result
-        except TimeoutError:  # a handler does not end: let the others go on for a while
+        except TimeoutError:  # a handler does not end: try again later
             return BatchResult("busy")
 
     def _pause(self, result: BatchResult) -> float:
         if result.again:
             return 0
         if result.outcome == "troubled":
-            return pause(self.reader.trouble)
-        skipped = result.outcome in ("busy", "paused")  # what is due may have been due for long
+            return pause(self.reader.failures)
+        skipped = result.outcome in ("busy", "paused")  # its due time may be long past
         sleep = self._shared.wakeups.pause(self.generation, None if skipped else result.due_in)
         if result.outcome == "busy":
             return min(sleep, ARMED_PAUSE if self.reader.armed else BUSY_PAUSE)
@@ -139,12 +139,12 @@ class HandlerLoop(Loop):
             raise error
         if code_of(error) in MIXED_UP:
             self._shared.sessions.stop_preparing()
-        self.reader.trouble += 1
-        self._signals.emit(Troubled(self.name, code_of(error), describe(error), self.reader.trouble, self.id))
-        return pause(self.reader.trouble)
+        self.reader.failures += 1
+        self._signals.emit(Troubled(self.name, code_of(error), describe(error), self.reader.failures, self.id))
+        return pause(self.reader.failures)
 
     def recovered(self) -> None:
-        """The reader says so, after a batch."""
+        """The reader reports it, after a batch."""
 
     def at_work(self) -> list[str]:
         name = None if self.task is None else at_work(self.task)
@@ -154,7 +154,7 @@ class HandlerLoop(Loop):
         try:
             if self.reader.unfinished:
                 with suppress(DatabaseError, DatabaseUnavailable, TimeoutError):
-                    async with asyncio.timeout(FAREWELL), self._shared.sessions.session(self.name) as conn:
+                    async with asyncio.timeout(REPORT_SECONDS), self._shared.sessions.session(self.name) as conn:
                         await self.reader.finish(conn)
         finally:
             self.reader.close()
@@ -172,7 +172,7 @@ class HandlerLoops:
         return (loop for loop in self._loops if isinstance(loop, HandlerLoop))
 
     def follow(self) -> None:
-        """After a look at the generations. Loops of what is not served any more end when they are woken."""
+        """Called after each look at the generations. Loops of those no longer served end when they are woken."""
         generations, most = self._shared.generations, self._shared.site.settings.pool_size
         have = {(loop.name, loop.generation, loop.number) for loop in self}
         for name, generation in generations:

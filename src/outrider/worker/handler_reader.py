@@ -1,8 +1,8 @@
-"""The hot path: take → handle → settle, one batch after the other, until there is nothing left.
+"""The hot path of events: take → handle → settle, one batch after the other.
 
-A take locks a partition, reads the batch, writes its receipts and moves the position; then the handlers run in that same
-transaction; settle commits it. When a handler fails, everything is rolled back and the event is parked (or buried) in the
-same round trip; the next take passes it over, parks what must wait behind it, and returns the others.
+A take locks a partition, reads the batch, writes its receipts and moves the position. Then the handlers run in that same
+transaction, and settle commits it. When a handler fails, everything is rolled back, and in the same round trip the event is
+parked (it waits for a retry) or becomes a dead letter. The next take passes it over and returns the others.
 """
 
 from __future__ import annotations
@@ -34,21 +34,24 @@ from outrider.worker.batch_size import Size
 from outrider.worker.handler import Handler
 
 SCAN = 10_000
+"""The most rows of the log that one take looks at."""
 ISOLATE_AFTER = 3
 """After this many consecutive infrastructure failures, events are taken one at a time."""
-ALONE_AT_MOST = 10
+FAILURES_ALONE = 10
 """After this many consecutive infrastructure failures of an event taken alone, it waits for a retry."""
-TROUBLE_DELAY = timedelta(seconds=30)
-ARMED_PATIENCE = 50
-"""Attempts of a counted suspect at its partition, if others hold it. Then the count is taken back."""
+ALONE_DELAY = timedelta(seconds=30)
+"""How long it then waits."""
+ARMED_TAKES = 50
+"""The most takes that try to get the partition of an armed suspect while others hold it. Then it is disarmed."""
 UNIQUE_VIOLATION = "23505"
 CAREFUL_TAKES = 100
+"""How many takes expect existing receipts after one has met an unexpected one."""
 _OUTCOMES = {Later: "failed", Dead: "dead", Infrastructure: "troubled"}
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What one batch came to."""
+    """How one batch ended, and how many of its events were handled, skipped, parked, or became dead letters."""
 
     outcome: str
     handled: int = 0
@@ -58,17 +61,17 @@ class BatchResult:
     due_in: float | None = None
     errors: tuple[BaseException, ...] = ()
     code: str = ""
-    """What the trouble was."""
+    """The code of an infrastructure failure."""
 
     @property
     def again(self) -> bool:
-        """There may be more at once."""
+        """There may be more to do at once."""
         return self.outcome in ("more", "done", "probe", "suspect", "armed", "failed")
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsaid:
-    """A failure that the database does not know of yet."""
+class _UnreportedFailure:
+    """A failed event that is not parked in the database yet."""
 
     cursor: int | None
     batch: int | None
@@ -77,9 +80,9 @@ class _Unsaid:
     verdict: Later | Dead
     error: BaseException
     breaker: Breaker | None
-    """Where the failure counts for it."""
-    spared: bool
-    """It was tried to see whether all is well again; it waits until others have been tried."""
+    """The breaker that counts the failure, if any."""
+    failed_probe: bool
+    """It was the probe of an open breaker. It waits until other events have been tried."""
 
     def as_json(self) -> str:
         later = self.verdict if isinstance(self.verdict, Later) else None
@@ -96,13 +99,13 @@ class _Unsaid:
         }
         if self.breaker is not None:
             probe, longest = parse_duration(self.breaker.probe), parse_duration(self.breaker.longest)
-            failure |= {"trip": self.breaker.failures, "spared": self.spared}
+            failure |= {"trip": self.breaker.failures, "spared": self.failed_probe}
             failure |= {"probe": probe.total_seconds(), "longest": longest.total_seconds()}
         return json.dumps([failure])
 
 
 class HandlerReader:
-    """One reader of a handler's subscription."""
+    """Reads one generation of a handler's subscription, one batch at a time."""
 
     def __init__(
         self, handler: Handler, signals: Signals, *, schema: str, generation: int, worker: str, loop: str = ""
@@ -116,43 +119,44 @@ class HandlerReader:
         self.generation = generation
         self._worker = worker
         self._size = Size(handler.limit)
-        self.alone = True
-        """Nothing else runs in this process: a suspect that kills it is to blame."""
+        self.isolated = True
+        """Nothing else runs in this process now: if it dies, the suspect is to blame."""
         self.suspect = False
-        """Its next take should be made alone."""
-        self._unsaid: _Unsaid | None = None
+        """The next take should be isolated: an event of it may have killed a worker."""
+        self._unreported: _UnreportedFailure | None = None
         self._partition: int | None = None
-        """The one to go on with; None = any."""
+        """The partition to take from next; None = any."""
         self._armed: int | None = None
-        self._patience = 0
-        self._unexcused = 0
-        """Rollbacks in good order that could not be reported, because the session was gone."""
+        """The suspect that the next take runs: its crash is counted already, in case it kills the process."""
+        self._armed_takes_left = 0
+        self._unreported_rollbacks = 0
+        """Orderly rollbacks of `_cursor` that could not be reported because the session was lost. Without a report they look
+        like the death of a worker."""
         self._cursor: int | None = None
-        """Whose they were."""
-        self._alone = 0
-        """How many events to take one at a time, because one of a failed batch is to blame and it is not known which."""
+        self._one_by_one = 0
+        """How many events to take one at a time: one event of a failed batch is to blame, and it is not known which."""
         self._careful = 0
-        """How many takes must expect events that have a receipt already."""
-        self._troubles: dict[int, int] = {}
-        """How often an event, alone, was rolled back for no fault of its own."""
-        self.trouble = 0
-        """How often in a row; the worker waits longer each time."""
+        """How many takes must expect events that already have a receipt."""
+        self._failures_alone: dict[int, int] = {}
+        """Infrastructure failures of events that were taken alone, by their position in the log."""
+        self.failures = 0
+        """Consecutive infrastructure failures. The pause grows with them."""
 
     def close(self) -> None:
         self._runner.close()
 
     @property
     def armed(self) -> bool:
-        """Its next take runs a suspect, which may kill the process."""
+        """The next take runs a suspect, which may kill the process."""
         return self._armed is not None
 
     async def step(self, conn: Connection) -> BatchResult:
-        """One batch, committed; or rolled back, with what failed parked."""
-        if self._unsaid is not None:
-            return await self._say(conn, self._unsaid)
+        """One batch: committed, or rolled back with the failed event parked."""
+        if self._unreported is not None:
+            return await self._report(conn, self._unreported)
         hit("take.sent")
         try:
-            claim = await handler_batches.take(conn, self._asked(), self._schema)
+            claim = await handler_batches.take(conn, self._request(), self._schema)
         except DatabaseError as error:
             if self._careful or sqlstate(error) != UNIQUE_VIOLATION:
                 raise
@@ -162,7 +166,7 @@ class HandlerReader:
         hit("take.done")
         self._signals.emit(Taken(self.handler.name, claim.partition, len(claim.rows), claim.outcome))
         if claim.batch is None:
-            await self._nothing(conn, claim)
+            await self._nothing_taken(conn, claim)
             return BatchResult(claim.outcome, due_in=claim.due_in)
         self._cursor = claim.cursor
         begun, spans = clock(), trace.handling(self.handler.name) if claim.rows else None
@@ -176,8 +180,8 @@ class HandlerReader:
             return await self._failed(conn, claim, failure, spans)
         except DatabaseError as error:
             return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True), spans)
-        except BaseException:  # it was cancelled
-            self._unexcused += 1
+        except BaseException:  # the worker is ending
+            self._unreported_rollbacks += 1
             if spans is not None:
                 spans.end("rolled_back")
             raise
@@ -185,54 +189,54 @@ class HandlerReader:
             spans.end("success")
         return self._settled(claim, took, handled, clock() - begun)
 
-    def _asked(self) -> Asked:
+    def _request(self) -> Asked:
         return Asked(
             subscription=self.handler.name,
             partition=self._partition,
-            limit=1 if self._alone else self._size.now,
+            limit=1 if self._one_by_one else self._size.now,
             scan=SCAN,
             generation=self.generation,
             knows=list(self.handler.models),
             armed=self._armed,
-            excused=self._unexcused,
+            excused=self._unreported_rollbacks,
             worker=self._worker,
             careful=self._careful > 0,
-            alone=self.alone,
+            alone=self.isolated,
         )
 
-    async def _nothing(self, conn: Connection, claim: Claim) -> None:
+    async def _nothing_taken(self, conn: Connection, claim: Claim) -> None:
         await handler_batches.roll_back(conn)
-        self._patience -= 1
-        if self._armed is not None and (claim.outcome != "busy" or self._patience <= 0):
+        self._armed_takes_left -= 1
+        if self._armed is not None and (claim.outcome != "busy" or self._armed_takes_left <= 0):
             await self.disarm(conn)
         if self._armed is None:
-            self._partition, self._unexcused, self.suspect = None, 0, False
+            self._partition, self._unreported_rollbacks, self.suspect = None, 0, False
         if claim.outcome != "busy":
             self._recovered()
 
     def _recovered(self) -> None:
-        if self.trouble:
-            self._signals.emit(Recovered(self.handler.name, self.trouble, self.loop))
-        self.trouble = 0
+        if self.failures:
+            self._signals.emit(Recovered(self.handler.name, self.failures, self.loop))
+        self.failures = 0
 
     def _settled(self, claim: Claim, took: list[float], handled: float, seconds: float) -> BatchResult:
         assert claim.partition is not None
         name, events, conceded = self.handler.name, len(claim.rows), claim.conceded or 0
         self._size.learn(events, handled)
-        self._alone = max(0, self._alone - max(1, events))
+        self._one_by_one = max(0, self._one_by_one - max(1, events))
         self._careful = max(0, self._careful - 1)
-        self._troubles.clear()
-        self._unexcused = 0
+        self._failures_alone.clear()
+        self._unreported_rollbacks = 0
         self._recovered()
-        self._armed, self._patience = claim.delivery, ARMED_PATIENCE
+        self._armed, self._armed_takes_left = claim.delivery, ARMED_TAKES
         self.suspect = claim.outcome == "suspect"
-        self._partition = claim.partition if self._alone or self.armed or self.suspect else None
+        self._partition = claim.partition if self._one_by_one or self.armed or self.suspect else None
         details = _Details(claim.rows, took)
         self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details, details.times))
         return BatchResult(claim.outcome, events, conceded, due_in=claim.due_in)
 
     async def _failed(
-        self, conn: Connection, claim: Claim, failure: Failure, spans: trace.Handling | None
+        self, conn: Connection, claim: Claim, failure: Failure, spans: trace.BatchSpans | None
     ) -> BatchResult:
         self._size.shrink()
         self._partition = claim.partition
@@ -244,77 +248,81 @@ class HandlerReader:
         if isinstance(verdict, Infrastructure) or len(rows) != 1:
             await self._roll_back(conn, claim.cursor)
             hit("rollback.after")
-            return self._puzzled(claim, verdict, rows)
+            return self._no_culprit(claim, verdict, rows)
         envelope, attempt = envelope_of(rows[0]), rows[0][ATTEMPT]
         self._signals.emit(Failed(self.handler.name, envelope, attempt, failure.seconds * 1000, verdict, failure.error))
         self._armed = None
         counts = isinstance(verdict, Dead) or verdict.counted
         breaker = self.handler.breaker if counts else None
-        spared = (
+        failed_probe = (
             breaker is not None and claim.outcome == "probe" and not (isinstance(verdict, Dead) and verdict.terminal)
         )
-        if spared:
+        if failed_probe:
             verdict = Later(timedelta(0), verdict.code, verdict.message, counted=False)
-        self._unsaid = _Unsaid(claim.cursor, claim.batch, envelope, attempt, verdict, failure.error, breaker, spared)
+        self._unreported = _UnreportedFailure(
+            claim.cursor, claim.batch, envelope, attempt, verdict, failure.error, breaker, failed_probe
+        )
         hit("rollback.after")
-        return await self._say(conn, self._unsaid) if usable(conn) else BatchResult("failed")
+        return await self._report(conn, self._unreported) if usable(conn) else BatchResult("failed")
 
-    def _puzzled(self, claim: Claim, verdict: Verdict, rows: Sequence[Row]) -> BatchResult:
-        """Nobody's fault; or one of several is to blame, and only alone it can be found."""
+    def _no_culprit(self, claim: Claim, verdict: Verdict, rows: Sequence[Row]) -> BatchResult:
+        """An infrastructure failure; or one of several events is to blame, and will be found when they are taken alone."""
         if rows and not isinstance(verdict, Infrastructure):
-            self._alone = max(self._alone, len(rows))
+            self._one_by_one = max(self._one_by_one, len(rows))
             return BatchResult("failed")
-        self.trouble += 1
-        self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message, self.trouble, self.loop))
-        if self.trouble >= ISOLATE_AFTER:
-            self._alone = max(self._alone, len(claim.rows))
+        self.failures += 1
+        self._signals.emit(Troubled(self.handler.name, verdict.code, verdict.message, self.failures, self.loop))
+        if self.failures >= ISOLATE_AFTER:
+            self._one_by_one = max(self._one_by_one, len(claim.rows))
         return BatchResult("troubled", code=verdict.code)
 
     async def _roll_back(self, conn: Connection, cursor: int | None) -> None:
-        """In good order: nobody shall take it for a death."""
+        """Roll back and report it, so that it does not look like the death of a worker."""
         try:
             if usable(conn):
-                await handler_batches.park(conn, self._parking(cursor, None, self._armed), self._schema)
+                await handler_batches.park(conn, self._park_arguments(cursor, None, self._armed), self._schema)
                 self._armed = None
                 return
         except DatabaseError:
             handler_batches.end(conn)
-        self._unexcused += 1
+        self._unreported_rollbacks += 1
 
     @property
     def unfinished(self) -> bool:
-        """The database must still hear of something before this tail may end."""
-        return self.armed or self._unsaid is not None or self._unexcused > 0
+        """Something must be reported to the database before this reader ends."""
+        return self.armed or self._unreported is not None or self._unreported_rollbacks > 0
 
     async def finish(self, conn: Connection) -> None:
-        if self._unsaid is not None:
-            await self._say(conn, self._unsaid)
-        while self._unexcused:
-            await handler_batches.park(conn, self._parking(self._cursor, None, self._armed), self._schema)
+        if self._unreported is not None:
+            await self._report(conn, self._unreported)
+        while self._unreported_rollbacks:
+            await handler_batches.park(conn, self._park_arguments(self._cursor, None, self._armed), self._schema)
             self._armed = None
-            self._unexcused -= 1
+            self._unreported_rollbacks -= 1
         if self.armed:
             await self.disarm(conn)
 
     async def disarm(self, conn: Connection) -> None:
-        """It does not run the suspect that was counted: take the count back."""
-        await handler_batches.park(conn, self._parking(None, None, self._armed), self._schema)
+        """The armed suspect is not run: take its counted crash back."""
+        await handler_batches.park(conn, self._park_arguments(None, None, self._armed), self._schema)
         self._armed = None
 
-    async def _say(self, conn: Connection, unsaid: _Unsaid) -> BatchResult:
-        """Tell the database what failed. The same may be told twice: it counts once."""
-        told = await handler_batches.park(conn, self._parking(unsaid.cursor, unsaid.as_json(), None), self._schema)
-        self._unsaid = None
-        if unsaid.envelope.seq not in told:
+    async def _report(self, conn: Connection, failure: _UnreportedFailure) -> BatchResult:
+        """Park the failed event. A failure that is reported twice counts once."""
+        parked = await handler_batches.park(
+            conn, self._park_arguments(failure.cursor, failure.as_json(), None), self._schema
+        )
+        self._unreported = None
+        if failure.envelope.seq not in parked:
             return BatchResult("failed")
-        name, envelope, attempt, verdict = self.handler.name, unsaid.envelope, unsaid.attempt, unsaid.verdict
+        name, envelope, attempt, verdict = self.handler.name, failure.envelope, failure.attempt, failure.verdict
         if isinstance(verdict, Dead):
             self._signals.emit(Buried(name, envelope, attempt, verdict.code, verdict.message))
-            return BatchResult("failed", buried=1, errors=(unsaid.error,))
+            return BatchResult("failed", buried=1, errors=(failure.error,))
         self._signals.emit(Parked(name, envelope, attempt, verdict.code, verdict.delay))
-        return BatchResult("failed", parked=1, errors=(unsaid.error,))
+        return BatchResult("failed", parked=1, errors=(failure.error,))
 
-    def _parking(self, cursor: int | None, failed: str | None, armed: int | None) -> Params:
+    def _park_arguments(self, cursor: int | None, failed: str | None, armed: int | None) -> Params:
         return {
             "subscription": self.handler.name,
             "cursor": cursor,
@@ -333,14 +341,14 @@ class HandlerReader:
         )
         if isinstance(verdict, Infrastructure) and len(rows) == 1:
             seq = rows[0][SEQ]
-            self._troubles[seq] = self._troubles.get(seq, 0) + 1
-            if self._troubles[seq] >= ALONE_AT_MOST:
-                return Later(TROUBLE_DELAY, verdict.code, verdict.message, counted=False)
+            self._failures_alone[seq] = self._failures_alone.get(seq, 0) + 1
+            if self._failures_alone[seq] >= FAILURES_ALONE:
+                return Later(ALONE_DELAY, verdict.code, verdict.message, counted=False)
         return verdict
 
 
 class _Details:
-    """The events of a settled batch, made into values only if somebody asks."""
+    """The events of a settled batch, made into values only when a listener asks for them."""
 
     __slots__ = ("_rows", "_took")
 

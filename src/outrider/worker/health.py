@@ -44,7 +44,7 @@ class WorkerHealth:
             return "stopping"
         if not self._worker.ready.is_set():
             return "starting"
-        if (failing := self._worker.troubles.standstill(self._silence / 2)) is not None:
+        if (failing := self._worker.presence.troubles.standstill(self._silence / 2)) is not None:
             return failing
         silent = self._clock() - self._worker.last_contact
         return f"the database has not answered for {silent:.0f} s" if silent > self._silence else None

@@ -110,7 +110,7 @@ class JobRunner:
         if row[TRACE] is not None:
             context.run(trace.inherited.set, leased.envelope.trace_context)
         if (spans := trace.handling(self.handler.name)) is not None:
-            message = trace.Message(leased.id, row[TYPE], context.run(trace.inherited.get))
+            message = trace.TracedMessage(leased.id, row[TYPE], context.run(trace.inherited.get))
             context.run(spans.begin([message], leased.attempt).enter)
         error: BaseException | None = None
         hit("run.before")

@@ -1,10 +1,14 @@
-"""The loops of a worker, together: started, watched, woken, finished."""
+"""The list of a worker's loops: starts, wakes, and finishes them."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 
+from outrider.error_text import describe
+from outrider.redaction import mask
 from outrider.worker.loop import Loop
 
 
@@ -16,9 +20,9 @@ class Loops:
     ) -> None:
         self._loops = list(loops)
         self._on_end = on_end
-        self._unlooked = {*expected, *(loop.name for loop in self._loops if loop.awaited)}
+        self._not_ready = {*expected, *(loop.name for loop in self._loops if loop.awaited)}
         self.ready = asyncio.Event()
-        """Every loop has looked once for what there is to do."""
+        """Every loop has taken its first step."""
 
     def __iter__(self) -> Iterator[Loop]:
         return iter(list(self._loops))
@@ -33,8 +37,8 @@ class Loops:
         self._start(loop)
 
     def expect_no_more(self, names: Iterable[str]) -> None:
-        """Nothing is served under these names: the worker is ready without them."""
-        self._unlooked.difference_update(names)
+        """No loop will run under these names: the worker is ready without them."""
+        self._not_ready.difference_update(names)
         self._check_ready()
 
     def wake(self, kind: str, generation: int) -> None:
@@ -47,7 +51,7 @@ class Loops:
             loop.wake(reason)
 
     async def finish(self, grace: float, over: asyncio.Event) -> bool:
-        """Begin nothing more; what was begun may end within the grace time. Returns whether all of it has."""
+        """Stop all loops. Returns whether all of them have finished within the grace time."""
         timer = asyncio.get_running_loop().call_later(grace, over.set)
         try:
             for loop in self:
@@ -63,13 +67,20 @@ class Loops:
         loop.start(self._looked).add_done_callback(lambda task: self._ended(loop, task))
 
     def _looked(self, loop: Loop) -> None:
-        self._unlooked.discard(loop.name)
+        self._not_ready.discard(loop.name)
         self._check_ready()
 
     def _check_ready(self) -> None:
-        if not self._unlooked:
+        if not self._not_ready:
             self.ready.set()
 
     def _ended(self, loop: Loop, task: asyncio.Task[None]) -> None:
         self._loops.remove(loop)
         self._on_end(None if task.cancelled() else task.exception())
+
+
+def log_failure(task: asyncio.Task[bool]) -> None:
+    """Nobody awaits a worker inside a service: log its failure at once."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        where = mask("".join(traceback.format_tb(error.__traceback__)))
+        logging.getLogger("outrider").error("the worker has failed: %s\n%s", describe(error), where)

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import traceback
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from outrider.error_text import describe
 from outrider.errors import ConfigError
 from outrider.postgres.heartbeat import Identity
 from outrider.postgres.tenant_context import check_roles
 from outrider.postgres.worker_sessions import WorkerSessions
-from outrider.redaction import mask
 from outrider.signals import WorkerDown, WorkerStopping, WorkerUp
 from outrider.worker.duties import Duties
 from outrider.worker.generations import Generations
 from outrider.worker.handler import idles, roles_of
 from outrider.worker.handler_loop import HandlerLoops, Shared
-from outrider.worker.loops import Loops
+from outrider.worker.loops import Loops, log_failure
 from outrider.worker.presence import Presence
 from outrider.worker.site import Site, WorkerTimes
-from outrider.worker.troubles import Troubles
 from outrider.worker.wakeups import Wakeups
 from outrider.worker.watchdog import watching
 
-STUCK = 10.0
+STUCK_SECONDS = 10.0
 """Seconds after the grace time until tasks that ignore their cancellation are left behind."""
 
 
@@ -44,7 +39,7 @@ class Worker:
         self._over = asyncio.Event()
         """The grace time is over."""
         self._announced = False
-        self._broken: BaseException | None = None
+        self._error: BaseException | None = None
         self._task: asyncio.Task[bool] | None = None
         handlers, settings = duties.handlers, site.settings
         sessions = self._sessions = WorkerSessions(
@@ -64,13 +59,13 @@ class Worker:
     # Run
 
     async def run(self) -> bool:
-        """Until `stop`. True: everything that was begun is finished. False: the grace time was not enough."""
-        unheard = self._site.signals.listen(self.presence.troubles.hear)
+        """Until `stop`. Returns whether all running handlers and jobs finished within the grace time."""
+        stop_listening = self._site.signals.listen(self.presence.troubles.hear)
         try:
             with watching(self._site.signals):
                 return await self._run()
         finally:
-            unheard()
+            stop_listening()
 
     async def _run(self) -> bool:
         await self._register()
@@ -78,12 +73,14 @@ class Worker:
             async with self._site.pool.autocommit() as conn:
                 await check_roles(conn, roles)
         self._site.signals.emit(WorkerUp(self.identity.id, tuple(self.identity.subscriptions)))
-        beside: list[asyncio.Task[None]] = []
+        beside: list[asyncio.Task[Any]] = []
         clean = False
         try:
             await self.presence.look()
             self.loops.start_all()
-            beside = [asyncio.create_task(each) for each in (self._told(), self.presence.run(), self.wakeups.run())]
+            beside = [
+                asyncio.create_task(each) for each in (self._stopping.wait(), self.presence.run(), self.wakeups.run())
+            ]
             await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
             self.stop()
             self.announce()
@@ -94,49 +91,46 @@ class Worker:
             for task in ending:
                 task.cancel()
             if ending:
-                _, stuck = await asyncio.wait(ending, timeout=STUCK)
+                _, stuck = await asyncio.wait(ending, timeout=STUCK_SECONDS)
                 clean = clean and not stuck
             await self._sessions.close()
             await self.presence.leave()
             self._site.signals.emit(WorkerDown(self.identity.id, clean))
         errors = [error for task in beside if not task.cancelled() and (error := task.exception()) is not None]
-        if self._broken is not None or errors:
-            raise self._broken or errors[0]
+        if self._error is not None or errors:
+            raise self._error or errors[0]
         return clean
-
-    async def _told(self) -> None:
-        await self._stopping.wait()
 
     def _loop_ended(self, error: BaseException | None) -> None:
         if error is not None:
-            self._broken = self._broken or error
+            self._error = self._error or error
             self.stop()
         elif not self.stopping:
-            self.follow()  # it may have been on its way out when it was wanted again
+            self.follow()  # it may be wanted again since it has begun to end
 
     # What there is to serve
 
     def follow(self) -> None:
-        """Start a loop wherever there is something to serve. Loops of what is not served any more end when woken."""
+        """Start a loop for each generation to serve. Loops of those no longer served end when they are woken."""
         self.wakeups.follow()
         self._handler_loops.follow()
 
     def _listens(self) -> None:
-        """The listener came or went: what the worker's row says is true at once."""
+        """The listener came or went: a heartbeat says so at once."""
         self.identity.listening = self.wakeups.listening
         self.presence.look_again()
 
     # Stop
 
     def stop(self) -> None:
-        """Begin nothing more, finish what was begun within the grace time, end. Safe to call from a signal handler."""
+        """Take nothing more, finish what runs within the grace time, end. Safe to call from a signal handler."""
         self.identity.stopping = True
         self.ignore_crashes()
         self._stopping.set()
         self.presence.look_again()
 
     def hurry(self) -> None:
-        """Stop, and end the grace time now: what runs is cancelled, and rolled back or released."""
+        """Stop, and end the grace time now: batches are rolled back, jobs are released."""
         self.stop()
         self._over.set()
 
@@ -149,17 +143,19 @@ class Worker:
         """Report once what a stop waits for. Works also from a thread, while the event loop is blocked."""
         if not self._announced:
             self._announced = True
-            busy = [name for loop in self.loops for name in loop.at_work()]
-            jobs = {each.name for each in self._duties.jobs}
-            handlers, running = [each for each in busy if each not in jobs], [each for each in busy if each in jobs]
-            stopping = WorkerStopping(self.identity.id, tuple(handlers), tuple(running), self._times.grace)
-            self._site.signals.emit(stopping)
+            busy, job_names = (
+                [name for loop in self.loops for name in loop.at_work()],
+                {each.name for each in self._duties.jobs},
+            )
+            handlers = tuple(name for name in busy if name not in job_names)
+            jobs = tuple(name for name in busy if name in job_names)
+            self._site.signals.emit(WorkerStopping(self.identity.id, handlers, jobs, self._times.grace))
 
-    # How it is
+    # State
 
     @property
     def ready(self) -> asyncio.Event:
-        """Registered, and every loop has looked once for what there is to do."""
+        """It is registered, and every loop has taken its first step."""
         return self.loops.ready
 
     @property
@@ -169,10 +165,6 @@ class Worker:
     @property
     def listening(self) -> bool:
         return self.wakeups.listening
-
-    @property
-    def troubles(self) -> Troubles:
-        return self.presence.troubles
 
     @property
     def last_contact(self) -> float:
@@ -190,7 +182,7 @@ class Worker:
         ready.cancel()
         if self._task.done():
             await self._task
-        self._task.add_done_callback(_report)
+        self._task.add_done_callback(log_failure)
         return self
 
     async def __aexit__(
@@ -199,10 +191,3 @@ class Worker:
         self.stop()
         if self._task is not None:
             await self._task
-
-
-def _report(task: asyncio.Task[bool]) -> None:
-    """A worker inside a service ends without anybody waiting for it: then it must be heard of at once."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        where = mask("".join(traceback.format_tb(error.__traceback__)))
-        logging.getLogger("outrider").error("the worker has ended: %s\n%s", describe(error), where)

@@ -14,7 +14,7 @@ from outrider.cli.declarations import load
 from outrider.cli.find import in_pyproject
 from outrider.cli.options import Commands
 from outrider.cli.target import JsonOption
-from outrider.contract import Change, Contract, Kept, catalogue, compare, judge
+from outrider.contract import Contract, ContractChange, Snapshot, catalogue, compare, judge
 from outrider.contract.catalogue import HEAD
 from outrider.contract.judge import breaking_fix
 from outrider.errors import ConfigError
@@ -176,7 +176,7 @@ class _Written:
         self,
         file: Path,
         outcome: str,
-        changes: list[Change] | None = None,
+        changes: list[ContractChange] | None = None,
         why: str | None = None,
         fix: str | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class _Written:
         return {"file": str(self.file), "outcome": self.outcome, "changes": changes, "why": self.why}
 
 
-def _write(file: Path, contract: Contract, kept: Kept | None, *, force: bool) -> _Written:
+def _write(file: Path, contract: Contract, kept: Snapshot | None, *, force: bool) -> _Written:
     changes = [] if kept is None else compare(kept.contract, contract)
     if not force and any(change.breaks for change in changes):
         return _Written(file, "refused", changes, "would break readers:", breaking_fix(contract))

@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: e573bcbf017be102
+-- functions: f6b9280458f884c7
 
 -- Receipts that hold texts say whose they are, so that erase finds them when the job, or the event, is gone.
 alter table /*schema*/event_handled
@@ -172,3 +172,13 @@ create trigger refuse_unbounded before insert on /*schema*/delivery
 -- An enqueue that replaces a pending job, a replay with another payload.
 create trigger refuse_unbounded_change before update of payload on /*schema*/delivery
     for each row execute function /*schema*/refuse_unbounded();
+
+-- Python's publish notifies in its own statement, which costs less than the trigger with its table of the rows. The setting
+-- outrider.notified says in which statement that was. A trigger of that statement that publishes is a case for the trigger.
+create function /*schema*/notify_inserted() returns trigger language plpgsql as 'begin end';
+create trigger notify_inserted after insert on /*schema*/outbox
+    referencing new table as inserted for each statement
+    when (current_setting('outrider.notified', true) is distinct from statement_timestamp()::text or pg_trigger_depth() > 0)
+    execute function /*schema*/notify_inserted();
+drop trigger poke on /*schema*/outbox;
+drop function /*schema*/poke();

@@ -35,6 +35,7 @@ PAUSE = 1.0
 _log = logging.getLogger("outrider")
 _HEADER = re.compile(r"^-- (breaking|functions): *(\S+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"create function /\*schema\*/(\w+)")
+_DROPPED = re.compile(r"drop function /\*schema\*/(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +231,11 @@ def _step(todo: Sequence[Migration], step: Migration, schema: str) -> str:
 
 
 def _function_names(upto: int) -> list[str]:
-    made = [name for step in known() if step.version <= upto for name in _FUNCTION.findall(step.sql)]
-    return [*dict.fromkeys(made), *(name for name, _ in statement.functions())]
+    """All that there are after a migration."""
+    steps = [step.sql for step in known() if step.version <= upto]
+    made = dict.fromkeys(name for sql in steps for name in _FUNCTION.findall(sql))
+    dropped = {name for sql in steps for name in _DROPPED.findall(sql)}
+    return [*(name for name in made if name not in dropped), *(name for name, _ in statement.functions())]
 
 
 async def _rows(conn: AsyncConnection[Any], schema: str, table: str, query: bytes) -> list[tuple[Any, ...]]:

@@ -68,14 +68,10 @@ begin
           -- Who may update the columns gets no right to the whole table, with which it could lock it.
           and (needs.objects !~ '\mupdate\M'
                or not has_any_column_privilege(a.grantee, substring(needs.objects from ' on (.*)'), 'update'))
-        union
-        select a.grantee::regrole, 'execute on function /*schema*/notify'  -- who may enqueue, and call nothing
-        from pg_class as c cross join aclexplode(c.relacl) as a
-        where c.oid = '/*schema*/delivery'::regclass and a.privilege_type = 'INSERT' and a.grantee not in (0, c.relowner)
     loop
         execute format('grant %s to %s', granted.objects, granted.role);
     end loop;
-    -- Whoever inserts evaluates the constraints, also with rights that `outrider roles` has not given.
+    -- Whoever inserts evaluates the constraints and notifies, also with rights that `outrider roles` has not given.
     for granted in
         select distinct case a.grantee when 0 then 'public' else a.grantee::regrole::text end as role
         from (select c.oid, c.relowner, c.relacl as acl from pg_class as c
@@ -85,7 +81,7 @@ begin
         where table_or_column.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass)
           and a.privilege_type in ('INSERT', 'UPDATE') and a.grantee <> table_or_column.relowner
     loop
-        execute format('grant execute on function /*schema*/bounded to %s', granted.role);
+        execute format('grant execute on function /*schema*/bounded, /*schema*/notify to %s', granted.role);
     end loop;
 end
 $inherit$;

@@ -18,7 +18,7 @@ declare
     due     timestamptz := coalesce(p_run_at, clock_timestamp());
     made_id uuid := coalesce(p_id, /*schema*/uuid7());
 begin
-    if p_poke and current_setting('outrider.notify', true) is distinct from 'after_commit' then
+    if p_poke then
         perform /*schema*/notify(
             case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
     end if;

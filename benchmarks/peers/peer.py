@@ -1,0 +1,162 @@
+"""What each system is asked to do, in a process of its own: `python X.py MODE COUNT`, the database in PG* variables.
+
+    install   make its tables
+    seed      enqueue COUNT jobs that do nothing
+    drain     run them all with one worker           → seconds, cpu
+    publish   enqueue COUNT, one per commit          → seconds, cpu
+    bulk      enqueue COUNT, 1,000 a call            → seconds, cpu
+    pickup    COUNT times: an idle worker gets one   → latencies
+    paced     COUNT at 500 per second                → latencies
+
+A latency is the time from just before the enqueue call to the entry of the handler. This module imports nothing but the
+standard library: peers run in an environment without Outrider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+CALL = 1_000
+RATE = 500
+PAUSE = 0.02
+"""Seconds between two pickups: long enough for the worker to be idle again."""
+PATIENCE = 30.0
+Entered = Callable[[int], None]
+"""Called by the handler with the number of its job."""
+
+
+def payload(number: int) -> dict[str, Any]:
+    """About 150 bytes, a thousand keys."""
+    return {"customer": f"customer-{number % 1000}", "n": number, "note": "x" * 100}
+
+
+class Peer(ABC):
+    """One system; `open` and `close` surround everything."""
+
+    async def open(self) -> None:  # noqa: B027
+        pass
+
+    async def close(self) -> None:  # noqa: B027
+        pass
+
+    @abstractmethod
+    async def install(self) -> None: ...
+
+    @abstractmethod
+    async def send(self, number: int) -> None:
+        """One job or event, committed."""
+
+    @abstractmethod
+    async def send_many(self, numbers: range) -> None:
+        """All of them in one call, committed."""
+
+    @abstractmethod
+    async def drain(self, count: int) -> None:
+        """Returns when all are handled and settled."""
+
+    @abstractmethod
+    def working(self, entered: Entered) -> AbstractAsyncContextManager[None]:
+        """A worker with its default settings runs inside; it is ready when the block begins."""
+
+
+async def _seed(peer: Peer, count: int) -> dict[str, object]:
+    for begin in range(0, count, 10_000):
+        await peer.send_many(range(begin, min(begin + 10_000, count)))
+    return {}
+
+
+async def _drain(peer: Peer, count: int) -> dict[str, object]:
+    return await _timed(lambda: peer.drain(count))
+
+
+async def _publish(peer: Peer, count: int) -> dict[str, object]:
+    async def run() -> None:
+        for number in range(count):
+            await peer.send(number)
+
+    await peer.send(0)
+    return await _timed(run)
+
+
+async def _bulk(peer: Peer, count: int) -> dict[str, object]:
+    async def run() -> None:
+        for begin in range(0, count, CALL):
+            await peer.send_many(range(begin, begin + CALL))
+
+    await peer.send_many(range(CALL))
+    return await _timed(run)
+
+
+async def _pickup(peer: Peer, count: int) -> dict[str, object]:
+    latencies, arrived, at = [], asyncio.Event(), 0.0
+
+    def entered(_: int) -> None:
+        nonlocal at
+        at = time.perf_counter()
+        arrived.set()
+
+    async with peer.working(entered):
+        for number in range(-10, count):  # the first ten warm up
+            arrived.clear()
+            begun = time.perf_counter()
+            await peer.send(max(number, 0))
+            await asyncio.wait_for(arrived.wait(), PATIENCE)
+            if number >= 0:
+                latencies.append(at - begun)
+            await asyncio.sleep(PAUSE)
+    return {"latencies": latencies}
+
+
+async def _paced(peer: Peer, count: int) -> dict[str, object]:
+    sent: dict[int, float] = {}
+    latencies: list[float] = []
+    done = asyncio.Event()
+
+    def entered(number: int) -> None:
+        latencies.append(time.perf_counter() - sent[number])
+        if len(latencies) == count:
+            done.set()
+
+    async with peer.working(entered):
+        begun = time.perf_counter()
+        for number in range(count):
+            due = begun + number / RATE
+            if (wait := due - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            sent[number] = time.perf_counter()
+            await peer.send(number)
+        held = count / (time.perf_counter() - begun)
+        await asyncio.wait_for(done.wait(), PATIENCE)
+    return {"latencies": latencies, "rate": held}
+
+
+async def _timed(run: Callable[[], Awaitable[None]]) -> dict[str, object]:
+    cpu, begun = time.process_time(), time.perf_counter()
+    await run()
+    return {"seconds": time.perf_counter() - begun, "cpu": time.process_time() - cpu}
+
+
+MODES = {"seed": _seed, "drain": _drain, "publish": _publish, "bulk": _bulk, "pickup": _pickup, "paced": _paced}
+
+
+def main(peer: Peer) -> None:
+    mode, count = sys.argv[1], int(sys.argv[2])
+
+    async def run() -> dict[str, object]:
+        await peer.open()
+        try:
+            if mode == "install":
+                await peer.install()
+                return {}
+            return await MODES[mode](peer, count)
+        finally:
+            await peer.close()
+
+    print(json.dumps(asyncio.run(run())))

@@ -1,0 +1,208 @@
+"""Everything that Outrider uses of psycopg beyond its documented interface, and nothing else.
+
+A new release of psycopg may change any of it. So pyproject.toml has an upper bound, and
+tests/postgres/test_psycopg_private.py says what to check before it is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg._pipeline_base import BasePipeline
+from psycopg._preparing import PrepareManager
+from psycopg.abc import AdaptContext, PQGen
+from psycopg.adapt import AdaptersMap
+from psycopg.errors import error_from_result
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
+
+if TYPE_CHECKING:
+    from psycopg._connection_base import BaseConnection
+    from psycopg._cursor_base import BaseCursor
+    from psycopg._queries import PostgresQuery
+
+    _Connection = BaseConnection[Any]
+    _Cursor = BaseCursor[Any, Any]
+else:
+    _Connection = _Cursor = object
+
+AnyConnection = AsyncConnection[Any] | Connection[Any]
+C = TypeVar("C", bound=_Connection)
+
+
+def end_by_sync(pipeline: BasePipeline) -> None:
+    """Makes a pipeline end by Sync alone; psycopg ends it by Sync and Flush.
+
+    At a Flush, a server that waits in a transaction forgets idle_in_transaction_session_timeout: a worker that is stopped
+    would keep its partition.
+    """
+
+    def end() -> PQGen[None]:
+        try:
+            pipeline._enqueue_sync()
+            yield from pipeline._communicate_gen()
+        finally:
+            yield from pipeline._fetch_gen(flush=False)
+
+    pipeline._exit_gen = end  # type: ignore[method-assign]
+
+
+def in_pipeline_block(conn: AnyConnection) -> bool:
+    return bool(conn._pipeline)
+
+
+def silence_unclosed(conn: AnyConnection) -> None:
+    """psycopg warns of a connection that was not closed, unless it belongs to a pool: then it has this attribute."""
+    conn._pool = None
+
+
+class OwnBegin(_Connection):
+    """A connection whose transactions begin with a statement of our own, with SET LOCALs in the same round trip.
+
+    psycopg sends BEGIN by `_exec_command`: the one of a connection without autocommit, and that of `conn.transaction()`.
+    """
+
+    def begin_text(self, text: bytes) -> bytes:
+        """What is sent instead of psycopg's own BEGIN."""
+        return text
+
+    def begin_settings(self) -> list[bytes]:
+        """The statements that follow a BEGIN; none = it is sent as psycopg sends it."""
+        return []
+
+    def _get_tx_start_command(self) -> bytes:
+        return self.begin_text(super()._get_tx_start_command())
+
+    def _exec_command(self, command: Any, *args: Any, **kwargs: Any) -> PQGen[Any]:
+        begins = isinstance(command, bytes) and command.startswith(b"BEGIN") and not self._pipeline
+        settings = self.begin_settings() if begins else []
+        if not settings:
+            return (yield from super()._exec_command(command, *args, **kwargs))
+        self.pgconn.send_query(b";".join([command, *settings]))
+        results = yield from execute(self.pgconn)
+        for each in results:
+            if each.status == ExecStatus.FATAL_ERROR:
+                raise error_from_result(each)
+        return results[0]
+
+
+class EndsBySync(_Connection):
+    """A connection whose pipelines end by Sync alone: its own, and those that executemany() opens."""
+
+    @property
+    def _pipeline(self) -> Any:
+        return self.__dict__["_pipeline"]
+
+    @_pipeline.setter
+    def _pipeline(self, pipeline: Any) -> None:
+        if pipeline is not None:
+            end_by_sync(pipeline)
+        self.__dict__["_pipeline"] = pipeline
+
+
+def twin(kind: type[C], of: AnyConnection) -> C:
+    """Another connection object on the same session, of another class, with the same prepared statements and types.
+
+    A constructor would set up the types anew, which costs more than a short handler.
+    """
+    of.adapters  # noqa: B018 (psycopg makes it when it is first read; the twins share it)
+    made = kind.__new__(kind)
+    made.__dict__.update(of.__dict__)
+    return made
+
+
+def without_autocommit(conn: AnyConnection) -> None:
+    """Without sending anything: a transaction is open already."""
+    conn._autocommit = False
+
+
+def share_prepared(conn: AnyConnection, owner: AnyConnection) -> None:
+    """The names of prepared statements belong to the session, which both use."""
+    conn._prepared = owner._prepared
+
+
+def own_types(conn: AnyConnection, types: AdaptContext) -> None:
+    conn._adapters = AdaptersMap(types.adapters)
+
+
+def own_unprepared(conn: AnyConnection) -> None:
+    """Prepares nothing, and leaves alone what the other connections of the session prepare."""
+    conn._prepared = PrepareManager()
+    conn._prepared.prepare_threshold = None
+
+
+def detach(conn: AnyConnection, pgconn: PGconn) -> None:
+    """Put `pgconn` in the place of libpq's connection, which others use, and forget what its user wants to be told."""
+    conn._notice_handlers.clear()
+    conn._notify_handlers.clear()
+    conn.pgconn = pgconn
+
+
+class Entering(Protocol):
+    """The way into a tenant, as tenant_context.Entry is: what a cursor's first statement takes along."""
+
+    pending: bool
+    rider: object
+
+    def enter(self, pgconn: PGconn) -> PQGen[None]: ...
+    def board(self, pgconn: PGconn) -> None: ...
+    def ride(self, pgconn: PGconn, statement: PQGen[Any]) -> PQGen[Any]: ...
+
+
+class _Rider(_Cursor):
+    """A cursor whose first statement takes the tenant along: the tenant's SET LOCALs are sent with it, as one pipeline.
+
+    Its connection has `entry`. A psycopg that does not call these methods is found out by the connection, which sees that
+    the tenant was not entered.
+    """
+
+    __slots__ = ()
+
+    def _execute_gen(self, *args: Any, **kwargs: Any) -> PQGen[None]:
+        statement = super()._execute_gen(*args, **kwargs)
+        if (entry := self._pending()) is not None:
+            entry.rider = statement
+        return statement
+
+    def _maybe_prepare_gen(self, pgq: PostgresQuery, **kwargs: Any) -> PQGen[Any]:
+        statement = super()._maybe_prepare_gen(pgq, **kwargs)
+        if (entry := self._pending()) is None:
+            return statement
+        return entry.ride(self._pgconn, statement) if pgq.params else self._after(entry, statement)
+
+    def _after(self, entry: Entering, statement: PQGen[Any]) -> PQGen[Any]:
+        """Without parameters it may be several statements in one, which a pipeline does not take."""
+        yield from entry.enter(self._pgconn)
+        return (yield from statement)
+
+    def _execute_send(self, query: PostgresQuery, **kwargs: Any) -> None:
+        self._board(partial(super()._execute_send, query, **kwargs))
+
+    def _send_query_prepared(self, name: bytes, pgq: PostgresQuery, **kwargs: Any) -> None:
+        self._board(partial(super()._send_query_prepared, name, pgq, **kwargs))
+
+    def _board(self, send_it: Callable[[], None]) -> None:
+        if (entry := self._pending()) is None:
+            send_it()
+            return
+        entry.board(self._pgconn)
+        try:
+            send_it()
+        finally:
+            self._pgconn.pipeline_sync()
+
+    def _pending(self) -> Entering | None:
+        entry: Entering | None = self._conn.entry
+        return entry if entry is not None and entry.pending else None
+
+
+class LentCursor(_Rider, AsyncCursor[Any]):
+    __slots__ = ()
+
+
+class LentSyncCursor(_Rider, Cursor[Any]):
+    __slots__ = ()
