@@ -194,7 +194,7 @@ def test_from_preflight_to_verify(desk: Desk) -> None:
     assert lines(desk.said("verify", "hub.imports", app=True, code=1))["declared"] == [
         "FAIL",
         "CHANGED",
-        "declared otherwise than installed: debounce, every: outrider rollup install hub.imports",
+        "declared and installed differ in debounce, every: outrider rollup install hub.imports",
     ]
     assert "tick it, every 10 min" in desk.said("install", app=True)
     desk.declare("hub.other")
@@ -299,7 +299,7 @@ def test_what_is_set_aside_is_shown_and_tried_again(desk: Desk) -> None:
     desk.conn.execute("alter table note drop constraint no_x")
     said = desk.said("run", "hub.imports", "--retry", "--flush")
     assert said.startswith(
-        "hub.imports: of what had been set aside 1 row waits again\nhub.imports: processed: 0 rollup"
+        "hub.imports: of what was set aside 1 row waits again\nhub.imports: processed: 0 rollup"
     )
     assert desk.json("run", "hub.imports", "--retry")["retried"] == 0
 

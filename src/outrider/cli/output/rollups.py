@@ -65,7 +65,7 @@ def _standing(each: Rolling, now: datetime) -> Iterator[tuple[str, str, bool]]:
 
 def _last_run(last: dict[str, Any] | None) -> str:
     if last is None:
-        return "none found anything to do"
+        return "none that found something to do"
     return f"{last['result']} {moment(last['run_at'])}: {_figures(last)}"
 
 
