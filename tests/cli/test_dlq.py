@@ -196,7 +196,7 @@ def test_show_tells_everything(desk: Desk) -> None:
     shown = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d", "THEN", done.stdout)
     for line in (
         f"event         {event}, cli.dead version 1",
-        "published     THEN by sql, number 1",
+        "published     THEN by sql, log position 1",
         "key           k",
         "status        dead letter, generation 0",
         "attempts      2 in cycle 2",
@@ -257,7 +257,7 @@ if __name__ == "__main__":
         where,
     )
     assert rest.partition("\nnext\n")[2].splitlines() == [
-        f"  outrider dlq replay {event} --subscription shop.one  # handle it again, when the cause is gone",
+        f"  outrider dlq replay {event} --subscription shop.one  # handle it again, when the cause is mended",
         f"  outrider dlq replay {event} --subscription shop.one --edit  # with another payload",
         f"  outrider dlq discard {event} --subscription shop.one --reason TEXT  # give it up",
     ]
@@ -270,9 +270,7 @@ if __name__ == "__main__":
 def test_show_of_what_is_no_dead_letter(desk: Desk) -> None:
     assert "is not a dead letter" in desk.refused("show", str(uuid4()))
     desk.dlq("replay", desk.event(), "--subscription", "shop.one")
-    assert (
-        "no dead letter: it waits for its retry" in desk.dlq("show", desk.event(), "--subscription", "shop.one").stdout
-    )
+    assert "no dead letter: it waits for a retry" in desk.dlq("show", desk.event(), "--subscription", "shop.one").stdout
 
 
 def test_nothing_in_the_data_acts_on_the_terminal(desk: Desk, wide: None) -> None:

@@ -440,7 +440,7 @@ def test_the_life_of_an_event_that_is_a_job(desk: Desk) -> None:
     assert _life(desk, event) == ["running, attempt 1"]
     assert _fate(desk, event) == ("running", [], [])
     assert sqljobs.settle(desk.conn, job, "crashed") == "retry"
-    assert _life(desk, event)[0] == "pending: a worker died with it, so that it runs alone, due now"
+    assert _life(desk, event)[0] == "pending: a worker died while it ran, so it runs alone, due now"
     [job] = desk.claim(names=["mail.notify"], worker=worker)
     sqljobs.cancel(desk.conn, event)
     assert _life(desk, event)[0] == "running, attempt 1, cancelling"

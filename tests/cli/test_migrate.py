@@ -224,7 +224,7 @@ def test_an_upgrade_beside_an_old_worker(database: str, tmp_path: Path) -> None:
     assert [row["phase"] for row in rows[-2:]] == ["pre", "post"]
     held = {"place": "db-7:41", "code": "outrider 0.0.9", "knows": NEWEST}
     assert [row["held_up_by"] for row in rows[-3:]] == [[], [], [held]]
-    assert run("status").stdout.splitlines()[-1] == "next: when those workers have ended, outrider migrate"
+    assert run("status").stdout.splitlines()[-1] == "next: outrider migrate, when those workers have ended"
 
     psql(database, "delete from outrider.worker")
     assert run("status").stdout.splitlines()[-1] == "next: outrider migrate"

@@ -298,9 +298,7 @@ def test_what_is_set_aside_is_shown_and_tried_again(desk: Desk) -> None:
     assert ([each["id"] for each in told["newest_set_aside"]], told["set_aside"]) == ([3], 1)
     desk.conn.execute("alter table note drop constraint no_x")
     said = desk.said("run", "hub.imports", "--retry", "--flush")
-    assert said.startswith(
-        "hub.imports: of what was set aside 1 row waits again\nhub.imports: processed: 0 rollup"
-    )
+    assert said.startswith("hub.imports: of what was set aside 1 row waits again\nhub.imports: processed: 0 rollup")
     assert desk.json("run", "hub.imports", "--retry")["retried"] == 0
 
 
