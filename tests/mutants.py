@@ -9,8 +9,12 @@ from outrider.postgres import statement
 
 FUNCTIONS = dict(statement.functions())
 
-Q = "    q := coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);\n"
-R = "    r := pg_current_xact_id();\n"
+Q = "    drawn := coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);\n"
+LOCKED = "            outcome := 'taken';\n"
+LATE = "/*schema*/late_transactions(\n                     cur.inflight, cur.horizon, snapshot.now, cur.floor, cur.seq)"
+NOW = "/*schema*/late_transactions(cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)"
+GATE = "perform pg_advisory_xact_lock_shared(4712); perform pg_sleep(0.01);"
+"""Holds a take for as long as a test holds the lock, and widens a window that is microseconds wide."""
 
 
 def changed(function: str, *replacements: tuple[str, str]) -> str:
@@ -39,41 +43,57 @@ SMALL_BATCHES = "create or replace function outrider.batch_bytes() returns bigin
 
 MUTANTS = {
     "without inflight": changed(
-        "late_transactions", ("begin\n    return query", "begin\n    return;\n    return query")
+        "late_transactions", ("begin\n    if pg_snapshot_xmin", "begin\n    return;\n    if pg_snapshot_xmin")
     ),
     "without the range [xmax, R)": changed(
         "late_transactions", ("if pg_snapshot_xmax(p_inflight) < p_horizon then", "if false then")
     ),
-    # The gate widens the window between the two steps, which is microseconds wide.
-    "Q read after the lock": changed(
-        "take",
-        (Q, Q + "    perform pg_sequence_last_value('/*schema*/outbox_seq'::regclass);\n"),
-        (R, R + "    perform pg_advisory_xact_lock_shared(4712); perform pg_sleep(0.01);\n" + Q),
+    "Q read after the lock": changed("lock_cursor", (LOCKED, f"{LOCKED}            {GATE}\n{Q}")),
+    "late transactions looked for one statement before": changed(
+        "read",
+        ("    withdrawn boolean;\nbegin\n", "    withdrawn boolean;\n    looked xid8[];\nbegin\n"),
+        (
+            "        with snapshot as materialized (\n",
+            f"        looked := array(select {NOW});\n        {GATE}\n        with snapshot as materialized (\n",
+        ),
+        (LATE, "unnest(looked)"),
+    ),
+    "owing and inflight of two snapshots": changed(
+        "read",
+        (
+            """
+               cur.floor, pg_current_snapshot()
+        into cur.owing, cur.owed_after, cur.inflight;
+""",
+            f"""
+               cur.floor
+        into cur.owing, cur.owed_after;
+        {GATE}
+        cur.inflight := pg_current_snapshot();
+""",
+        ),
     ),
     "late cut by a plain LIMIT": changed(
-        "take",
-        (
-            """select case when count(*) = p_limit or count(*) < (select count(*) from late_read) then max(late.seq)
-                    else (select seq from late_stop) end as seq,""",
-            "select null::bigint as seq,",
-        ),
-        ("then cur.seq\n", "or late_end.events = p_limit then cur.seq\n"),
+        "read",
+        ("count(*) = p_limit or coalesce(", "coalesce("),
+        ("from late_end) then max(fresh.seq)", "from late_end) then coalesce(max(fresh.seq), cur.seq)"),
     ),
-    "late cut by its bytes alone": changed("take", ("or count(*) < (select count(*) from late_read) then", "then")),
+    "late cut by its bytes alone": changed("read", (" or count(*) < (select count(*) from late) then", " then")),
     "fresh cut by its bytes alone": changed(
-        "take",
-        (
-            "            when (select seq from fresh_cut) is not null then (select seq from fresh_cut)\n",
-            "",
-        ),
+        "read",
+        ("set seq        = fresh_end.seq,", "set seq        = upto,"),
+        ("            returning c.seq\n", "            returning fresh_end.seq\n"),
     ),
     "without the rebase": changed(
-        "take",
+        "read",
         (
-            "if (cur.cluster <> this or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null",
+            "if (cur.cluster <> p_home or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null",
             "if false",
         ),
-        ("if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())\n           and", "if"),
+    )
+    + changed(
+        "lock_cursor",
+        ("if cur.cluster = home and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())\n           and", "if"),
     ),
     "a sequence with CACHE 20": "alter sequence outrider.outbox_seq cache 20",
     "seq drawn before tx": SEQ_BEFORE_TX,

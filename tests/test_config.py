@@ -89,7 +89,7 @@ def test_a_wrong_environment_names_the_variable(environ: dict[str, str], message
         ({"context": "a" * 64}, "context: has 64 bytes, at most 63"),
         ({"schema": 'a"b'}, "schema: 'a\"b' is not a lower-case word"),
         ({"schema": "a; drop table"}, "schema: 'a; drop table' is not a lower-case word"),
-        ({"schema": "pg_outrider"}, "schema: Postgres keeps names that begin with pg_ for itself"),
+        ({"schema": "pg_outrider"}, "schema: Postgres reserves names that begin with pg_"),
         ({"contexts": frozenset({"shop", "Billing"})}, "contexts: 'Billing' is not a lower-case word"),
         ({"dsn": "host=a", "embedded": True}, "embedded and dsn exclude each other: drop one of them"),
         ({"generation": -1}, "generation: -1 is not between 0 and"),

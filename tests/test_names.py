@@ -1,6 +1,10 @@
-"""What may be called what: every rule at its border, and what the message says."""
+"""The rules for names at their limits, and their messages. And: no two classes of the project share a name."""
 
 from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +71,38 @@ def test_what_is_not_a_str_is_named_by_its_type(value: object) -> None:
 def test_a_surrogate_pair_in_python_is_two_lone_ones() -> None:
     assert names.unstorable("\ud83e\udd8a") is not None
     assert names.unstorable("\U0001f98a") is None
+
+
+STILL_SHARED = {
+    "Asked",
+    "Batch",
+    "Check",
+    "Done",
+    "Entry",
+    "Finding",
+    "Home",
+    "Ingested",
+    "JobOutcome",
+    "Lines",
+    "Listing",
+    "Overview",
+    "Place",
+    "Screen",
+    "Seen",
+    "Setting",
+    "Settled",
+    "State",
+    "Trouble",
+    "_Chunk",
+}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    source = Path(str(names.__file__)).parent
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for file in sorted(source.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(f"{file.relative_to(source)}:{node.lineno}")
+    shared = {name: where for name, where in found.items() if len(where) > 1 and name not in STILL_SHARED}
+    assert not shared, "give all but one of them another name"

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from outrider import Event, Outrider
-from outrider.streams.replica import Change, ReplicaCodec
+from outrider.streams.replica import ReplicaChange, ReplicaCodec
 
 from .wire import stream
 
@@ -65,7 +65,7 @@ async def tell(conn: Any, workspace_id: str, event: CustomerChanged, version: in
     await app.publish(conn, event, workspace_id=workspace_id, aggregate_kind=KIND, entity_version=version)
 
 
-async def snapshot(workspace_id: str) -> tuple[str, list[Change]]:
+async def snapshot(workspace_id: str) -> tuple[str, list[ReplicaChange]]:
     """What a replica begins with: the customers, and the mark in the stream up to which they are in here.
 
     Both of one moment: everything up to the mark is in these rows, whatever is being changed and relayed meanwhile.
@@ -79,8 +79,10 @@ async def snapshot(workspace_id: str) -> tuple[str, list[Change]]:
         return hwm, [as_change(*row) for row in await found.fetchall()]
 
 
-def as_change(customer_id: UUID, name: str, plan: str, version: int, changed_at: Any) -> Change:
+def as_change(customer_id: UUID, name: str, plan: str, version: int, changed_at: Any) -> ReplicaChange:
     """A row, as the stream would tell it."""
     payload = CustomerChanged(customer_id=customer_id, name=name, plan=plan).model_dump(mode="json")
     topic = "accounts.customer_changed"
-    return Change(NO_EVENT, topic, KIND, str(customer_id), version, payload, stream_id="", committed_at=changed_at)
+    return ReplicaChange(
+        NO_EVENT, topic, KIND, str(customer_id), version, payload, stream_id="", committed_at=changed_at
+    )

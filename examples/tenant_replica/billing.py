@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from outrider import Bury, Event, HandlerContext, Outrider
-from outrider.streams.replica import Change, ReplicaCodec
+from outrider.streams.replica import ReplicaChange, ReplicaCodec
 
 from .wire import stream
 
@@ -78,6 +78,6 @@ async def invoice(event: CustomerChanged, ctx: HandlerContext) -> None:
     )
 
 
-async def load(hwm: str, rows: Iterable[Change]) -> int:
+async def load(hwm: str, rows: Iterable[ReplicaChange]) -> int:
     """Begin with a snapshot; the stream goes on after its mark. How many rows were new here."""
     return await app.stitch("billing.acme", rows, hwm=hwm)

@@ -1,4 +1,4 @@
-"""`Outrider`: the composition root. It wires settings, pool, publisher and readers, and does no work of its own."""
+"""`Outrider`, the application object: it wires settings, pool, publisher and workers, and does no work of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outrider.inbox.inbox import Inbox
 from outrider.inbox.inbox_loop import InboxLoop
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
-from outrider.observe.log import Lines
+from outrider.observe.log import LogListener
 from outrider.operations import Operations
 from outrider.postgres import connection, generations, rollups, schedules
 from outrider.postgres.embedded import Embedded
@@ -58,8 +58,8 @@ EMBEDDED_DATABASE = "outrider"
 class Outrider(Declarations, Operations):
     """Events out of your transaction, to every subscriber.
 
-    `async with app:` opens the pool (and the embedded Postgres, if asked for) and closes it. Publishing needs neither:
-    it uses the connection that you pass.
+    `async with app:` opens a pool of connections (and the embedded Postgres, if asked for) and closes it at the end.
+    Publishing does not need it: it uses the connection that you pass.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Outrider(Declarations, Operations):
             poll=poll,
         )
         self.signals = Signals()
-        self._lines = Lines()
+        self._lines = LogListener()
         self.signals.listen(self._lines)
         self._poker = Poker(
             lambda: self._dsn or (None if self._refusal(self.settings) else self.settings.dsn),
             lambda: self.settings.schema,
         )
-        self._speak(self.settings)
+        self._use(self.settings)
         self._dsn: str | None = None
         self._server: Embedded | None = None
         self._pool: Pool | None = None
@@ -128,17 +128,17 @@ class Outrider(Declarations, Operations):
         self._lines.close()
 
     def relocate(self, settings: Settings) -> None:
-        """Use other settings than those of the declaration: for commands whose options name another database."""
+        """Replace the settings that the app was declared with: for tests and commands that use another database."""
         if self._open is not None:
             raise ConfigError("the app is open: relocate it before `async with app:`")
         self.settings = settings
-        self._speak(settings)
+        self._use(settings)
         for reader in self._readers:
             reader.schema = settings.schema
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[connection.AsyncSession]:
-        """A connection of the app's own pool. For publishing, any connection of yours does."""
+        """A connection of the app's own pool. To publish, you may use any connection of yours instead."""
         async with self._opened().connection() as conn:
             yield conn
 
@@ -166,7 +166,7 @@ class Outrider(Declarations, Operations):
         return self._publisher.append_sync(conn, self._publisher.envelopes(events))
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
-        """What publish would write, without writing it: for publish_many."""
+        """The envelope that publish would write, not yet written: for publish_many."""
         return self._publisher.envelope(event, **options)
 
     def publisher(self, conn: object) -> EventPublisher:
@@ -184,23 +184,23 @@ class Outrider(Declarations, Operations):
     async def enqueue_many(
         self, conn: object, jobs: Iterable[Job], **options: Unpack[EnqueueOptions]
     ) -> list[Enqueued]:
-        """Enqueue many jobs with one statement; the options are those of all of them."""
+        """Enqueue many jobs with one statement; the options apply to all of them."""
         return await self._enqueuer.insert(conn, self._enqueuer.requests(jobs, options))
 
     def enqueue_many_sync(self, conn: object, jobs: Iterable[Job], **options: Unpack[EnqueueOptions]) -> list[Enqueued]:
         """Enqueue many jobs with one statement on your own blocking connection or session."""
         return self._enqueuer.insert_sync(conn, self._enqueuer.requests(jobs, options))
 
-    def _speak(self, settings: Settings) -> None:
+    def _use(self, settings: Settings) -> None:
         self._publisher = Publisher(settings, self.signals, driver_of, self._poker)
         self._enqueuer = Enqueuer(settings, self.signals, driver_of, self._poker)
 
     # Register
 
     async def migrate(self) -> list[Registered]:
-        """Bring the schema up to date, then register the declared subscriptions and make their cursors.
+        """Bring the schema up to date, then register the declared subscriptions and create their cursors.
 
-        Refuses a migration that would break workers of an older release which are still running (docs/upgrading.md).
+        Refuses a migration that would break workers of an older release that are still running (docs/upgrading.md).
         """
         pool = self._opened()
         async with pool.autocommit() as conn:
@@ -210,7 +210,7 @@ class Outrider(Declarations, Operations):
             await generations.open_all(conn, self.subscriptions, self.settings.generation, self.settings.schema)
         return registered
 
-    # Dispatch
+    # Work
 
     def worker(
         self,
@@ -222,25 +222,23 @@ class Outrider(Declarations, Operations):
         slots: int = SLOTS,
         queues: Iterable[str] = (),
     ) -> Worker:
-        """A worker for what is declared: `await worker.run()`, or `async with app.worker():` inside a service.
+        """A worker for what the app declares: `await worker.run()`, or `async with app.worker():` inside a service.
 
-        `handlers` and `exclude` are names, or patterns like `billing.*`. `classes`: also woken by events that were
-        published with that `channel_class`. `slots`: how many jobs it runs at the same time; `queues`: only of these.
+        `handlers` and `exclude` are names, or patterns like `billing.*`. `classes`: events published with such a
+        `channel_class` wake it too. `grace`: how long running work may take at shutdown. `slots`: how many jobs it runs
+        at the same time. `queues`: it runs jobs of these queues only; none = of all.
         """
-        site, wanted, unwanted = self._site(), tuple(handlers), tuple(exclude)
-        chosen, served = self.chosen(wanted, unwanted), self.chosen_jobs(wanted, unwanted)
-        sent, received = self.chosen_relays(wanted, unwanted), self.chosen_inboxes(wanted, unwanted)
-        rolled = self.chosen_rollups(wanted, unwanted)
-        subscriptions = [each.subscription for each in self._chosen(wanted, unwanted) if not isinstance(each, Rollup)]
-        schedules = self.schedules if chosen or served or not wanted else ()
+        wanted = tuple(handlers)
+        site, chosen = self._site(), self.chosen(wanted, exclude)
+        schedules = self.schedules if chosen.handlers or chosen.jobs or not wanted else ()
         duties = Duties(
-            handlers=chosen,
-            jobs=served,
+            handlers=chosen.handlers,
+            jobs=chosen.jobs,
             schedules=[Scheduled.by(self._enqueuer, each) for each in schedules],
             others=lambda worker: [
-                *self._relay_loops(sent, worker),
-                *self._inbox_loops(received),
-                *self._rollup_loops(rolled),
+                *self._relay_loops(chosen.relays, worker),
+                *self._inbox_loops(chosen.inboxes),
+                *self._rollup_loops(chosen.rollups),
                 *self._upkeep_loops(),
             ],
             classes=tuple(classes),
@@ -248,7 +246,7 @@ class Outrider(Declarations, Operations):
             queues=tuple(queues),
         )
         times = WorkerTimes(grace=option_duration("grace", grace).total_seconds())
-        return Worker(site, duties, lambda: self._register(subscriptions, schedules, rolled), times)
+        return Worker(site, duties, lambda: self._register(chosen.subscriptions, schedules, chosen.rollups), times)
 
     def _site(self) -> Site:
         pool, dsn = self._opened(), self._dsn
@@ -288,38 +286,37 @@ class Outrider(Declarations, Operations):
     async def drain(
         self, *, handlers: Iterable[str] = (), exclude: Iterable[str] = (), raise_on_failure: bool = False
     ) -> Drained:
-        """Handle all that is due now, events and jobs, then return what came of it: for tests and scripts.
+        """Handle all events and jobs that are due now, and return the counts: for tests and scripts.
 
-        Before that, inboxes bring in what is there; after it, relays send. With `raise_on_failure` the first error is
-        raised; its event or job is parked or buried all the same.
+        Before that, inboxes read what is there; after it, relays send. With `raise_on_failure` the first error is
+        raised; even so, its event or job waits for a retry or becomes a dead letter.
         """
-        site, wanted, unwanted = self._site(), tuple(handlers), tuple(exclude)
-        chosen, served = self.chosen(wanted, unwanted), self.chosen_jobs(wanted, unwanted)
-        inboxes = self._inbox_loops(self.chosen_inboxes(wanted, unwanted))
+        site, chosen = self._site(), self.chosen(handlers, exclude)
+        inboxes = self._inbox_loops(chosen.inboxes)
         ingested = sum([await each.drain() for each in inboxes])
 
         def job_loop() -> JobLoop:
-            identity = Identity(self.settings.generation, sorted(each.name for each in served))
-            return JobLoop(site, identity, served)
+            identity = Identity(self.settings.generation, sorted(each.name for each in chosen.jobs))
+            return JobLoop(site, identity, chosen.jobs)
 
         scheduled = [Scheduled.by(self._enqueuer, each) for each in self.schedules]
-        sessions = WorkerSessions(site.dsn, 1, notify=self.settings.notify, idles=idles(chosen))
+        sessions = WorkerSessions(site.dsn, 1, notify=self.settings.notify, idles=idles(chosen.handlers))
         loop = ScheduleLoop(scheduled, self.settings, self.signals, sessions=sessions) if scheduled else None
         try:
             drained = await drain(
-                chosen,
+                chosen.handlers,
                 sessions,
                 self.signals,
                 schema=self.settings.schema,
                 generation=self.settings.generation,
-                jobs=served,
+                jobs=chosen.jobs,
                 job_loop=job_loop,
                 schedules=loop,
                 raise_on_failure=raise_on_failure,
             )
         finally:
             await sessions.close()
-        relays = self._relay_loops(self.chosen_relays(wanted, unwanted), "drain")
+        relays = self._relay_loops(chosen.relays, "drain")
         return replace(drained, ingested=ingested, relayed=sum([await each.drain() for each in relays]))
 
     async def _register(
@@ -343,7 +340,7 @@ class Outrider(Declarations, Operations):
 
     @staticmethod
     def _refusal(settings: Settings) -> str | None:  # noqa: ARG004
-        """Why the database must not be opened; replaced by the pytest plugin, so that tests stay in their own."""
+        """Why the database must not be opened. The pytest plugin replaces this, so that tests use their own databases."""
         return None
 
     async def _find_server(self, stack: AsyncExitStack) -> str:

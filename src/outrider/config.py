@@ -1,4 +1,4 @@
-"""The settings of one process, frozen. Each comes from its argument, else from the environment, else from its default."""
+"""The settings of one process. Each comes from its argument, else from the environment, else from its default."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ FALSE = {"", "0", "false", "no", "off"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     context: str
-    """The bounded context that this process speaks for: the source of its events. OUTRIDER_CONTEXT."""
+    """The bounded context of this process: the source of the events that it publishes. OUTRIDER_CONTEXT."""
     contexts: frozenset[str] | None = None
-    """All contexts there are; when given, a publish to an unknown target is refused."""
+    """All contexts. When given, a publish to an unknown target is refused."""
     dsn: str | None = field(default=None, repr=False)
-    """A libpq connection string or URL; it may hold a password, so it is never shown. OUTRIDER_DSN, or OUTRIDER_DSN_FILE:
-    a file with nothing else in it."""
+    """A libpq connection string or URL. It may hold a password, so it is never shown. OUTRIDER_DSN, or OUTRIDER_DSN_FILE:
+    the path of a file that holds only the DSN."""
     embedded: bool = False
     """Run on the embedded Postgres in .outrider/pg instead of a DSN. OUTRIDER_EMBEDDED."""
     schema: str = "outrider"
-    """The schema that holds the tables. OUTRIDER_SCHEMA."""
+    """The schema of Outrider's tables. OUTRIDER_SCHEMA."""
     generation: int = 0
-    """The deployment generation: one number per release, for its publishers and its workers, so that old and new code run
-    side by side and each handles its own (docs/rollout.md); 0 = generations are not used. OUTRIDER_GENERATION."""
+    """The deployment generation, one number per release. Old and new code can run side by side, and each handles the events
+    of its own generation (docs/rollout.md). 0 = generations are not used. OUTRIDER_GENERATION."""
     payload_limit: int = DEFAULT_LIMIT
     """The largest payload in bytes, 1 KiB to 64 MiB. OUTRIDER_PAYLOAD_LIMIT."""
     pool_size: int = 4
-    """The most connections that this process opens for itself, at least 1; a worker as many again. OUTRIDER_POOL_SIZE."""
+    """The most connections in the pool of this process, at least 1. A worker opens as many again. OUTRIDER_POOL_SIZE."""
     listen_dsn: str | None = field(default=None, repr=False)
-    """Where a worker listens when `dsn` is a transaction pooler, through which LISTEN does not work. OUTRIDER_LISTEN_DSN."""
+    """A direct DSN for LISTEN, where `dsn` is a transaction pooler: LISTEN does not work there. OUTRIDER_LISTEN_DSN."""
     notify: Notify = "commit"
-    """Who pokes the workers: `commit`, the publishing transaction; `after_commit`, hooks outside of it, and workers look
-    at the log's sequence all the time; `off`, nobody. OUTRIDER_NOTIFY."""
+    """Who wakes the workers: `commit`: the publishing transaction; `after_commit`: hooks after it, and workers watch the
+    log's sequence; `off`: nobody, workers poll. OUTRIDER_NOTIFY."""
     poll: float | None = None
-    """Seconds between two looks without a poke; None = 30 while pokes are heard, 5 while they are not. OUTRIDER_POLL."""
+    """Seconds between polls when nothing wakes a worker; None = 30, or 5 while it cannot listen. OUTRIDER_POLL."""
     upkeep: bool = True
-    """Whether workers take part in upkeep; off where `outrider upkeep` runs by itself (docs/upkeep.md). OUTRIDER_UPKEEP."""
+    """Whether workers do upkeep. Turn it off where `outrider upkeep` runs by itself (docs/upkeep.md). OUTRIDER_UPKEEP."""
     allow_orphans: bool = False
-    """Register a new subscription although it looks like another one under a new name. OUTRIDER_ALLOW_ORPHANS."""
+    """Register a new subscription even if it looks like a renamed one. OUTRIDER_ALLOW_ORPHANS."""
 
     def __post_init__(self) -> None:
         for name, value in (("context", self.context), ("schema", self.schema)):
             if wrong := names.wrong_word(value):
                 raise ConfigError(f"{name}: {wrong}")
         if self.schema.startswith("pg_"):
-            raise ConfigError("schema: Postgres keeps names that begin with pg_ for itself")
+            raise ConfigError("schema: Postgres reserves names that begin with pg_")
         for target in self.contexts or ():
             if wrong := names.wrong_word(target):
                 raise ConfigError(f"contexts: {wrong}")
@@ -119,7 +119,7 @@ class Settings:
 
 
 def _secret(env: Mapping[str, str], name: str) -> str | None:
-    """The variable, or what is in the file that <name>_FILE names: an environment is seen by more than a file is."""
+    """The variable, or the content of the file that <name>_FILE names: files are better protected than an environment."""
     file = env.get(f"{name}_FILE")
     if not file:
         return env.get(name) or None

@@ -1,15 +1,17 @@
-"""What an app declares: readers, handlers, jobs, schedules, relays, inboxes, rollups. A part of `Outrider`."""
+"""What an app declares: readers, handlers, jobs, schedules, relays, inboxes, rollups. A base class of `Outrider`."""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
 
 from outrider import names
 from outrider.config import Settings
 from outrider.enqueue import Enqueuer
-from outrider.errors import DeclarationError
+from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event, spec_of
 from outrider.inbox.inbox import Inbox, InboxOptions
 from outrider.integrations.parameters import bound, session_of
@@ -22,12 +24,31 @@ from outrider.schedule import Schedule, ScheduleOptions
 from outrider.signals import Signals
 from outrider.streams.stream import Sink, Source
 from outrider.subscription import Start, Subscription
-from outrider.worker.handler import Handler, HandlerOptions, NamedOptions, choose, declare_handler
+from outrider.worker.handler import Handler, HandlerOptions, NamedOptions, declare_handler
 from outrider.worker.job_handler import JobHandler, JobOptions, declare_job
 from outrider.worker.schedule_loop import Scheduled
 
 F = TypeVar("F", bound=Callable[..., Any])
-Chosen = Handler | JobHandler | Relay | Inbox | Rollup
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The declarations that one worker serves."""
+
+    handlers: list[Handler]
+    jobs: list[JobHandler]
+    relays: list[Relay]
+    inboxes: list[Inbox]
+    rollups: list[Rollup]
+
+    def __bool__(self) -> bool:
+        return bool(self.subscriptions or self.rollups)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """Those of the rollups are among the handlers."""
+        declared: list[Handler | JobHandler | Relay | Inbox] = [*self.handlers, *self.jobs]
+        return [each.subscription for each in [*declared, *self.relays, *self.inboxes]]
 
 
 class Declarations:
@@ -101,10 +122,10 @@ class Declarations:
         name: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Callable[[F], F]:
-        """Declare what does a job: `@app.job(SendReceipt)`. Outside of a transaction, leased, at least once.
+        """Declare the function of a job: `@app.job(SendReceipt)`. It runs outside of a transaction, at least once.
 
-        Or subscribe a job to events: `@app.job(on=OrderPlaced, name="shop.ship")`, which then gets the event. An async
-        function, or a blocking one, which runs in a thread. What it returns is kept with its receipt, if it is small.
+        Or subscribe a job to events: `@app.job(on=OrderPlaced, name="shop.ship")`. Then it gets the event. An async
+        function, or a blocking one, which runs in a thread. A small return value is kept with the receipt.
         """
         events = (on,) if isinstance(on, type) else tuple(on)
         if (job is None) == (not events):
@@ -134,8 +155,8 @@ class Declarations:
     def schedule(self, cron: str, job: Job, *, name: str | None = None, **options: Unpack[ScheduleOptions]) -> None:
         """Enqueue a job at certain times: `app.schedule("0 3 * * *", Report(), time_zone="Europe/Berlin")`.
 
-        Any worker of this app does it, and each time is fired once, however many there are. The `name` (by default the
-        job's type) is what the database remembers it by.
+        Any worker of this app enqueues it; each time is enqueued once, however many workers there are. The database
+        remembers it by its `name`, by default the job's type.
         """
         if wrong := names.unknown_option("a schedule", options, [*ScheduleOptions.__annotations__, "name"]):
             raise TypeError(wrong)
@@ -151,7 +172,7 @@ class Declarations:
         """Send events on to the streams of a broker, each once and in order.
 
         `app.relay("shop.out", RedisStreams("redis://...", stream="orders"), events=[OrderPlaced])`; without `events`: all
-        of them. Run by any worker of this app, or by `outrider relay`; one at a time.
+        events. A worker of this app or `outrider relay` runs it, one process at a time.
         """
         context, wanted = self.settings.context, tuple(events)
         declared = Relay.declare(options, name=name, context=context, sink=sink, events=wanted)
@@ -159,11 +180,11 @@ class Declarations:
         self._relays[name] = declared
 
     def inbox(self, name: str, source: Source, **options: Unpack[InboxOptions]) -> None:
-        """Bring the events of another service's stream into this log, each once and in order, for the handlers here."""
+        """Bring the events of another service's stream into this log, each once and in order."""
         self._add_inbox(Inbox.declare(options, name=name, context=self.settings.context, source=source))
 
     def replica(self, name: str, source: Source, *, table: str, **options: Unpack[InboxOptions]) -> None:
-        """Keep a table up to date with the newest version of each thing, as a stream of the replica codec tells it."""
+        """Keep a table up to date with the newest version of each row in a stream of the replica codec."""
         context = self.settings.context
         self._add_inbox(Inbox.declare(options, name=name, context=context, source=source, table=table))
 
@@ -181,8 +202,8 @@ class Declarations:
         """Make one event of many small facts: rows that are inserted into a table, or events.
 
         `app.rollup("hub.imports", table="piece", key=["document"], single=PieceCreated, rollup=DocumentImported)`. Rows
-        with the same key that come close together become one event with their count, the others one each. Grouping
-        happens in Postgres, whoever inserts the rows; `outrider rollup install hub.imports` puts it there.
+        with the same key that come close together become one event with their count; a lone row becomes its own. Postgres
+        groups them, whoever inserts the rows. `outrider rollup install hub.imports` installs it there.
         """
         declared = declare_rollup(self.settings.context, name, table, tuple(events), key, single, rollup, options)
         if name in self._rollups or name in self._subscriptions:
@@ -225,22 +246,22 @@ class Declarations:
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """What has been declared so far."""
+        """All declared subscriptions."""
         return tuple(self._subscriptions.values())
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """Those of the subscriptions that a worker reads the log for."""
+        """The declared handlers, with those of rollups of events."""
         return tuple(self._handlers.values())
 
     @property
     def job_handlers(self) -> tuple[JobHandler, ...]:
-        """What a worker has code for of the jobs."""
+        """The declared jobs."""
         return tuple(self._jobs.values())
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """What its workers fire."""
+        """The declared schedules."""
         return tuple(self._schedules.values())
 
     @property
@@ -249,36 +270,33 @@ class Declarations:
 
     @property
     def inboxes(self) -> tuple[Inbox, ...]:
-        """Replicas too."""
+        """The declared inboxes and replicas."""
         return tuple(self._inboxes.values())
 
     @property
     def rollups(self) -> tuple[Rollup, ...]:
         return tuple(self._rollups.values())
 
-    def chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Handler]:
-        """The declared handlers by name or pattern; all but those excluded when none is named."""
-        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Handler)]
+    def chosen(self, wanted: Iterable[str] = (), unwanted: Iterable[str] = ()) -> Chosen:
+        """What is declared under these names or patterns; none wanted = everything but the unwanted."""
+        groups = (self._handlers, self._jobs, self._relays, self._inboxes, self._rollups)
+        known = dict.fromkeys(name for group in groups for name in group)
+        wanted, unwanted = tuple(wanted), tuple(unwanted)
+        for pattern in (*wanted, *unwanted):
+            if not fnmatch.filter(known, pattern):
+                raise ConfigError(
+                    f"no handler, job, relay, inbox or rollup is called {pattern!r}; the app declares: "
+                    f"{', '.join(known) or 'none'}"
+                )
+        names = {name for name in known if _matches(name, wanted or ("*",)) and not _matches(name, unwanted)}
+        return Chosen(
+            [each for each in self.handlers if each.name in names],
+            [each for each in self.job_handlers if each.name in names],
+            [each for each in self.relays if each.name in names],
+            [each for each in self.inboxes if each.name in names],
+            [each for each in self.rollups if each.name in names],
+        )
 
-    def chosen_jobs(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[JobHandler]:
-        """The same for jobs."""
-        return [each for each in self._chosen(handlers, exclude) if isinstance(each, JobHandler)]
 
-    def chosen_relays(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Relay]:
-        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Relay)]
-
-    def chosen_inboxes(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Inbox]:
-        return [each for each in self._chosen(handlers, exclude) if isinstance(each, Inbox)]
-
-    def chosen_rollups(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Rollup]:
-        chosen = {each.name for each in self._chosen(handlers, exclude)}
-        return [each for each in self._rollups.values() if each.name in chosen]
-
-    def _chosen(self, handlers: Iterable[str], exclude: Iterable[str]) -> list[Chosen]:
-        declared: list[Chosen] = [*self._handlers.values(), *self._jobs.values()]
-        declared += [
-            *self._relays.values(),
-            *self._inboxes.values(),
-        ]
-        declared += [each for each in self._rollups.values() if not each.events]  # else its handler is there
-        return choose(declared, tuple(handlers), tuple(exclude))
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""`Event`: a frozen pydantic model with a type, a version and an ordering key, kept apart from its fields."""
+"""`Event`: a frozen pydantic model, declared with a type, a version and an ordering key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outrider.registry import EventSpec, Statement, Upcaster, registry
 
 
 class Declared(BaseModel):
-    """What events and jobs have in common: frozen fields, and beside them a declaration."""
+    """The base of events and jobs: frozen fields, and a declaration beside them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
 
@@ -32,9 +32,9 @@ class Event(Declared):
     `key` names the field whose value orders events: those with the same key are handled in the order of publishing.
     `foreign=True` declares a consumer's own view of another context's event: it cannot be published, needs only the
     fields that the consumer reads, and ignores the others.
-    `upcasters={1: v1_to_v2}` brings the payloads of older versions up, one version at a time, before they are read; a
-    version without one is read as it is, and so is a newer one.
-    `deprecated_after="2027-01-31"` is the last day of this version; `outrider contracts check` counts the days.
+    `upcasters={1: v1_to_v2}` converts payloads of older versions, one version at a time, before they are read. A version
+    without an upcaster, or a newer one, is read as it is.
+    `deprecated_after="2027-01-31"` is the last day of this version; `outrider contracts check` warns before it.
     """
 
     def __init_subclass__(

@@ -1,4 +1,4 @@
-"""`Job`: a command for later, as a frozen pydantic model with a type, kept apart from its fields."""
+"""`Job`: a command to run later, a frozen pydantic model that is declared with a type."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ jobs: Registry[Job] = Registry()
 
 
 class Job(Declared):
-    """Something to be done outside of a transaction, by whichever worker has code for it.
+    """Something to do outside of a transaction, by any worker that has code for it.
 
         class SendReceipt(Job, type="mail.send_receipt"):
             order_id: UUID
 
-    `key` names the field by which `@app.job(key_concurrency=...)` limits how many run at the same time. `version` and
-    `upcasters` bring older payloads up, as for events.
+    `key` names the field that `@app.job(key_concurrency=...)` counts by. `version` and `upcasters` convert older payloads,
+    as for events.
     """
 
     def __init_subclass__(
@@ -42,7 +42,7 @@ class Job(Declared):
             if version != 1 or key is not None or upcasters is not None:
                 raise DeclarationError(f"{cls.__name__}: version=, key= and upcasters= need a type=")
             return
-        # A job type is also the name of what serves it.
+        # A job type is also the name of its subscription.
         if wrong := wrong_declaration("job", type, names.IDENTIFIER_BYTES, version, upcasters):
             raise DeclarationError(f"{cls.__name__}: {wrong}")
         ordered = dict(sorted((upcasters or {}).items()))

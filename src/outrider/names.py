@@ -32,7 +32,7 @@ def unstorable(text: str) -> str | None:
 
 
 def wrong_word(name: object) -> str | None:
-    """A schema, a context, a channel class: one lower-case word that is also a safe identifier."""
+    """For a schema, a context, a channel class: one lower-case word that is also a safe identifier."""
     if not isinstance(name, str):
         return _not_text(name)
     if not _WORD.match(name):
@@ -41,7 +41,7 @@ def wrong_word(name: object) -> str | None:
 
 
 def wrong_dotted(name: object, limit: int) -> str | None:
-    """An event type or a subscription: lower-case words joined by dots."""
+    """For an event type or a subscription: lower-case words joined by dots."""
     if not isinstance(name, str):
         return _not_text(name)
     if not _DOTTED.match(name):
@@ -50,7 +50,7 @@ def wrong_dotted(name: object, limit: int) -> str | None:
 
 
 def wrong_text(text: object, limit: int) -> str | None:
-    """A key or another short text from outside: anything storable, not empty, not too long."""
+    """For a key or another short text from outside: anything storable, not empty, not too long."""
     if not isinstance(text, str):
         return _not_text(text)
     if text == "":
@@ -59,7 +59,7 @@ def wrong_text(text: object, limit: int) -> str | None:
 
 
 def wrong_time(at: object) -> str | None:
-    """The time of an event or a job: with a time zone, and one that every session can read."""
+    """For the time of an event or a job: with a time zone, and readable by every session."""
     if not isinstance(at, datetime):
         return f"is {type(at).__name__}, not datetime"
     if at.utcoffset() is None:
@@ -77,7 +77,7 @@ def _too_long(text: str, limit: int) -> str | None:
 
 
 def unknown_option(whose: str, given: Iterable[str], known: Iterable[str]) -> str | None:
-    """Options that there are not, with those that there are."""
+    """Unknown options, with the known ones and the likely one."""
     there = sorted(known)
     unknown = sorted(set(given).difference(there))
     if not unknown:

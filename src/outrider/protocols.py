@@ -1,4 +1,4 @@
-"""What a domain depends on instead of Outrider: three small types. Their adapters are `app.publisher` and `app.listener`."""
+"""Three small types that a domain can depend on instead of Outrider. `app.publisher` and `app.listener` implement them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol, runtime_checkable
 from outrider.envelope import Envelope
 
 EventHandler = Callable[[Envelope], Awaitable[None]]
-"""Acts on one event."""
+"""Handles one event."""
 
 
 @runtime_checkable
 class EventPublisher(Protocol):
-    """Publishes in one transaction of its caller's."""
+    """Publishes in one transaction of the caller."""
 
     async def publish(self, envelope: Envelope) -> None:
-        """With the transaction that this publisher was made for."""
+        """Publish in the transaction that this publisher was made for."""
 
 
 @runtime_checkable
 class EventListener(Protocol):
-    """Calls handlers with what was published."""
+    """Calls handlers with published events."""
 
     async def listen(self, *, channel: str, handler_name: str, handler: EventHandler) -> None:
-        """Call `handler` for every event of the channel, until cancelled; what it has handled is kept by `handler_name`."""
+        """Call `handler` for every event of the channel, until cancelled. `handler_name` identifies its receipts."""

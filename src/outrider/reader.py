@@ -1,4 +1,4 @@
-"""`Reader`: the log read through an exact cursor, in the caller's own transaction."""
+"""`Reader`: reads the log through an exact cursor, in the caller's own transaction."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Reader:
     async def take(self, conn: object, *, partition: int | None = None, limit: int = LIMIT, scan: int = SCAN) -> Batch:
         """The next events, at most `limit`, on your psycopg AsyncConnection, before anything is written in its transaction.
 
-        Without `partition` from any that has something to read and that nobody holds. `scan` bounds the rows that one
-        call looks at when most of them do not concern this subscription.
+        Without `partition`: from any partition that has something to read and that no other session holds. `scan` limits
+        the rows that one call looks at, for subscriptions that want few of the events.
         """
         batch = await log.take(conn, self.subscription.name, partition, limit, max(scan, limit), self.schema)
         return self._announce(batch)

@@ -1,4 +1,4 @@
-"""Which event classes exist: who owns a (type, version), who merely views it. No I/O."""
+"""The event and job classes of this process: which class owns a (type, version), and which ones are views of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from outrider.event import Declared, Event
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
-"""From the payload of one version to that of the next."""
+"""Converts the payload of one version to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class EventSpec:
     key: str | None
     foreign: bool
     upcasters: Mapping[int, Upcaster] = field(default_factory=dict, hash=False)
-    """By the version that they come from, in its order."""
+    """By the version that they convert, in ascending order."""
     deprecated_after: date | None = None
     """The last day on which anybody should publish or read this version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The class statement that declared an event, and the load of its module in which it ran."""
+    """Where a class statement stands, and the import of its module that ran it. Tells a reload from a duplicate."""
 
     file: str
     line: int
@@ -41,7 +41,7 @@ class Statement:
 
     @classmethod
     def of(cls, model: type[Declared]) -> Statement | None:
-        """To be called while the statement runs; None for a class that was made elsewhere than in its module."""
+        """Call it while the statement runs. None for a class that was not made in its own module."""
         frame = sys._getframe(1)
         while frame.f_globals.get("__name__") != model.__module__:
             if frame.f_back is None:
@@ -50,7 +50,7 @@ class Statement:
         return cls(frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__spec__"))
 
     def repeats(self, other: Statement) -> bool:
-        """It can run again, and a reload may find it at another line; only then is it the same declaration."""
+        """Whether it is the same statement, run again: at the same line, or at another line after a reload."""
         moved = self.file == other.file and self.line != other.line
         return not moved or self.load is not other.load or self.file.startswith("<")
 
@@ -59,7 +59,7 @@ M = TypeVar("M", bound="Declared")
 
 
 class Registry(Generic[M]):
-    """The declared classes of one kind. One per process is normal: classes enter it when they are defined."""
+    """The declared classes, events or jobs. A class is added when it is defined."""
 
     def __init__(self) -> None:
         self._owned: dict[tuple[str, int], type[M]] = {}

@@ -1,4 +1,4 @@
-"""What a schedule is, and which of its times get a job. Values and decisions only; what time it is, is passed in."""
+"""Schedules, and which of their times get a job. No I/O: the current time is passed in."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CRON_LENGTH = 200
 MOST_AT_ONCE = 1000
 """The most jobs that one transaction enqueues for missed times. The next one goes on."""
 ON_TIME = timedelta(minutes=1)
-"""What is not later than this was not missed."""
+"""A time that is at most this late was not missed."""
 AHEAD = timedelta(minutes=1)
-"""A schedule that was fired up to a time further in the future than this goes on from now: the clock went back."""
+"""If a schedule was fired further ahead than this, the clock went back: it continues from now."""
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -41,20 +41,20 @@ class ScheduleOptions(TypedDict, total=False):
 @dataclass(frozen=True, slots=True)
 class Due:
     to: datetime
-    """How far the schedule has come."""
+    """The newest time that is settled."""
     times: tuple[datetime, ...]
-    """Those that get a job; none when all of them are skipped."""
+    """The times that get a job; none when all of them are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class CronTimes:
-    """Those of an expression, by the clock of a zone."""
+    """The times of a cron expression in a time zone."""
 
     cron: str
     zone: tzinfo
 
     def after(self, after: datetime) -> Iterator[datetime]:
-        """In UTC, each later than the one before, which cronsim does not promise from within an hour that comes twice."""
+        """In UTC and ascending. cronsim does not promise that within an hour that comes twice."""
         fields = self.cron.split()
         if len(fields) != 5 or fields[0].startswith("*") or fields[1].startswith("*"):
             yield from self._every(after)
@@ -66,8 +66,8 @@ class CronTimes:
                 yield time
 
     def _every(self, after: datetime) -> Iterator[datetime]:
-        """Whenever the clock on the wall says so. cronsim walks over a change of the clocks in steps of an hour, which does
-        not fit where they change by half of one, or at midnight: it is asked for each stretch between two changes."""
+        """Every time that the local clock shows. cronsim steps over a clock change by an hour, which is wrong where clocks
+        change by half an hour, or at midnight. So it is asked for each period between two changes."""
         here = after.astimezone(self.zone).replace(tzinfo=None)
         offset = after.astimezone(self.zone).utcoffset()
         while True:
@@ -140,8 +140,8 @@ class Schedule:
     def due(
         self, last: datetime, now: datetime, *, changed: datetime | None = None, ahead: datetime | None = None
     ) -> Due | None:
-        """What came due since `last`; None if nothing did. Before `changed` it had other times: of those that it would have
-        had, the newest gets a job. `ahead` has its job already: it was fired while the clock was ahead."""
+        """The times that became due since `last`; None if there are none. `changed`: when the expression changed; of the
+        times before it, only the newest gets a job. `ahead`: a time that has its job, fired while the clock was ahead."""
         if self.missed == "all":
             if changed is not None and last < changed and (before := self._newest(last, min(changed, now))) is not None:
                 return Due(before, (before,))
@@ -154,7 +154,7 @@ class Schedule:
         return Due(newest, (newest,) if on_time and newest != ahead else ())
 
     def _newest(self, last: datetime, now: datetime) -> datetime | None:
-        """Looked for backwards, in steps that grow: the last time may be years ago, with millions of others since."""
+        """Searches backwards in growing steps: since the last time, years and millions of times may have passed."""
         step = timedelta(minutes=1)
         while True:
             start = max(last, now - step)

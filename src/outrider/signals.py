@@ -1,7 +1,7 @@
-"""The vocabulary of what happens, and who listens. Logs, spans and metrics are listeners; tests wait on it.
+"""Signals: one class for everything that can happen. The log and the metrics listen to them, and tests wait for them.
 
-A listener is called in place, on the thread or task where it happened, and must be quick. One that raises is dropped
-with a warning in the log: observing must never break publishing.
+A listener is called in the thread or task that emits the signal, so it must be quick. One that raises is removed, with a
+warning in the log: observing must never break publishing.
 """
 
 from __future__ import annotations
@@ -19,31 +19,36 @@ from outrider.outcome import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class Signal:
+    """Something that has happened in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Signal):
     """An event was appended in the caller's transaction, which may still roll back."""
 
     envelope: Envelope
 
 
 @dataclass(frozen=True, slots=True)
-class Woken:
-    """A subscription has a reason to look: start, poke, listener, poll, due, stop."""
+class Woken(Signal):
+    """A loop was woken. `reason`: poke (a notification), listener, sequence, generations, poll."""
 
     subscription: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Notified:
-    """A notification has arrived; `kind` is the type of an event or a job. It may have been sent by anybody."""
+class Notified(Signal):
+    """A notification has arrived. `kind` is the type of an event or a job. Any role may send notifications."""
 
     channel: str
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A cursor was read in a transaction that is still open; `outcome` as take returns it."""
+class Taken(Signal):
+    """A batch was taken, in a transaction that is still open. `outcome`: as take returns it."""
 
     subscription: str
     partition: int | None
@@ -52,8 +57,8 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Handled:
-    """One event that a handler has handled."""
+class HandledEvent:
+    """One event of a settled batch."""
 
     envelope: Envelope
     attempt: int
@@ -61,26 +66,26 @@ class Handled:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """A batch was committed: the effects of its handlers, their receipts and the position, together."""
+class Settled(Signal):
+    """A batch was committed: the effects of the handlers, the receipts and the position together."""
 
     subscription: str
     partition: int
     events: int
     conceded: int
-    """Events that had a receipt already: not handled again."""
+    """Duplicates, which were skipped because they already had a receipt."""
     duration_ms: float
-    """From the take to the commit."""
-    details: Callable[[], Iterator[Handled]]
-    """The events one by one; made on demand, because most batches are only counted."""
+    """From the take to the commit, in milliseconds."""
+    details: Callable[[], Iterator[HandledEvent]]
+    """The events one by one, made on demand."""
     times: Callable[[], Iterator[tuple[str, float, float]]] = lambda: iter(())
-    """Of each event its type, how many seconds ago it occurred by the clock of this machine, and how many its handler
-    took; made on demand, and cheaper than the details."""
+    """For each event its type, its age in seconds by the clock of this machine, and the seconds that its handler took.
+    Made on demand, and cheaper than `details`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A handler failed; what it did was rolled back. It will be parked or buried with the next commit."""
+class Failed(Signal):
+    """A handler failed and was rolled back. `Parked` or `Buried` follows when that is committed."""
 
     subscription: str
     envelope: Envelope
@@ -91,8 +96,8 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
-    """A failed event waits for its retry; this is committed."""
+class Parked(Signal):
+    """A failed event waits for its retry. Committed."""
 
     subscription: str
     envelope: Envelope
@@ -102,8 +107,8 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class Buried:
-    """A failed event became a dead letter; this is committed."""
+class Buried(Signal):
+    """A failed event became a dead letter. Committed."""
 
     subscription: str
     envelope: Envelope
@@ -113,55 +118,56 @@ class Buried:
 
 
 @dataclass(frozen=True, slots=True)
-class Troubled:
-    """A batch was rolled back for a reason that is not its handlers' fault; it comes again, no attempt is used."""
+class Troubled(Signal):
+    """A loop met an infrastructure failure, such as a lost connection. It tries again; no attempt is used."""
 
     subscription: str
     code: str
     message: str
     in_a_row: int = 1
     loop: str = ""
-    """Which of the loops of that subscription, where there are several: `in_a_row` counts for each."""
+    """Which loop of the subscription, if it has several: `in_a_row` is counted for each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
-    """What was troubled works again."""
+class Recovered(Signal):
+    """A loop works again after infrastructure failures."""
 
     subscription: str
     in_a_row: int
-    """How often in a row it had failed."""
+    """How many consecutive failures there were."""
     loop: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """A subscription is not read: paused by an operator, open (its breaker), or it wants types unknown to this code."""
+class Skipped(Signal):
+    """A subscription is not served. `reason`: paused, open (its breaker), unknown (this code does not know all its event
+    types), not installed, changed."""
 
     subscription: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class LoopHeld:
-    """Something blocks the event loop of a worker, and with it all that runs there. Heard on a thread, while it lasts."""
+class LoopHeld(Signal):
+    """Something blocks the event loop of a worker, and everything that runs there. Emitted from a thread while it lasts."""
 
     subscription: str | None
-    """The handler or job that runs; else the name of the task, or none."""
+    """The handler or job that runs; otherwise the name of the task, or None."""
     seconds: float
     where: str
     """File, line and function."""
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnqueued:
-    """A job was enqueued in the caller's transaction, which may still roll back; or what its unique key made of it."""
+class JobEnqueued(Signal):
+    """A job was enqueued in the caller's transaction, which may still roll back. `outcome`: what its unique key decided."""
 
     job_type: str
     job_id: UUID
     outcome: str
     details: Callable[[], Envelope]
-    """The job as it was asked for; made on demand."""
+    """The envelope of the job, made on demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +184,27 @@ class JobRun:
 
 
 @dataclass(frozen=True, slots=True)
-class JobsClaimed:
-    """Jobs are this worker's own for the time of their lease; this is committed."""
+class JobsClaimed(Signal):
+    """A worker has claimed jobs; they belong to it for the time of their leases. Committed."""
 
     jobs: int
     details: Callable[[], Iterator[JobRun]]
-    """One by one; made on demand."""
+    """The jobs one by one, made on demand."""
 
 
 @dataclass(frozen=True, slots=True)
-class JobsCompleted:
-    """Jobs are done, and have their receipts; this is committed."""
+class JobsCompleted(Signal):
+    """Jobs are done and have their receipts. Committed."""
 
     jobs: int
     details: Callable[[], Iterator[tuple[JobRun, float]]]
-    """Each with the milliseconds that it took; made on demand."""
+    """Each job with the milliseconds that it took, made on demand."""
 
 
 @dataclass(frozen=True, slots=True)
-class JobFailed:
-    """An attempt failed; this is committed. `outcome`: retry, buried; superseded by a newer one with its unique key;
-    cancelled meanwhile."""
+class JobFailed(Signal):
+    """An attempt at a job failed. Committed. `outcome`: retry, buried (dead letter), superseded (by a newer job with its
+    unique key), or cancelled."""
 
     run: JobRun
     duration_ms: float
@@ -209,59 +215,59 @@ class JobFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class JobReleased:
-    """A job is this worker's no more, and did not fail: back (handed back), cancelled, or superseded."""
+class JobReleased(Signal):
+    """A worker has released a job that did not fail. `outcome`: back (pending again), cancelled, or superseded."""
 
     run: JobRun
     outcome: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeasesRenewed:
-    """The jobs that run here are this worker's own for another while; this is committed."""
+class LeasesRenewed(Signal):
+    """The leases of the jobs that run here were renewed. Committed."""
 
     leases: int
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost:
-    """Somebody else may be running this job by now: what became of it here counts for nothing."""
+class LeaseLost(Signal):
+    """The lease of a running job was lost. Another worker may run it now, and its result here is discarded."""
 
     run: JobRun
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """Events of a subscription have become jobs; this is committed."""
+class Routed(Signal):
+    """Events of a subscription have become jobs. Committed."""
 
     subscription: str
     jobs: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
-    """A schedule has come due, and this worker has enqueued its jobs."""
+class Fired(Signal):
+    """A schedule was due, and this worker has enqueued its jobs."""
 
     schedule: str
     jobs: int
 
 
 @dataclass(frozen=True, slots=True)
-class Relayed:
-    """Events are in a stream of the broker, up to `position`; this is committed."""
+class Relayed(Signal):
+    """Events are in a stream of the broker, up to `position`. Committed."""
 
     relay: str
     stream: str
     events: int
     position: str
     topics: Mapping[str, int]
-    """How many of each event type."""
+    """The number of events by type."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """The broker, or the codec, refuses an event for what it is; this is committed. Somebody should look at it."""
+class Rejection(Signal):
+    """The broker or the codec rejects an event because of its content. Committed. It needs attention."""
 
     relay: str
     envelope: Envelope
@@ -269,29 +275,29 @@ class Rejection:
     code: str
     message: str
     buried: bool
-    """It is a dead letter now; else everything behind it waits."""
+    """True: it is a dead letter. False: the events behind it wait."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rewound:
-    """A stream has lost its end. A relay goes back to where it stood at `at` and sends again what is missing; an inbox
-    (`at` = None) reads the stream anew."""
+class Rewound(Signal):
+    """A stream has lost its end. A relay goes back to its position at the time `at` and sends the missing events again;
+    an inbox (`at` = None) reads the stream again."""
 
     subscription: str
     stream: str
     position: str
-    """Up to where it had been written, or read."""
+    """The position up to which it had been written or read."""
     end: str
-    """Where it ends."""
+    """The position at which it ends now."""
     at: datetime | None
     whole: bool
-    """False: what was sent before `at` is lost in the stream, and no mark reaches back to it."""
+    """False: events from before `at` are lost in the stream, and no mark reaches back to them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trimmed:
+class Trimmed(Signal):
     """Entries after `position` were removed from a stream before they were read. An inbox has missed them; a relay cannot
-    know what they were, and sends them again."""
+    tell which they were, and sends them again."""
 
     subscription: str
     stream: str
@@ -299,8 +305,8 @@ class Trimmed:
 
 
 @dataclass(frozen=True, slots=True)
-class Intruded:
-    """There are entries in a relay's stream that it has not written. It must be the only one who writes there."""
+class Intruded(Signal):
+    """A stream of a relay contains entries that the relay has not written. It must be the only writer."""
 
     relay: str
     stream: str
@@ -309,8 +315,8 @@ class Intruded:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerDown:
-    """A broker does not answer, or a stream is missing or misconfigured: nothing is buried, it is asked again later."""
+class BrokerDown(Signal):
+    """A broker does not answer, or a stream is missing or misconfigured. It is tried again; no event is given up."""
 
     subscription: str
     code: str
@@ -319,29 +325,29 @@ class BrokerDown:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerUp:
-    """It answers again."""
+class BrokerUp(Signal):
+    """A broker answers again."""
 
     subscription: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
-    """An inbox has read up to `position`; this is committed."""
+class Ingested(Signal):
+    """An inbox has read a stream up to `position`. Committed."""
 
     inbox: str
     stream: str
     events: int
-    """That were new."""
+    """New events."""
     known: int
-    """That had come in before."""
+    """Events that had arrived before."""
     refused: int
     position: str
 
 
 @dataclass(frozen=True, slots=True)
-class EntryRefused:
-    """An inbox could not make an event of an entry; it is kept, with the reason; this is committed."""
+class EntryRefused(Signal):
+    """An inbox could not read an entry as an event. The entry is kept, with the reason. Committed."""
 
     inbox: str
     stream: str
@@ -350,8 +356,8 @@ class EntryRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class RolledUp:
-    """A tick of a rollup has emitted something, or something is wrong with it; this is committed."""
+class RolledUp(Signal):
+    """A tick of a rollup has emitted events, or has failed. Committed."""
 
     rollup: str
     groups: int
@@ -360,16 +366,16 @@ class RolledUp:
     """Single events."""
     conflicts: int
     set_aside: int
-    """Staged rows that no event could be made of: somebody should look at them."""
+    """Staged rows that could not be turned into events. They need attention."""
     pending: int
     failed: bool
-    """Nothing was emitted, everything waits on."""
+    """Nothing was emitted; the staged rows wait for the next tick."""
     message: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Upkept:
-    """Upkeep has done something, or could not (`kept`: somebody needs it; `busy`: others use it); this is committed."""
+class Upkept(Signal):
+    """Upkeep has done something, or could not (`kept`: still needed; `busy`: locked by another session). Committed."""
 
     action: str
     """made, cut, detached, dropped, expired, reaped, ticked, kept, busy."""
@@ -379,85 +385,46 @@ class Upkept:
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerUp:
-    """Notifications arrive, as a test has just shown."""
+class ListenerUp(Signal):
+    """Notifications arrive: a test notification was received."""
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerDown:
-    """Notifications do not arrive: polling covers."""
+class ListenerDown(Signal):
+    """Notifications do not arrive. Workers poll instead."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerUp:
-    """A worker has registered and begins to take."""
+class WorkerUp(Signal):
+    """A worker is registered and begins to work."""
 
     worker: UUID
     subscriptions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopping:
-    """A worker was told to stop: it takes nothing more, and waits for what runs."""
+class WorkerStopping(Signal):
+    """A worker was told to stop. It takes nothing more, and waits for running handlers and jobs."""
 
     worker: UUID
     handlers: tuple[str, ...]
-    """Those that are at a batch."""
+    """The handlers that run."""
     jobs: tuple[str, ...]
-    """The types of those that run."""
+    """The types of the jobs that run."""
     grace: float
-    """The most seconds that it waits."""
+    """The longest wait, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerDown:
-    """A worker has ended; `clean` = everything that it had begun was finished."""
+class WorkerDown(Signal):
+    """A worker has ended. `clean`: all handlers and jobs had finished."""
 
     worker: UUID
     clean: bool
 
 
-Signal = (
-    Published
-    | Woken
-    | Notified
-    | Taken
-    | Settled
-    | Failed
-    | Parked
-    | Buried
-    | Troubled
-    | Recovered
-    | Skipped
-    | LoopHeld
-    | JobEnqueued
-    | JobsClaimed
-    | JobsCompleted
-    | JobFailed
-    | JobReleased
-    | LeasesRenewed
-    | LeaseLost
-    | Routed
-    | Fired
-    | Relayed
-    | Rejection
-    | Rewound
-    | Trimmed
-    | Intruded
-    | BrokerDown
-    | BrokerUp
-    | Ingested
-    | EntryRefused
-    | RolledUp
-    | Upkept
-    | ListenerUp
-    | ListenerDown
-    | WorkerUp
-    | WorkerStopping
-    | WorkerDown
-)
 Listener = Callable[[Signal], None]
 
 
@@ -466,12 +433,12 @@ class Signals:
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for every signal from now on; returns a function that ends it."""
+        """Call `listener` for every signal from now on. Returns a function that ends it."""
         self._listeners.append(listener)
         return lambda: self._drop(listener)
 
     def _drop(self, listener: Listener) -> None:
-        """It may be gone already: dropped by another thread, or ended by itself."""
+        """Another thread may have removed it already."""
         with suppress(ValueError):
             self._listeners.remove(listener)
 
@@ -483,5 +450,5 @@ class Signals:
                 self._drop(listener)
                 name = getattr(listener, "__qualname__", type(listener).__name__)
                 logging.getLogger("outrider").warning(
-                    "the listener %s was dropped: it raised %s", name, describe(error)
+                    "the listener %s was removed: it raised %s", name, describe(error)
                 )

@@ -1,4 +1,4 @@
-"""What a subscription is: a name, the events that it wants, and where it starts. Values only, no I/O."""
+"""A subscription: a name, the events that it wants, and where it starts. No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_PARTITIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the database must know of a job."""
+    """The limits of a job that the database enforces."""
 
     lease: timedelta
     timeout: timedelta | None
@@ -28,12 +28,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a relay sends of the events that it wants."""
+    """Which of its events a relay sends."""
 
     workspace_id: str | None = None
-    """Only those of this tenant; None = all."""
+    """Only the events of this tenant; None = all."""
     forwards: bool = False
-    """Also what an inbox brought."""
+    """Also events that an inbox brought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,11 @@ class Subscription:
     kind: Kind
     context: str
     events: tuple[type[Event], ...]
-    """The classes that it decodes to; empty = every type, undecoded; for a job: none, it is only enqueued; an inbox reads
-    no events."""
+    """The classes that it decodes to. Empty = every type, undecoded; of a job: it is only enqueued; of an inbox: always."""
     partitions: int = 1
     start: Start = "now"
     order: Order = "key"
-    """What waits for a failed event: the later ones of its key, nothing, or everything."""
+    """What waits for a failed event: later events of its key, nothing, or everything."""
     limits: Limits | None = None
     """Of a job."""
     scope: Scope | None = None
@@ -66,7 +65,7 @@ class Subscription:
         if self.order not in get_args(Order):
             raise DeclarationError(f"{self.name}: order={self.order!r} is none of {', '.join(get_args(Order))}")
         if self.order == "total" and n > 1:
-            raise DeclarationError(f"{self.name}: order='total' is one line, so it needs partitions=1, not {n}")
+            raise DeclarationError(f"{self.name}: order='total' needs partitions=1, not {n}")
         if isinstance(self.start, datetime):
             if self.start.utcoffset() is None:
                 raise DeclarationError(f"{self.name}: start is a naive datetime: give it a time zone")

@@ -267,7 +267,7 @@ def test_a_paused_inbox_reads_nothing_again(desk: Desk, redis_server: RedisServe
     desk.code(redis_server.url, "Lenient")
     inprocess.run(desk.folder, "subscription", "pause", "shop.in", "--dsn", desk.dsn)
     said = desk.refused("retry", "shop.in", "--app", "shop:app", "--yes")
-    assert "nothing came in: shop.in is paused" in said
+    assert "nothing was ingested: shop.in is paused" in said
     assert desk.events() == []
 
 

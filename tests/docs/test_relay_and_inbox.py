@@ -39,7 +39,7 @@ import asyncio, os
 from datetime import UTC, datetime
 from uuid import uuid4
 from outrider import Event, Outrider
-from outrider.streams.replica import Change, ReplicaCodec
+from outrider.streams.replica import ReplicaChange, ReplicaCodec
 from outrider.streams.redis import RedisStreams
 import billing
 class Changed(Event, type="crm.changed", key="customer"):
@@ -57,7 +57,7 @@ async def main():
         await change(1)
         async def snapshot():
             await change(3)  # after the mark
-            return [Change(uuid4(), "crm.changed", "customer", "x", 2, {}, "", datetime.now(UTC))]
+            return [ReplicaChange(uuid4(), "crm.changed", "customer", "x", 2, {}, "", datetime.now(UTC))]
         rows, hwm = await billing.give(shop, snapshot)
         print(await billing.begin(rows, hwm), "stitched")
         drained = await app.drain()

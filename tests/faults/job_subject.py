@@ -90,7 +90,7 @@ def make(dsn: str, outside: Path | None = None, *, lease: float = LEASE, **setti
 
 def worker_of(app: Outrider, slots: int = 10, grace: float = 10) -> Worker:
     """As app.worker(), with a heartbeat short enough for tests."""
-    served = app.chosen_jobs((), ())
+    served = app.chosen().jobs
     register = lambda: app._register([each.subscription for each in served])  # noqa: E731
     times = WorkerTimes(heartbeat=HEARTBEAT, grace=grace)
     return Worker(app._site(), Duties(jobs=served, slots=slots), register, times)

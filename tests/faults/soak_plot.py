@@ -28,7 +28,7 @@ def _size(name: str) -> Callable[[Sample], float]:
 
 
 PANELS: dict[str, Lines] = {
-    "owed: events unread, parked, jobs": {"": lambda each: each.depth},
+    "not handled: unread events, retries, jobs": {"": lambda each: each.depth},
     "oldest unread event, s": {"": lambda each: each.lag},
     "publishing transaction, p95, ms": {"": lambda each: each.publish_ms},
     "dead rows": {name: _dead(name) for name in TABLES},

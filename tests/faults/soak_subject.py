@@ -32,7 +32,7 @@ def make(dsn: str, outside: Path | None = None, **settings: Any) -> Outrider:
 
 def worker_of(app: Outrider) -> Worker:
     """As app.worker(), without upkeep, which the soak does itself."""
-    handlers, jobs = app.chosen((), ()), app.chosen_jobs((), ())
+    handlers, jobs = app.chosen().handlers, app.chosen().jobs
     subscriptions = [*(each.subscription for each in handlers), *(each.subscription for each in jobs)]
     duties = Duties(handlers=handlers, jobs=jobs)
     return Worker(app._site(), duties, lambda: app._register(subscriptions), WorkerTimes(grace=10))

@@ -118,7 +118,7 @@ def make(dsn: str, outside: Path | None = None, **settings: Any) -> Outrider:
 
 def worker_of(app: Outrider, *names: str, heartbeat: float = HEARTBEAT, fold_after: float = FOLD_AFTER) -> Worker:
     """As app.worker(), with a heartbeat short enough for tests."""
-    chosen = app.chosen(names, ())
+    chosen = app.chosen(names).handlers
     register = lambda: app._register([each.subscription for each in chosen])  # noqa: E731
     times = WorkerTimes(heartbeat=heartbeat, fold_after=fold_after, grace=10)
     return Worker(app._site(), Duties(handlers=chosen), register, times)

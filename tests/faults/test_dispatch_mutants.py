@@ -35,9 +35,9 @@ SELECT_THEN_INSERT = "alter table outrider.event_handled drop constraint event_h
 )
 
 BEHIND = """
-              or exists (select from /*schema*/delivery as d
-                         where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
-                           and d.ordering_key = lined.line and d.seq < batch.seq))"""
+               or exists (select from /*schema*/delivery as d
+                          where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation
+                            and d.status = 'pending' and d.ordering_key = ordered.ordering_key and d.seq < o.seq))"""
 
 DISORDERED = {
     "the second of a key is retried before its head": changed(
@@ -52,14 +52,14 @@ DISORDERED = {
         ),
     )
     + changed(
-        "take",
+        "lock_cursor",
         (
             "d.status = 'pending' and d.head and d.reached\n                             and d.run_at <= now())",
             "d.status = 'pending' and d.run_at <= now())",
         ),
     ),
-    "nothing waits behind what is parked": changed("take", (BEHIND, ")")),
-    "what comes before a failed event waits behind it": changed("take", (" and d.seq < batch.seq))", "))")),
+    "nothing waits behind what is parked": changed("divert", (BEHIND, ")")),
+    "what comes before a failed event waits behind it": changed("divert", (" and d.seq < o.seq))", "))")),
 }
 
 

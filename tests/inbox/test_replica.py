@@ -15,7 +15,7 @@ from outrider.errors import ConfigError, DeclarationError
 from outrider.postgres.replicas import DDL
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
-from outrider.streams.replica import Change, ReplicaCodec
+from outrider.streams.replica import ReplicaChange, ReplicaCodec
 
 
 @pytest.fixture(params=("redis", "nats"))
@@ -84,7 +84,8 @@ async def test_a_snapshot_and_what_comes_after_it(database: str, other_database:
             ).fetchall()
         now = datetime.now(UTC)
         snapshot = [
-            Change(uuid4(), "depot.sent", "parcel", key, version, payload, "", now) for key, version, payload in rows
+            ReplicaChange(uuid4(), "depot.sent", "parcel", key, version, payload, "", now)
+            for key, version, payload in rows
         ]
         assert await b.app.stitch("shop.parcels", snapshot, hwm=hwm) == 2
         assert await table(b) == {"x": 2, "y": 3}

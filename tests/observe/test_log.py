@@ -19,7 +19,8 @@ from tests.relay.test_relay import Refusing
 from outrider import Bury, Outrider
 from outrider.cli.logs import Level, arrange
 from outrider.envelope import Envelope
-from outrider.observe.log import Lines, write_line
+from outrider.observe.log import LogListener
+from outrider.observe.log_lines import write_line
 from outrider.signals import (
     BrokerDown,
     JobRun,
@@ -173,7 +174,7 @@ def settled(events: int, ms: float = 5) -> Settled:
 def test_a_summary_comes_at_once_then_once_a_minute_and_at_the_end() -> None:
     now = 100.0
     with lines(as_json=True, level=Level.info) as text:
-        write = Lines(clock=lambda: now)
+        write = LogListener(clock=lambda: now)
         told = 0
 
         def said() -> list[tuple[int, float]]:
@@ -206,7 +207,7 @@ def test_a_summary_comes_at_once_then_once_a_minute_and_at_the_end() -> None:
 
 def test_threads_that_publish_lose_no_count() -> None:
     with lines(as_json=True, level=Level.info) as text:
-        write = Lines()
+        write = LogListener()
 
         def settle() -> None:
             for _ in range(500):

@@ -309,7 +309,7 @@ async def test_a_processor_that_raises_stops_nobody(
     provider = TracerProvider()
     provider.add_span_processor(Raising(when))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-    monkeypatch.setattr(trace, "_told", set())
+    monkeypatch.setattr(trace, "_logged", set())
     app, done = Outrider(context="shop", dsn=database), list[object]()
 
     @app.handler(Placed, name="shop.pay", retry=LATER)

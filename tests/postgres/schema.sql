@@ -337,9 +337,7 @@ begin
         left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
         join "outrider".event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;
@@ -667,6 +665,72 @@ begin
 end
 $$;
 
+CREATE TABLE outrider.cursor (
+    subscription text NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    partition integer NOT NULL,
+    seq bigint NOT NULL,
+    floor bigint NOT NULL,
+    inflight pg_snapshot NOT NULL,
+    horizon xid8 NOT NULL,
+    owing xid8[],
+    owed_after bigint,
+    mark_seq bigint NOT NULL,
+    mark_xid xid8 NOT NULL,
+    cluster bigint NOT NULL,
+    id bigint NOT NULL,
+    takes bigint DEFAULT 0 NOT NULL,
+    excused bigint DEFAULT 0 NOT NULL,
+    served_by bigint,
+    failures integer DEFAULT 0 NOT NULL,
+    open_until timestamp with time zone,
+    CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
+    CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
+    CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON COLUMN outrider.cursor.generation IS '0 = whatever has no cursor of its own generation: without generations, everything';
+
+COMMENT ON COLUMN outrider.cursor.seq IS 'every committed event up to here is read, except those of inflight and owing';
+
+COMMENT ON COLUMN outrider.cursor.floor IS 'no event at or below this can belong to a transaction in inflight';
+
+COMMENT ON COLUMN outrider.cursor.inflight IS 'with horizon: the transactions below horizon that had not finished in this snapshot';
+
+COMMENT ON COLUMN outrider.cursor.owing IS 'finished transactions whose late events are being read in pages';
+
+COMMENT ON COLUMN outrider.cursor.owed_after IS 'how far owing has been read';
+
+COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id of mark_xid or above drew only numbers above mark_seq';
+
+COMMENT ON COLUMN outrider.cursor.cluster IS 'log_home() of the log whose transaction ids these are';
+
+COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
+
+COMMENT ON COLUMN outrider.cursor.excused IS 'the sequence excused_<id> at the last commit: rollbacks in good order';
+
+COMMENT ON COLUMN outrider.cursor.served_by IS 'the generation whose workers serve it; null = its own';
+
+COMMENT ON COLUMN outrider.cursor.failures IS 'in a row, where the handler has a breaker';
+
+COMMENT ON COLUMN outrider.cursor.open_until IS 'the breaker is open: nothing is taken before; after it one event at a time, until one succeeds';
+
+CREATE FUNCTION outrider.count_deaths(p_cursor outrider.cursor, p_excused integer, OUT batch bigint, OUT excused bigint, OUT deaths bigint) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    batch := 1 + coalesce(pg_sequence_last_value(to_regclass(format('"outrider".takes_%s', p_cursor.id))), 0);
+    for look in 0 .. 10 loop
+        excused := p_excused + coalesce(pg_sequence_last_value(to_regclass(format('"outrider".excused_%s', p_cursor.id))), 0);
+        deaths := batch - 1 - p_cursor.takes - (excused - p_cursor.excused);
+        exit when deaths < 3 or deaths > 5 or look = 10;
+        perform pg_sleep(0.02);
+    end loop;
+end
+$$;
+
 CREATE FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused integer) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -927,6 +991,55 @@ begin
     from gone;
     get diagnostics discarded = row_count;
     return discarded;
+end
+$$;
+
+CREATE FUNCTION outrider.divert(p_cursor outrider.cursor, p_ordering text, p_seqs bigint[], p_suspicious boolean) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    rest bigint[];
+begin
+    with held as materialized (
+        select o.seq, o.id, o.event_type, o.workspace_id, ordered.ordering_key, seen.known
+        from "outrider".outbox as o
+        cross join lateral (
+            select "outrider".ordering_key(p_ordering, o.workspace_id, o.aggregate_id) as ordering_key) as ordered
+        cross join lateral (
+            select exists (select from "outrider".delivery as d
+                           where d.subscription = p_cursor.subscription and d.seq = o.seq) as known) as seen
+        where o.seq = any (p_seqs) and o.seq between p_seqs[1] and p_seqs[cardinality(p_seqs)]
+          and (p_suspicious or seen.known
+               or exists (select from "outrider".delivery as d
+                          where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation
+                            and d.status = 'pending' and d.ordering_key = ordered.ordering_key and d.seq < o.seq))
+    ),
+    passed as (
+        update "outrider".delivery as d set reached = true
+        from held where held.known and d.subscription = p_cursor.subscription and d.seq = held.seq and not d.reached
+    ),
+    parked as (
+        insert into "outrider".delivery (
+            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
+            suspect, workspace_id)
+        select p_cursor.subscription, p_cursor.generation, p_cursor.partition, held.seq, held.id, held.event_type,
+               held.ordering_key, 'pending', held.ordering_key is null, true, now(), p_suspicious, held.workspace_id
+        from held
+        where not held.known
+        order by held.seq
+    )
+    select array(select read.seq from unnest(p_seqs) as read (seq)
+                 where (read.seq in (select held.seq from held)) is not true order by read.seq)
+    into rest;
+    if p_suspicious then
+        perform "outrider".promote(p_cursor.subscription, p_cursor.generation, array(
+            select distinct d.ordering_key from "outrider".delivery as d
+            where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation and d.status = 'pending'
+              and d.suspect and d.ordering_key is not null));
+    end if;
+    return rest;
 end
 $$;
 
@@ -1205,9 +1318,7 @@ begin
         execute format($receipts$
             update "outrider".event_handled as h
             set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null
-            from (select n.name, coalesce(
-                      coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                          || o.idempotency_key, o.id::text) as key, o.id
+            from (select n.name, "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id) as key, o.id
                   from unnest($1) as n (name) cross join "outrider".%I as o
                   where o.seq = any ($2)) as asked
             where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
@@ -1415,6 +1526,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.in_workspace(p_workspace_id text, p_name text) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN (COALESCE((((length(p_workspace_id) || ':'::text) || p_workspace_id) || ':'::text), ''::text) || p_name);
+
 CREATE FUNCTION outrider.ingest(p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint, p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[], p_content_class text[], p_workspace_id text[], p_aggregate_kind text[], p_aggregate_id text[], p_entity_version bigint[], p_payload text[], p_idempotency_key text[], p_trace_context text[], OUT outcome text, OUT events bigint, OUT stands text) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1474,20 +1589,31 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.is_withdrawn(p_seq bigint) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return exists (select from "outrider".withdrawal as w where w.seq = p_seq);
+end
+$$;
+
 CREATE FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) RETURNS SETOF xid8
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    return query
-    select listed.tx
-    from (select pg_snapshot_xip(p_inflight) as tx) as listed,
-         -- Not EXISTS: the planner would turn it into a join that reads all their events.
-         lateral (select from "outrider".outbox as o
-                  where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
-                    and o.seq > p_floor and o.seq <= p_upto
-                  order by o.tx, o.seq limit 1) as one
-    where listed.tx < p_horizon and pg_visible_in_snapshot(listed.tx, p_now);
+    if pg_snapshot_xmin(p_inflight) < pg_snapshot_xmax(p_inflight) then
+        return query
+        select listed.tx
+        from (select pg_snapshot_xip(p_inflight) as tx) as listed,
+             -- Not EXISTS: the planner would turn it into a join that reads all their events.
+             lateral (select from "outrider".outbox as o
+                      where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
+                        and o.seq > p_floor and o.seq <= p_upto
+                      order by o.tx, o.seq limit 1) as one
+        where listed.tx < p_horizon and pg_visible_in_snapshot(listed.tx, p_now);
+    end if;
 
     -- A snapshot's xmax is one past the newest *finished* transaction: running ones above it are not in its list.
     if pg_snapshot_xmax(p_inflight) < p_horizon then
@@ -1554,6 +1680,72 @@ begin
     from leased as t
     left join lateral (select o.* from "outrider".outbox as o where o.seq = t.seq limit 1) as o on t.seq is not null
     order by t.run_at - t.priority * interval '1 minute', t.run_at, t.id;
+end
+$$;
+
+CREATE FUNCTION outrider.lock_cursor(p_subscription text, p_partition integer, p_generation bigint, p_armed bigint, OUT outcome text, OUT locked outrider.cursor, OUT drawn bigint, OUT home bigint) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    cur "outrider".cursor;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
+            using errcode = 'OR001', hint = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
+    end if;
+    if pg_current_xact_id_if_assigned() is not null then
+        raise 'take must come before anything is written in its transaction'
+            using errcode = 'OR001', hint = 'Take once, at the start of a new transaction.';
+    end if;
+
+    drawn := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
+    home := "outrider".log_home();
+    for cur in
+        select c.* from "outrider".cursor as c
+        where c.subscription = p_subscription and c.generation = p_generation
+          and (p_partition is null or c.partition = p_partition)
+        order by random()
+    loop
+        -- Looked up again: another session may have read on since.
+        if cur.seq > drawn and cur.seq > coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0) then
+            raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, drawn
+                using errcode = 'OR003',
+                      hint = 'The log was restored without its sequence, or the sequence was set back.';
+        end if;
+        if cur.open_until > now() and p_armed is null then
+            outcome := coalesce(nullif(outcome, 'idle'), 'open');
+            continue;
+        end if;
+        if cur.cluster = home and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
+           and cur.seq >= drawn and cur.owing is null and p_armed is null
+           and not exists (select from "outrider".delivery as d
+                           where d.subscription = p_subscription and d.generation = p_generation
+                             and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached
+                             and d.run_at <= now())
+           and not exists (select from "outrider".late_transactions(
+                               cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
+            outcome := coalesce(outcome, 'idle');
+            continue;
+        end if;
+        select c.* into locked from "outrider".cursor as c
+        where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
+        for update skip locked;
+        if found then
+            outcome := 'taken';
+            return;
+        end if;
+        outcome := 'busy';
+    end loop;
+    if outcome is null then
+        raise 'there is no cursor for subscription "%", generation %, partition %',
+            p_subscription, p_generation, coalesce(p_partition::text, 'any')
+            using errcode = 'OR002', hint = coalesce(
+                (select format('Its partitions are 0 to %s.', s.partitions - 1)
+                 from "outrider".subscription as s where s.name = p_subscription),
+                'Register the subscription first: app.migrate() or outrider migrate --app.');
+    end if;
 end
 $$;
 
@@ -1692,6 +1884,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.next_retry(p_subscription text, p_generation bigint) RETURNS double precision
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return (
+        select extract(epoch from min(greatest(next.run_at, case when c.open_until > now() then c.open_until end)) - now())
+        from "outrider".cursor as c cross join lateral (
+            select min(d.run_at) as run_at from "outrider".delivery as d
+            where d.subscription = p_subscription and d.generation = p_generation and d.partition = c.partition
+              and d.status = 'pending' and d.head and d.reached) as next
+        where c.subscription = p_subscription and c.generation = p_generation);
+end
+$$;
+
 CREATE FUNCTION outrider.note(p_action text, p_by text, p_reason text, p_subscription text DEFAULT NULL::text, p_event_id uuid DEFAULT NULL::uuid, p_details jsonb DEFAULT '{}'::jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1791,6 +1998,76 @@ begin
 end
 $$;
 
+CREATE TABLE outrider.subscription (
+    name text NOT NULL,
+    kind text NOT NULL,
+    context text NOT NULL,
+    event_types text[],
+    partitions integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    ordering text DEFAULT 'key'::text NOT NULL,
+    paused_at timestamp with time zone,
+    lease interval,
+    timeout interval,
+    concurrency integer,
+    key_concurrency integer,
+    workspace_id text,
+    forwards boolean DEFAULT false NOT NULL,
+    CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
+    CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
+    CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = ANY (ARRAY['job'::text, 'inbox'::text])))),
+    CONSTRAINT subscription_key_concurrency_check CHECK ((key_concurrency > 0)),
+    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text, 'relay'::text, 'inbox'::text]))),
+    CONSTRAINT subscription_lease_check CHECK ((lease > '00:00:00'::interval)),
+    CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
+    CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
+    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
+    CONSTRAINT subscription_timeout_check CHECK ((timeout > '00:00:00'::interval)),
+    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1))),
+    CONSTRAINT subscription_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type; none = it reads nothing: a job that is only enqueued, an inbox';
+
+COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
+
+COMMENT ON COLUMN outrider.subscription.lease IS 'so long a job is its worker''s own, from each renewal';
+
+COMMENT ON COLUMN outrider.subscription.timeout IS 'a job that runs longer is not renewed any more';
+
+COMMENT ON COLUMN outrider.subscription.concurrency IS 'so many of these jobs run at the same time, over all workers';
+
+COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the same key';
+
+COMMENT ON COLUMN outrider.subscription.workspace_id IS 'of a relay: only the events of this tenant; null = all';
+
+COMMENT ON COLUMN outrider.subscription.forwards IS 'of a relay: also what an inbox brought';
+
+CREATE FUNCTION outrider.obstacle(p_cursor outrider.cursor, p_subscription outrider.subscription, p_knows text[], p_armed bigint, p_first_seq bigint) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if p_subscription.paused_at is not null
+       or exists (select from "outrider".setting as s where s.name = 'paused' and s.value <> 0) then
+        return 'paused';
+    elsif not p_subscription.event_types <@ p_knows then
+        return 'unknown';
+    elsif p_cursor.open_until > now() and p_armed is null then
+        return 'open';
+    elsif p_first_seq <= p_cursor.seq and p_armed is null and not exists (
+        -- Late, and not read again since it failed: read on.
+        select from "outrider".delivery as d
+        where d.subscription = p_cursor.subscription and d.seq = p_first_seq and not d.reached) and not exists (
+        select from "outrider".delivery as d
+        where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation
+          and d.partition = p_cursor.partition and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
+        return 'waiting';
+    end if;
+    return null;
+end
+$$;
+
 CREATE FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1851,6 +2128,10 @@ CREATE FUNCTION outrider.operates() RETURNS boolean
                      and has_function_privilege(r.oid, '"outrider".withdraw(uuid, text, text)', 'execute'))
 $$;
 
+CREATE FUNCTION outrider.ordering_key(p_ordering text, p_workspace_id text, p_aggregate_id text) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN CASE p_ordering WHEN 'total'::text THEN ''::text WHEN 'key'::text THEN outrider.in_workspace(p_workspace_id, p_aggregate_id) ELSE NULL::text END;
+
 CREATE FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint DEFAULT NULL::bigint, p_replayed_by text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text, p_force boolean DEFAULT false, p_payload jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1879,8 +2160,7 @@ begin
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
             failure_history, queue, job_key, workspace_id)
         select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
-               case s.ordering when 'total' then '' when 'key' then
-                   coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id end,
+               "outrider".ordering_key(s.ordering, o.workspace_id, o.aggregate_id),
                'discarded', false, true, now(),
                coalesce(h.failure_history, '[]'), case s.kind when 'job' then 'default' end,
                case s.kind when 'job' then o.aggregate_id end, o.workspace_id
@@ -1888,9 +2168,7 @@ begin
         join "outrider".subscription as s on s.name = p_subscription and s.kind in ('handler', 'job')
         join "outrider".event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, o.id::text)
+           and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
         cross join lateral (
             select c.generation, c.partition from "outrider".cursor as c
             where c.subscription = s.name and c.generation in (0, o.generation)
@@ -1918,9 +2196,7 @@ begin
         join "outrider".outbox as o on o.id = p_event_id
         join "outrider".event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, o.id::text)
+           and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
         where s.name = coalesce(p_subscription, s.name) and s.kind <> 'inbox'
           and not exists (select from found where found.subscription = s.name)
     )
@@ -1943,57 +2219,6 @@ CREATE FUNCTION outrider.overdue_rollups() RETURNS SETOF text
       and coalesce(r.ticked_at, r.installed_at) not between clock_timestamp() - 2 * r.every and clock_timestamp()
     order by r.name
 $$;
-
-CREATE TABLE outrider.cursor (
-    subscription text NOT NULL,
-    generation bigint DEFAULT 0 NOT NULL,
-    partition integer NOT NULL,
-    seq bigint NOT NULL,
-    floor bigint NOT NULL,
-    inflight pg_snapshot NOT NULL,
-    horizon xid8 NOT NULL,
-    owing xid8[],
-    owed_after bigint,
-    mark_seq bigint NOT NULL,
-    mark_xid xid8 NOT NULL,
-    cluster bigint NOT NULL,
-    id bigint NOT NULL,
-    takes bigint DEFAULT 0 NOT NULL,
-    excused bigint DEFAULT 0 NOT NULL,
-    served_by bigint,
-    failures integer DEFAULT 0 NOT NULL,
-    open_until timestamp with time zone,
-    CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
-    CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
-    CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
-)
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
-
-COMMENT ON COLUMN outrider.cursor.generation IS '0 = whatever has no cursor of its own generation: without generations, everything';
-
-COMMENT ON COLUMN outrider.cursor.seq IS 'every committed event up to here is read, except those of inflight and owing';
-
-COMMENT ON COLUMN outrider.cursor.floor IS 'no event at or below this can belong to a transaction in inflight';
-
-COMMENT ON COLUMN outrider.cursor.inflight IS 'with horizon: the transactions below horizon that had not finished in this snapshot';
-
-COMMENT ON COLUMN outrider.cursor.owing IS 'finished transactions whose late events are being read in pages';
-
-COMMENT ON COLUMN outrider.cursor.owed_after IS 'how far owing has been read';
-
-COMMENT ON COLUMN outrider.cursor.mark_seq IS 'with mark_xid: whoever has an id of mark_xid or above drew only numbers above mark_seq';
-
-COMMENT ON COLUMN outrider.cursor.cluster IS 'log_home() of the log whose transaction ids these are';
-
-COMMENT ON COLUMN outrider.cursor.takes IS 'the sequence takes_<id> at the last commit; what it counted since then was rolled back';
-
-COMMENT ON COLUMN outrider.cursor.excused IS 'the sequence excused_<id> at the last commit: rollbacks in good order';
-
-COMMENT ON COLUMN outrider.cursor.served_by IS 'the generation whose workers serve it; null = its own';
-
-COMMENT ON COLUMN outrider.cursor.failures IS 'in a row, where the handler has a breaker';
-
-COMMENT ON COLUMN outrider.cursor.open_until IS 'the breaker is open: nothing is taken before; after it one event at a time, until one succeeds';
 
 CREATE FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last bigint) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -2109,16 +2334,12 @@ begin
         from failed as f
         cross join lateral (select o.* from "outrider".outbox as o where o.seq = f.seq limit 1) as o
         cross join lateral (
-            select case sub.ordering when 'total' then '' when 'key' then
-                       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
-                   end as line) as lined
+            select "outrider".ordering_key(sub.ordering, o.workspace_id, o.aggregate_id) as line) as lined
         where f.attempt = 1
           and not exists (
               select from "outrider".event_handled as h
               where h.handler_name = p_subscription
-                and h.idempotency_key = coalesce(
-                    coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                        || o.idempotency_key, o.id::text))
+                and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id))
           -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
           and not exists (select from "outrider".withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
@@ -2420,6 +2641,180 @@ begin
 end
 $_$;
 
+CREATE FUNCTION outrider.read(p_cursor outrider.cursor, p_subscription outrider.subscription, p_drawn bigint, p_home bigint, p_limit integer, p_scan integer, OUT outcome text, OUT seqs bigint[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    cur       "outrider".cursor := p_cursor;
+    q         bigint := greatest(p_drawn, cur.seq);  -- another session may have read on before we had the lock; never go back
+    r         xid8 := pg_current_xact_id();
+    upto      bigint := q;
+    others    bigint[] := '{}';
+    withdrawn boolean;
+begin
+    if cur.generation = 0 then
+        -- After the lock: who opens a generation copies this cursor under it.
+        others := array(select distinct c.generation from "outrider".cursor as c
+                        where c.subscription = cur.subscription and c.generation <> 0);
+    end if;
+    withdrawn := exists (select from "outrider".withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
+
+    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
+    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
+    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
+    if (cur.cluster <> p_home or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
+        select nullif(array(
+                   select "outrider".late_transactions(
+                       cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}'),
+               cur.floor, pg_current_snapshot(), "outrider".foreign_floor(pg_current_snapshot())
+        into cur.owing, cur.owed_after, cur.inflight, cur.floor;
+        if cur.owing is null then
+            cur.owed_after := null;
+        end if;
+        cur.horizon := r;
+        cur.mark_seq := cur.floor;
+        cur.mark_xid := '0';
+        cur.cluster := p_home;
+    end if;
+
+    if cur.owing is null then
+        if upto > cur.seq + p_scan then
+            -- Far behind: a step of p_scan numbers, from the next event on.
+            upto := least(upto, p_scan - 1 + coalesce((
+                select o.seq from "outrider".outbox as o where o.seq > cur.seq and o.seq <= upto order by o.seq limit 1), upto));
+        end if;
+
+        with snapshot as materialized (
+            select pg_current_snapshot() as now
+        ),
+        late as materialized (
+            select o.seq, o.payload, o.wanted
+            from snapshot, "outrider".late_transactions(
+                     cur.inflight, cur.horizon, snapshot.now, cur.floor, cur.seq) as finished (tx),
+                 lateral (
+                     select o.seq, o.payload, "outrider".wanted(o, p_subscription, cur, others, withdrawn) as wanted
+                     from "outrider".outbox as o
+                     -- As rows, and ordered by both: only the index on (tx, seq) will do, whatever the statistics say of tx.
+                     where (o.tx, o.seq) > (finished.tx, cur.floor) and (o.tx, o.seq) <= (finished.tx, cur.seq)
+                       and o.seq > cur.floor and o.seq <= cur.seq
+                     order by o.tx, o.seq limit p_limit) as o
+            limit p_limit
+        ),
+        late_end as materialized (
+            select count(*) filter (where late.wanted) as events,
+                   count(*) = p_limit or coalesce(sum("outrider".stored_bytes(late.payload)) filter (where late.wanted)
+                                                  >= "outrider".batch_bytes(), false) as full
+            from late
+        ),
+        fresh as materialized (
+            select o.seq, o.tx, "outrider".stored_bytes(o.payload) as bytes
+            from "outrider".outbox as o
+            where o.seq > cur.seq and o.seq <= upto and "outrider".wanted(o, p_subscription, cur, others, withdrawn)
+            order by o.seq
+            limit (select case when late_end.full then 0 else p_limit - late_end.events end from late_end)
+        ),
+        fresh_end as materialized (
+            select case
+                when sum(fresh.bytes) >= "outrider".batch_bytes() then (
+                    select min(sized.seq)
+                    from (select fresh.seq, sum(fresh.bytes) over (order by fresh.seq) as bytes from fresh) as sized
+                    where sized.bytes >= "outrider".batch_bytes())
+                when count(*) = (select p_limit - late_end.events from late_end) then max(fresh.seq)
+                else upto
+            end as seq
+            from fresh
+        ),
+        advance as (
+            update "outrider".cursor as c
+            set seq        = fresh_end.seq,
+                owing      = null,
+                owed_after = null,
+                inflight   = snapshot.now,
+                horizon    = r,
+                -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
+                floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
+                                      (select max(fresh.seq) from fresh
+                                       where fresh.tx >= pg_snapshot_xmin(snapshot.now) and fresh.seq <= fresh_end.seq
+                                         and not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
+                mark_seq   = case when moved.mark then q else cur.mark_seq end,
+                mark_xid   = case when moved.mark then r else cur.mark_xid end,
+                cluster    = cur.cluster,
+                takes      = cur.takes,
+                excused    = cur.excused
+            from snapshot, late_end, fresh_end,
+                 lateral (select pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
+            where c.id = cur.id and not late_end.full
+            returning c.seq
+        )
+        select case when advance.seq = q then 'done' else 'more' end,
+               array(select late.seq from late where late.wanted
+                     union all
+                     select fresh.seq from fresh where fresh.seq <= advance.seq
+                     order by seq)
+        into outcome, seqs
+        from advance;
+        if found then
+            return;
+        end if;
+
+        select array(select "outrider".late_transactions(
+                         cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)),
+               cur.floor, pg_current_snapshot()
+        into cur.owing, cur.owed_after, cur.inflight;
+    end if;
+
+    with page as materialized (
+        -- p_scan numbers, from the next event on.
+        select least(cur.seq, min(o.seq) + p_scan - 1) as last
+        from unnest(cur.owing) as owed (tx),
+             lateral (select o.seq from "outrider".outbox as o
+                      where (o.tx, o.seq) > (owed.tx, cur.owed_after) and (o.tx, o.seq) <= (owed.tx, cur.seq)
+                        and o.seq > cur.owed_after and o.seq <= cur.seq
+                      order by o.tx, o.seq limit 1) as o
+    ),
+    late as materialized (
+        select o.seq, o.payload
+        from page, unnest(cur.owing) as owed (tx),
+             lateral (select o.seq, o.payload from "outrider".outbox as o
+                      where (o.tx, o.seq) > (owed.tx, cur.owed_after) and (o.tx, o.seq) <= (owed.tx, page.last)
+                        and o.seq > cur.owed_after and o.seq <= page.last
+                        and "outrider".wanted(o, p_subscription, cur, others, withdrawn)
+                      order by o.tx, o.seq limit p_limit) as o
+        order by o.seq limit p_limit
+    ),
+    fit as materialized (
+        select sized.seq
+        from (select late.seq, sum("outrider".stored_bytes(late.payload))
+                                   over (order by late.seq rows between unbounded preceding and 1 preceding) as before
+              from late) as sized
+        where sized.before is null or sized.before < "outrider".batch_bytes()
+    ),
+    fit_end as materialized (
+        select case when count(*) = p_limit or count(*) < (select count(*) from late) then max(fit.seq)
+                    else coalesce((select page.last from page), cur.seq) end as seq
+        from fit
+    ),
+    advance as (
+        update "outrider".cursor as c
+        set owing      = case when fit_end.seq < cur.seq then cur.owing end,
+            owed_after = case when fit_end.seq < cur.seq then fit_end.seq end,
+            inflight   = cur.inflight,
+            horizon    = cur.horizon,
+            floor      = cur.floor,
+            mark_seq   = cur.mark_seq,
+            mark_xid   = cur.mark_xid,
+            cluster    = cur.cluster,
+            takes      = cur.takes,
+            excused    = cur.excused
+        from fit_end
+        where c.id = cur.id
+    )
+    select 'more', array(select fit.seq from fit order by fit.seq) into outcome, seqs;
+end
+$$;
+
 CREATE FUNCTION outrider.reap(p_names text[], p_worker uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 500, p_begun bigint[] DEFAULT NULL::bigint[]) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2465,6 +2860,10 @@ begin
     return reaped;
 end
 $$;
+
+CREATE FUNCTION outrider.receipt_key(p_workspace_id text, p_event_type text, p_idempotency_key text, p_id uuid) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN COALESCE(outrider.in_workspace(p_workspace_id, ((p_event_type || ':'::text) || p_idempotency_key)), (p_id)::text);
 
 CREATE FUNCTION outrider.refuse_nobody(p_workspace_id text, p_kind text, p_subject text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
@@ -2647,10 +3046,7 @@ begin
         -- a line must never have two.
         update "outrider".delivery as d
         set ordering_key = lined.line, head = lined.line is null and d.status = 'pending'
-        from (select d.id,
-                     case p_ordering when 'total' then '' when 'key' then
-                         coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
-                     end as line
+        from (select d.id, "outrider".ordering_key(p_ordering, o.workspace_id, o.aggregate_id) as line
               from "outrider".delivery as d
               left join lateral (select o.* from "outrider".outbox as o where o.seq = d.seq limit 1) as o on true
               where d.subscription = p_name and d.queue is null) as lined
@@ -3154,17 +3550,13 @@ begin
         select d.id from "outrider".delivery as d join "outrider".outbox as o on o.seq = d.seq
         join "outrider".event_handled as h
             on h.handler_name = d.subscription
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, o.id::text)
+           and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
         where d.id = any (p_deliveries) and d.status in ('failed', 'discarded'));
     if p_force then
         with gone as (
             delete from "outrider".event_handled as h using "outrider".delivery as d, "outrider".outbox as o
             where d.id = any (handled) and o.seq = d.seq and h.handler_name = d.subscription
-              and h.idempotency_key = coalesce(
-                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                      || o.idempotency_key, o.id::text)
+              and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
             returning d.id, to_jsonb(h) as receipt
         )
         insert into "outrider".audit (by, action, subscription, event_id, details)
@@ -4743,9 +5135,8 @@ begin
           and not exists (
               select from "outrider".event_handled as h
               where h.handler_name = p_subscription
-                and h.idempotency_key = case when t.idempotency_key <> t.id::text then
-                    coalesce(length(t.workspace_id) || ':' || t.workspace_id || ':', '') || t.event_type || ':'
-                        || t.idempotency_key else t.id::text end)
+                and h.idempotency_key = "outrider".receipt_key(
+                    t.workspace_id, t.event_type, nullif(t.idempotency_key, t.id::text), t.id))
         order by t.seq
         on conflict do nothing
         returning id, generation, unique_key
@@ -4766,7 +5157,7 @@ begin
         where d.id = any (keyed) and exists (
             select from "outrider".event_handled as h
             where h.handler_name = p_subscription
-              and h.idempotency_key = coalesce(length(d.workspace_id) || ':' || d.workspace_id || ':', '') || d.unique_key);
+              and h.idempotency_key = "outrider".in_workspace(d.workspace_id, d.unique_key));
         if found then
             routed := routed - (select cardinality(keyed) - count(*) from "outrider".delivery as d where d.id = any (keyed));
         end if;
@@ -4811,9 +5202,7 @@ begin
         left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
         join "outrider".event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;
@@ -4952,8 +5341,7 @@ begin
         insert into "outrider".event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id)
         select gone.subscription,
-               coalesce(coalesce(length(gone.workspace_id) || ':' || gone.workspace_id || ':', '') || gone.unique_key,
-                        gone.event_id::text),
+               coalesce("outrider".in_workspace(gone.workspace_id, gone.unique_key), gone.event_id::text),
                gone.event_id, gone.seq, gone.generation, 'internal', gone.result, gone.failure_history,
                case when num_nonnulls(gone.result, gone.failure_history) > 0 then gone.workspace_id end
         from gone where gone.seq is not null
@@ -5082,166 +5470,62 @@ CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT N
     AS $$
 #variable_conflict use_column
 declare
-    q          bigint;
-    r          xid8;
+    lock       record;
     cur        "outrider".cursor;
     sub        "outrider".subscription;
-    this       bigint;
     head       "outrider".taken;
-    this_take  bigint;
-    new_excused bigint;
-    deaths     bigint;
     first_seq  bigint;
+    deaths     bigint;
+    seqs       bigint[];
+    returned   bigint;
     settles    boolean;
-    relays     boolean;
-    others     bigint[];
-    filtered   boolean;
-    withdrawn  boolean;
     suspicious boolean := false;
     diverting  boolean := false;
-    rebased    record;
 begin
     perform "outrider".sees_all();
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise 'take needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
-            using errcode = 'OR001', hint = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
-    end if;
-    if pg_current_xact_id_if_assigned() is not null then
-        raise 'take must come before anything is written in its transaction'
-            using errcode = 'OR001', hint = 'Take once, at the start of a new transaction.';
-    end if;
     if (p_limit >= 1 and p_scan >= p_limit) is not true then
         raise 'take needs 1 <= limit <= scan, got limit % and scan %', p_limit, p_scan using errcode = 'OR001';
     end if;
     p_excused := least(greatest(p_excused, 0), 1000);  -- as many as count_take counts at once
 
-    q := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
-
-    this := "outrider".log_home();
-    for cur in
-        select c.* from "outrider".cursor as c
-        where c.subscription = p_subscription and c.generation = p_generation
-          and (p_partition is null or c.partition = p_partition)
-        order by random()
-    loop
-        -- Looked up again: another session may have read on since q.
-        if cur.seq > q and cur.seq > coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0) then
-            raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, q
-                using errcode = 'OR003',
-                      hint = 'The log was restored without its sequence, or the sequence was set back.';
-        end if;
-        if cur.open_until > now() and p_armed is null then
-            head.outcome := coalesce(nullif(head.outcome, 'idle'), 'open');
-            continue;
-        end if;
-        if cur.cluster = this and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
-           and cur.seq >= q and cur.owing is null and p_armed is null
-           and not exists (select from "outrider".delivery as d
-                           where d.subscription = p_subscription and d.generation = p_generation
-                             and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached
-                             and d.run_at <= now())
-           and not exists (select from "outrider".late_transactions(
-                               cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
-            head.outcome := coalesce(head.outcome, 'idle');
-            continue;
-        end if;
-        select c.* into cur from "outrider".cursor as c
-        where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
-        for update skip locked;
-        if found then
-            head.outcome := 'taken';
-            exit;
-        end if;
-        head.outcome := 'busy';
-    end loop;
-    if head.outcome is null then
-        raise 'there is no cursor for subscription "%", generation %, partition %',
-            p_subscription, p_generation, coalesce(p_partition::text, 'any')
-            using errcode = 'OR002', hint = coalesce(
-                (select format('Its partitions are 0 to %s.', s.partitions - 1)
-                 from "outrider".subscription as s where s.name = p_subscription),
-                'Register the subscription first: app.migrate() or outrider migrate --app.');
-    end if;
+    select * into lock from "outrider".lock_cursor(p_subscription, p_partition, p_generation, p_armed);
+    cur := lock.locked;
+    head.outcome := lock.outcome;
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
-        if sub.paused_at is not null
-           or exists (select from "outrider".setting as s where s.name = 'paused' and s.value <> 0) then
-            head.outcome := 'paused';
-        elsif not sub.event_types <@ p_knows then
-            head.outcome := 'unknown';
-        elsif cur.open_until > now() and p_armed is null then
-            head.outcome := 'open';
-        elsif sub.ordering = 'total' then
-            -- Its first parked event, up to which the log may be read; beyond it the cursor waits.
-            first_seq := (select min(d.seq) from "outrider".delivery as d
-                          where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
-                            and d.ordering_key = '');
-            if first_seq <= cur.seq and p_armed is null and not exists (
-                -- Late, and not read again since it failed: read on.
-                select from "outrider".delivery as d
-                where d.subscription = p_subscription and d.seq = first_seq and not d.reached) and not exists (
-                select from "outrider".delivery as d
-                where d.subscription = p_subscription and d.generation = p_generation and d.partition = cur.partition
-                  and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
-                head.outcome := 'waiting';
-            end if;
-        end if;
+        -- Its first parked event: the log is read up to it, and no further.
+        first_seq := case sub.ordering when 'total' then (
+            select min(d.seq) from "outrider".delivery as d
+            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
+              and d.ordering_key = '') end;
+        head.outcome := coalesce("outrider".obstacle(cur, sub, p_knows, p_armed, first_seq), head.outcome);
     end if;
     if head.outcome <> 'taken' then
-        head.due_in := (
-            select extract(epoch from min(greatest(next.run_at, case when c.open_until > now() then c.open_until end)) - now())
-            from "outrider".cursor as c cross join lateral (
-                select min(d.run_at) as run_at from "outrider".delivery as d
-                where d.subscription = p_subscription and d.generation = p_generation and d.partition = c.partition
-                  and d.status = 'pending' and d.head and d.reached) as next
-            where c.subscription = p_subscription and c.generation = p_generation);
+        head.due_in := "outrider".next_retry(p_subscription, p_generation);
         return next head;
         return;
     end if;
-    r := pg_current_xact_id();
-    q := greatest(q, cur.seq);       -- whoever held the cursor before us may have read on since q; never go back
-    settles := sub.kind = 'handler';
-    relays := sub.kind = 'relay';
-    -- After the lock: who opens a generation copies this cursor under it.
-    others := case p_generation when 0 then array(
-        select distinct c.generation from "outrider".cursor as c
-        where c.subscription = p_subscription and c.generation <> 0) else '{}' end;
-    filtered := p_generation <> 0 or others <> '{}';
-    withdrawn := exists (select from "outrider".withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
-    if cur.open_until is not null then
-        p_limit := 1;
-    end if;
 
+    settles := sub.kind = 'handler';
+    head.partition := cur.partition;
+    head.cursor := cur.id;
     if settles then
-        -- Counted at the end, when nothing of ours can fail any more: a full disk is not a worker's death. Nobody else
-        -- draws from the sequence while we hold the cursor.
-        this_take := coalesce(pg_sequence_last_value(format('"outrider".takes_%s', cur.id)::regclass), 0) + 1;
-        perform set_config('outrider.batch', this_take::text, true);
-        new_excused := coalesce(pg_sequence_last_value(format('"outrider".excused_%s', cur.id)::regclass), 0)
-                       + p_excused;
-        head.batch := this_take;
-        head.partition := cur.partition;
-        head.cursor := cur.id;
-        -- After a crash of the server a sequence goes on up to 32 numbers further on: so many deaths in a row are none;
-        -- begin to count anew.
-        deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
+        select counted.batch, counted.excused, counted.deaths into cur.takes, cur.excused, deaths
+        from "outrider".count_deaths(cur, p_excused) as counted;
+        head.batch := cur.takes;
+        perform set_config('outrider.batch', head.batch::text, true);
         if deaths > 5 then
-            update "outrider".cursor as c set takes = this_take, excused = new_excused where c.id = cur.id;
+            update "outrider".cursor as c set takes = cur.takes, excused = cur.excused where c.id = cur.id;
             perform "outrider".count_take(cur.id, 1, p_excused);
             head.outcome := 'more';
             return next head;
             return;
         end if;
-        -- The excuse of a rollback may still be on its way: it needs no lock (park), and nobody else takes while we wait.
-        for look in 1 .. 10 loop
-            exit when deaths < 3;
-            perform pg_sleep(0.02);
-            new_excused := coalesce(pg_sequence_last_value(format('"outrider".excused_%s', cur.id)::regclass), 0)
-                           + p_excused;
-            deaths := this_take - cur.takes - 1 - (new_excused - cur.excused);
-        end loop;
         suspicious := deaths >= 3;
+        if cur.open_until is not null then
+            p_limit := 1;
+        end if;
         -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
         diverting := suspicious or exists (
             select from "outrider".delivery as d
@@ -5251,272 +5535,69 @@ begin
                      and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
             diverting := true;
             return query select * from "outrider".take_parked(
-                p_subscription, cur, p_limit, p_armed, suspicious, new_excused, head, p_worker, p_alone);
+                p_subscription, cur, p_limit, p_armed, suspicious, cur.excused, head, p_worker, p_alone);
             if found then
                 perform "outrider".count_take(cur.id, 1, p_excused);
                 return;
             end if;
         end if;
-        q := greatest(cur.seq, least(q, first_seq));
     end if;
 
-    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
-    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
-    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
-    if (cur.cluster <> this or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
-        select nullif(array(
-                   select "outrider".late_transactions(
-                       cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}')
-                   as owing,
-               "outrider".foreign_floor(pg_current_snapshot()) as floor, pg_current_snapshot() as now
-        into rebased;
-        cur.owing := rebased.owing;
-        cur.owed_after := case when cur.owing is not null then cur.floor end;
-        cur.floor := rebased.floor;
-        cur.inflight := rebased.now;
-        cur.horizon := r;
-        cur.mark_seq := cur.floor;
-        cur.mark_xid := '0';
-        cur.cluster := this;
+    select read.outcome, read.seqs into head.outcome, seqs
+    from "outrider".read(
+        cur, sub, least(lock.drawn, case when settles then first_seq end), lock.home, p_limit, p_scan) as read;
+    if settles and cur.open_until is not null and seqs <> '{}' then
+        head.outcome := 'probe';
+    elsif settles and head.outcome = 'done' and (diverting or sub.partitions > 1) then
+        head.outcome := 'more';
+    end if;
+    if diverting and seqs <> '{}' then
+        seqs := "outrider".divert(cur, sub.ordering, seqs, suspicious);
     end if;
 
     return query
-    with snapshot as materialized (
-        select pg_current_snapshot() as now
+    with batch as materialized (
+        select o.* from "outrider".outbox as o
+        where o.seq = any (seqs) and o.seq >= seqs[1] and o.seq <= seqs[cardinality(seqs)]
     ),
-    late_tx as materialized (
-        select owing.tx from unnest(cur.owing) as owing (tx)
-        union all
-        select found.tx
-        from snapshot, "outrider".late_transactions(
-            cur.inflight, cur.horizon, snapshot.now, cur.floor, cur.seq) as found (tx)
-        where cur.owing is null
-    ),
-    late_found as materialized (
-        select late_tx.tx as of_tx, o.*
-        from late_tx cross join lateral (
-            select step.*
-            -- As rows, and ordered by both: only the index on (tx, seq) will do, whatever the statistics say of tx.
-            from (select o.* from "outrider".outbox as o
-                  where (o.tx, o.seq) > (late_tx.tx, coalesce(cur.owed_after, cur.floor))
-                    and (o.tx, o.seq) <= (late_tx.tx, cur.seq)
-                    and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
-                  order by o.tx, o.seq limit p_scan) as step
-            where (sub.event_types is null or step.event_type = any (sub.event_types))
-              and case when relays then (sub.forwards or step.origin is null)
-                                        and (sub.workspace_id is null or step.workspace_id = sub.workspace_id)
-                       else step.target is null or step.target = sub.context end
-              and (sub.partitions = 1
-                   or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
-              and (not filtered or case p_generation when 0 then step.generation <> all (others)
-                                                     else step.generation = p_generation end)
-              and (not withdrawn or not exists (select from "outrider".withdrawal as w where w.seq = step.seq))
-            limit p_limit
-        ) as o
-    ),
-    late_stop as materialized (
-        -- Where the reading of some transaction had to stop before its end; null when none had to.
-        select min(case
-            when found.events = p_limit then found.last_seq
-            else (select o.seq from "outrider".outbox as o
-                  where (o.tx, o.seq) > (late_tx.tx, coalesce(cur.owed_after, cur.floor))
-                    and (o.tx, o.seq) <= (late_tx.tx, cur.seq)
-                    and o.seq > coalesce(cur.owed_after, cur.floor) and o.seq <= cur.seq
-                  order by o.tx, o.seq offset p_scan - 1 limit 1)
-        end) as seq
-        from late_tx
-        left join (select of_tx, count(*) as events, max(seq) as last_seq from late_found group by of_tx) as found
-            on found.of_tx = late_tx.tx
-    ),
-    late_read as materialized (
-        select late_found.* from late_found, late_stop
-        where late_stop.seq is null or late_found.seq <= late_stop.seq
-        order by late_found.seq limit p_limit
-    ),
-    late as materialized (
-        select read.* from (
-            select late_read.*, sum("outrider".stored_bytes(late_read.payload))
-                                    over (order by late_read.seq rows between unbounded preceding and 1 preceding) as before
-            from late_read) as read
-        where read.before is null or read.before < "outrider".batch_bytes()
-    ),
-    late_end as materialized (
-        select case when count(*) = p_limit or count(*) < (select count(*) from late_read) then max(late.seq)
-                    else (select seq from late_stop) end as seq,
-               count(*) as events
-        from late
-    ),
-    fresh as materialized (
-        select step.*
-        from (select o.* from "outrider".outbox as o
-              where o.seq > cur.seq and o.seq <= q
-              order by o.seq limit p_scan) as step
-        where (sub.event_types is null or step.event_type = any (sub.event_types))
-          and case when relays then (sub.forwards or step.origin is null)
-                                    and (sub.workspace_id is null or step.workspace_id = sub.workspace_id)
-                   else step.target is null or step.target = sub.context end
-          and (sub.partitions = 1
-               or coalesce(hashtextextended(step.aggregate_id, 0), step.seq) & (sub.partitions - 1) = cur.partition)
-          and (not filtered or case p_generation when 0 then step.generation <> all (others)
-                                                 else step.generation = p_generation end)
-          and (not withdrawn or not exists (select from "outrider".withdrawal as w where w.seq = step.seq))
-        limit (select case when cur.owing is null and late_end.seq is null then p_limit - late_end.events else 0 end
-               from late_end)
-    ),
-    -- The fresh event with which the bytes of the batch are full; null when all fit.
-    fresh_cut as materialized (
-        select case when sum("outrider".stored_bytes(fresh.payload)) >= "outrider".batch_bytes() then (
-            select min(read.seq)
-            from (select fresh.seq, sum("outrider".stored_bytes(fresh.payload)) over (order by fresh.seq) as bytes from fresh) as read
-            where read.bytes >= "outrider".batch_bytes()) end as seq
-        from fresh
-    ),
-    fresh_end as materialized (
-        select case
-            when cur.owing is not null or late_end.seq is not null then cur.seq
-            when (select seq from fresh_cut) is not null then (select seq from fresh_cut)
-            when count(fresh.seq) = p_limit - late_end.events then max(fresh.seq)
-            else coalesce((select o.seq from "outrider".outbox as o
-                           where o.seq > cur.seq and o.seq <= q
-                           order by o.seq offset p_scan - 1 limit 1), q)
-        end as seq
-        from late_end left join fresh on true
-        group by late_end.seq, late_end.events
-    ),
-    batch as materialized (
-        select 1 as part, late.seq, late.id, late.event_type, late.event_version, late.occurred_at, late.source,
-               late.target, late.content_class, late.channel, late.generation, late.workspace_id,
-               late.aggregate_kind, late.aggregate_id, late.entity_version, late.payload, late.idempotency_key,
-               late.trace_context, late.origin
-        from late
-        union all
-        select 2, fresh.seq, fresh.id, fresh.event_type, fresh.event_version, fresh.occurred_at, fresh.source,
-               fresh.target, fresh.content_class, fresh.channel, fresh.generation, fresh.workspace_id,
-               fresh.aggregate_kind, fresh.aggregate_id, fresh.entity_version, fresh.payload, fresh.idempotency_key,
-               fresh.trace_context, fresh.origin
-        from fresh
-        where fresh.seq <= coalesce((select seq from fresh_cut), fresh.seq)
-    ),
-    held as materialized (
-        select batch.part, batch.seq, batch.id, batch.event_type, batch.workspace_id, lined.line, seen.known
-        from batch
-        cross join lateral (
-            select case sub.ordering when 'total' then '' when 'key' then
-                       coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.aggregate_id
-                   end as line) as lined
-        cross join lateral (
-            select exists (select from "outrider".delivery as d
-                           where d.subscription = p_subscription and d.seq = batch.seq) as known) as seen
-        where diverting and (suspicious or seen.known
-              or exists (select from "outrider".delivery as d
-                         where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
-                           and d.ordering_key = lined.line and d.seq < batch.seq))
-    ),
-    passed as (
-        update "outrider".delivery as d set reached = true
-        from held where held.known and d.subscription = p_subscription and d.seq = held.seq and not d.reached
-    ),
-    parked as (
-        insert into "outrider".delivery (
-            subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            suspect, workspace_id)
-        select p_subscription, p_generation, cur.partition, held.seq, held.id, held.event_type, held.line,
-               'pending', held.line is null, true, now(), suspicious, held.workspace_id
-        from held
-        where not held.known
-        order by held.part, held.seq
-    ),
-    -- An event without a key of its producer's has its id for a key, which nobody else has: a plain insert does (ON
-    -- CONFLICT would cost 2.6 us more, of 9.7). If it is there all the same, somebody has moved the cursor back: the take
-    -- fails with a unique violation, and comes again with p_careful.
     own_receipts as (
         insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
         select p_subscription, batch.id::text, batch.id, batch.seq, batch.generation, batch.content_class
         from batch
         where settles and not p_careful and batch.idempotency_key is null
-          and (not diverting or batch.seq not in (select held.seq from held))
         returning seq
     ),
     given_receipts as (
         insert into "outrider".event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
-        from (select coalesce(
-            coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
-                || batch.idempotency_key, batch.id::text) collate "C" as key,
-                     batch.part, batch.seq, batch.id, batch.generation, batch.content_class
+        from (select "outrider".receipt_key(batch.workspace_id, batch.event_type, batch.idempotency_key, batch.id)
+                         collate "C" as key, batch.*
               from batch
-              where settles and (p_careful or batch.idempotency_key is not null)
-                and (not diverting or batch.seq not in (select held.seq from held))) as winner
-        order by winner.key, winner.part, winner.seq
+              where settles and (p_careful or batch.idempotency_key is not null)) as winner
+        order by winner.key, winner.seq
         on conflict do nothing
         returning seq
     ),
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
-    ),
-    advance as (
-        update "outrider".cursor as c
-        set seq        = fresh_end.seq,
-            owing      = case when late_end.seq is null then null else
-                             coalesce(cur.owing, (select array_agg(late_tx.tx) from late_tx)) end,
-            owed_after = late_end.seq,
-            inflight   = case when cur.owing is null then snapshot.now else cur.inflight end,
-            horizon    = case when cur.owing is null and late_end.seq is null then r else cur.horizon end,
-            -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
-            floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
-                                  (select max(fresh.seq) from fresh
-                                   where fresh.seq <= coalesce((select seq from fresh_cut), fresh.seq)
-                                     and not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
-            mark_seq   = case when moved.mark then q else cur.mark_seq end,
-            mark_xid   = case when moved.mark then r else cur.mark_xid end,
-            cluster    = cur.cluster,
-            takes      = coalesce(this_take, c.takes),
-            excused    = coalesce(new_excused, c.excused),
-            failures   = case when receipts_there.yes then 0 else c.failures end,
-            open_until = case when not receipts_there.yes then c.open_until end
-        from snapshot, late_end, fresh_end,
-             lateral (select cur.owing is null and late_end.seq is null
-                             and pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved,
-             lateral (select (cur.failures > 0 or cur.open_until is not null) and exists (select from receipts) as yes
-                     ) as receipts_there
-        where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
-        returning case when cur.open_until is not null and exists (select from batch) then 'probe'
-                       when c.seq = q and c.owing is null and cur.owing is null then 'done' else 'more' end as outcome
     )
-    select e.outcome, e.partition, e.batch, null::double precision, e.cursor, null::bigint, e.conceded,
-           e.attempt, e.seq, e.id, e.event_type, e.event_version, e.occurred_at, e.source, e.target,
-           e.content_class, e.channel, e.generation, e.workspace_id, e.aggregate_kind, e.aggregate_id,
-           e.entity_version, e.payload, e.idempotency_key, e.trace_context, e.origin
-    from (
-        select 0 as part, advance.outcome, cur.partition as partition, this_take as batch,
-               case when settles then (select count(*) from batch) - (select count(*) from receipts)
-                                      - (select count(*) from held) end::integer as conceded,
-               cur.id as cursor,
-               null::integer as attempt, null::bigint as seq, null::uuid as id, null::text as event_type,
-               null::integer as event_version, null::timestamptz as occurred_at, null::text as source,
-               null::text as target, null::text as content_class, null::text as channel, null::bigint as generation,
-               null::text as workspace_id, null::text as aggregate_kind, null::text as aggregate_id,
-               null::bigint as entity_version, null::text as payload, null::text as idempotency_key,
-               null::text as trace_context, null::text as origin
-        from advance
-        union all
-        select b.part, null, null, null, null, null,
-               1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target,
-               b.content_class, b.channel, b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id,
-               b.entity_version, "outrider".as_text(b.payload), coalesce(b.idempotency_key, b.id::text),
-               nullif("outrider".as_text(b.trace_context), ''), b.origin
-        from batch as b
-        -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
-        where not settles or b.seq in (select receipts.seq from receipts)
-    ) as e
-    order by e.part, e.seq;
+    select * from jsonb_populate_record(head, jsonb_build_object('conceded', case when settles then
+        cardinality(seqs) - (select count(*) from receipts) end))
+    union all
+    (select null, null, null, null, null, null, null,
+            1, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class, b.channel,
+            b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version, "outrider".as_text(b.payload),
+            coalesce(b.idempotency_key, b.id::text), nullif("outrider".as_text(b.trace_context), ''), b.origin
+     from batch as b
+     -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
+     where not settles or b.seq in (select receipts.seq from receipts)
+     order by b.seq);
+    get diagnostics returned = row_count;
 
-    if suspicious then
-        perform "outrider".promote(p_subscription, p_generation, array(
-            select distinct d.ordering_key from "outrider".delivery as d
-            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending' and d.suspect and d.ordering_key is not null));
-    end if;
     if settles then
+        if returned > 1 and (cur.failures > 0 or cur.open_until is not null) then
+            update "outrider".cursor as c set failures = 0, open_until = null where c.id = cur.id;
+        end if;
         perform "outrider".count_take(cur.id, 1, p_excused);
     end if;
 end
@@ -5647,19 +5728,15 @@ begin
             handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history, workspace_id)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
                winner.failure_history, case when winner.failure_history is not null then winner.workspace_id end
-        from (select coalesce(
-            coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
-                || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
+        from (select "outrider".receipt_key(batch.workspace_id, batch.event_type, batch.idempotency_key, batch.id)
+                         collate "C" as key, batch.*
               from batch) as winner
         order by winner.key, winner.place
         on conflict do nothing
         returning seq
     )
-    select head.outcome, head.partition, head.batch, null::double precision, head.cursor, null::bigint,
-           ((select count(*) from batch) - (select count(*) from receipts))::integer,
-           null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
-           null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
-           null::text, null::text, null::text
+    select * from jsonb_populate_record(head, jsonb_build_object(
+        'conceded', (select count(*) from batch) - (select count(*) from receipts)))
     union all
     (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
@@ -6494,6 +6571,59 @@ begin
 end
 $$;
 
+CREATE TABLE outrider.outbox (
+    tx xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    seq bigint NOT NULL,
+    id uuid DEFAULT outrider.uuid7() NOT NULL,
+    event_type text NOT NULL,
+    event_version integer DEFAULT 1 NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    source text NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text NOT NULL,
+    channel text DEFAULT 'outbox_default'::text NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    origin text,
+    erased_at timestamp with time zone,
+    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
+    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
+    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
+    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
+    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
+    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
+    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
+    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
+    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
+    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
+    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
+    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
+    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
+    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
+    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+)
+PARTITION BY RANGE (seq);
+
+COMMENT ON COLUMN outrider.outbox.target IS 'the one context that shall see the event; null = broadcast';
+
+COMMENT ON COLUMN outrider.outbox.aggregate_id IS 'the ordering key; null = no order';
+
+COMMENT ON COLUMN outrider.outbox.idempotency_key IS 'null = the event''s id';
+
+COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; null = born here';
+
+COMMENT ON COLUMN outrider.outbox.erased_at IS 'its payload is gone, for good';
+
+CREATE FUNCTION outrider.wanted(p_event outrider.outbox, p_subscription outrider.subscription, p_cursor outrider.cursor, p_others bigint[], p_withdrawn boolean) RETURNS boolean
+    LANGUAGE sql STABLE
+    RETURN ((((p_subscription).event_types IS NULL) OR ((p_event).event_type = ANY ((p_subscription).event_types))) AND CASE (p_subscription).kind WHEN 'relay'::text THEN (((p_subscription).forwards OR ((p_event).origin IS NULL)) AND (((p_subscription).workspace_id IS NULL) OR ((p_event).workspace_id = (p_subscription).workspace_id))) ELSE (((p_event).target IS NULL) OR ((p_event).target = (p_subscription).context)) END AND (((p_subscription).partitions = 1) OR ((COALESCE(hashtextextended((p_event).aggregate_id, (0)::bigint), (p_event).seq) & (((p_subscription).partitions - 1))::bigint) = (p_cursor).partition)) AND CASE (p_cursor).generation WHEN 0 THEN ((p_event).generation <> ALL (p_others)) ELSE ((p_event).generation = (p_cursor).generation) END AND (NOT (p_withdrawn AND outrider.is_withdrawn((p_event).seq))));
+
 CREATE FUNCTION outrider.withdraw(p_event_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6615,100 +6745,6 @@ COMMENT ON COLUMN outrider.event_handled.failure_history IS 'of an event that wa
 COMMENT ON COLUMN outrider.event_handled.workspace_id IS 'whose result and failure_history these are; null where there is neither';
 
 COMMENT ON COLUMN outrider.event_handled.job_key IS 'the same, of a job that was enqueued: its key';
-
-CREATE TABLE outrider.outbox (
-    tx xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    seq bigint NOT NULL,
-    id uuid DEFAULT outrider.uuid7() NOT NULL,
-    event_type text NOT NULL,
-    event_version integer DEFAULT 1 NOT NULL,
-    occurred_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    source text NOT NULL,
-    target text,
-    content_class text DEFAULT 'internal'::text NOT NULL,
-    channel text DEFAULT 'outbox_default'::text NOT NULL,
-    generation bigint DEFAULT 0 NOT NULL,
-    workspace_id text,
-    aggregate_kind text,
-    aggregate_id text,
-    entity_version bigint,
-    payload jsonb NOT NULL,
-    idempotency_key text,
-    trace_context jsonb,
-    origin text,
-    erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-)
-PARTITION BY RANGE (seq);
-
-COMMENT ON COLUMN outrider.outbox.target IS 'the one context that shall see the event; null = broadcast';
-
-COMMENT ON COLUMN outrider.outbox.aggregate_id IS 'the ordering key; null = no order';
-
-COMMENT ON COLUMN outrider.outbox.idempotency_key IS 'null = the event''s id';
-
-COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; null = born here';
-
-COMMENT ON COLUMN outrider.outbox.erased_at IS 'its payload is gone, for good';
-
-CREATE TABLE outrider.subscription (
-    name text NOT NULL,
-    kind text NOT NULL,
-    context text NOT NULL,
-    event_types text[],
-    partitions integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    ordering text DEFAULT 'key'::text NOT NULL,
-    paused_at timestamp with time zone,
-    lease interval,
-    timeout interval,
-    concurrency integer,
-    key_concurrency integer,
-    workspace_id text,
-    forwards boolean DEFAULT false NOT NULL,
-    CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
-    CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
-    CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = ANY (ARRAY['job'::text, 'inbox'::text])))),
-    CONSTRAINT subscription_key_concurrency_check CHECK ((key_concurrency > 0)),
-    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text, 'relay'::text, 'inbox'::text]))),
-    CONSTRAINT subscription_lease_check CHECK ((lease > '00:00:00'::interval)),
-    CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
-    CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
-    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
-    CONSTRAINT subscription_timeout_check CHECK ((timeout > '00:00:00'::interval)),
-    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1))),
-    CONSTRAINT subscription_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
-
-COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type; none = it reads nothing: a job that is only enqueued, an inbox';
-
-COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
-
-COMMENT ON COLUMN outrider.subscription.lease IS 'so long a job is its worker''s own, from each renewal';
-
-COMMENT ON COLUMN outrider.subscription.timeout IS 'a job that runs longer is not renewed any more';
-
-COMMENT ON COLUMN outrider.subscription.concurrency IS 'so many of these jobs run at the same time, over all workers';
-
-COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the same key';
-
-COMMENT ON COLUMN outrider.subscription.workspace_id IS 'of a relay: only the events of this tenant; null = all';
-
-COMMENT ON COLUMN outrider.subscription.forwards IS 'of a relay: also what an inbox brought';
 
 CREATE TABLE outrider.withdrawal (
     seq bigint NOT NULL,
@@ -8286,6 +8322,8 @@ REVOKE ALL ON FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p
 
 REVOKE ALL ON FUNCTION outrider.close_kept(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_moment timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.count_deaths(p_cursor outrider.cursor, p_excused integer, OUT batch bigint, OUT excused bigint, OUT deaths bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
@@ -8295,6 +8333,8 @@ REVOKE ALL ON FUNCTION outrider.dead_letters(p_subscription text, p_event_type t
 REVOKE ALL ON FUNCTION outrider.debts(p_segment outrider.segment) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.discard(p_deliveries bigint[], p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.divert(p_cursor outrider.cursor, p_ordering text, p_seqs bigint[], p_suspicious boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.enqueue(job_type text, payload jsonb, run_at timestamp with time zone, priority integer, unique_key text, on_conflict text, queue text, key text, job_version integer, source text, workspace_id text, trace_context jsonb) FROM PUBLIC;
 
@@ -8320,11 +8360,17 @@ REVOKE ALL ON FUNCTION outrider.hold_limits(p_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.hold_subscription(p_name text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.in_workspace(p_workspace_id text, p_name text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.ingest(p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint, p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[], p_content_class text[], p_workspace_id text[], p_aggregate_kind text[], p_aggregate_id text[], p_entity_version bigint[], p_payload text[], p_idempotency_key text[], p_trace_context text[], OUT outcome text, OUT events bigint, OUT stands text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.is_withdrawn(p_seq bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.lock_cursor(p_subscription text, p_partition integer, p_generation bigint, p_armed bigint, OUT outcome text, OUT locked outrider.cursor, OUT drawn bigint, OUT home bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.log_holders() FROM PUBLIC;
 
@@ -8338,6 +8384,8 @@ REVOKE ALL ON FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by
 
 REVOKE ALL ON FUNCTION outrider.narrow(p_name text, p_types text[], p_force boolean, p_by text, p_reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.next_retry(p_subscription text, p_generation bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.note(p_action text, p_by text, p_reason text, p_subscription text, p_event_id uuid, p_details jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.note_adoption(p_subscription text, p_stream text, p_before text, p_position text, p_by text, p_reason text) FROM PUBLIC;
@@ -8350,9 +8398,13 @@ REVOKE ALL ON FUNCTION outrider.notify(p_channel text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.notify_inserted() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.obstacle(p_cursor outrider.cursor, p_subscription outrider.subscription, p_knows text[], p_armed bigint, p_first_seq bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.operates() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.ordering_key(p_ordering text, p_workspace_id text, p_aggregate_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text, p_force boolean, p_payload jsonb, p_reason text) FROM PUBLIC;
 
@@ -8372,7 +8424,11 @@ REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_generation bigint
 
 REVOKE ALL ON FUNCTION outrider.publish(event_type text, payload jsonb, key text, idempotency_key text, event_version integer, source text, target text, content_class text, channel_class text, workspace_id text, aggregate_kind text, entity_version bigint, occurred_at timestamp with time zone, trace_context jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.read(p_cursor outrider.cursor, p_subscription outrider.subscription, p_drawn bigint, p_home bigint, p_limit integer, p_scan integer, OUT outcome text, OUT seqs bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.reap(p_names text[], p_worker uuid, p_limit integer, p_begun bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.receipt_key(p_workspace_id text, p_event_type text, p_idempotency_key text, p_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.refuse_nobody(p_workspace_id text, p_kind text, p_subject text) FROM PUBLIC;
 
@@ -8523,5 +8579,7 @@ REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.wake(p_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.wake_jobs(p_names text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.wanted(p_event outrider.outbox, p_subscription outrider.subscription, p_cursor outrider.cursor, p_others bigint[], p_withdrawn boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.withdraw(p_event_id uuid, p_by text, p_reason text) FROM PUBLIC;

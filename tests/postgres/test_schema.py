@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from outrider.postgres import log
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.schema import migrate
 
@@ -71,3 +72,16 @@ def test_functions_changed_with_a_number() -> None:
 
 def test_migrations_are_numbered_without_gaps() -> None:
     assert [m.version for m in migrate.known()] == list(range(1, len(migrate.known()) + 1))
+
+
+def test_the_columns_of_a_take_are_those_of_its_type(database: str) -> None:
+    query = """select attname from pg_attribute where attrelid = 'outrider.taken'::regclass order by attnum"""
+    with psycopg.connect(database) as conn:
+        columns = tuple(name for (name,) in conn.execute(query))
+    assert columns == log.TAKEN
+    wanted = {
+        "attempt": log.ATTEMPT, "seq": log.SEQ, "id": log.ID, "event_type": log.TYPE, "event_version": log.VERSION,
+        "occurred_at": log.OCCURRED, "workspace_id": log.WORKSPACE, "payload": log.PAYLOAD, "trace_context": log.TRACE,
+        "outcome": log.OUTCOME, "partition": log.PARTITION, "due_in": log.DUE_IN, "delivery": log.DELIVERY,
+    }  # fmt: skip
+    assert wanted == {name: columns.index(name) for name in wanted}

@@ -17,7 +17,14 @@ from outrider.postgres import log
 
 Conn = AsyncConnection[Any]
 
-GATE = "    perform pg_advisory_xact_lock_shared(4713);\n"
+TAKE_PAUSED = changed(
+    "lock_cursor",
+    ("/*schema*/lock_cursor(", "/*schema*/lock_cursor_paused("),
+    (Q, Q + "    perform pg_advisory_xact_lock_shared(4713);\n"),
+) + changed(
+    "take", ("/*schema*/take(", "/*schema*/take_paused("), ("/*schema*/lock_cursor(", "/*schema*/lock_cursor_paused(")
+)
+"""take, held between its look at the sequence and its lock for as long as a test holds 4713."""
 
 
 class Desk:
@@ -122,6 +129,48 @@ async def drawn_between_the_steps(desk: Desk) -> list[str]:
     return ["first", "slow"]
 
 
+async def finished_during_a_read(desk: Desk) -> list[str]:
+    """A transaction that the cursor waits for commits in the midst of a take."""
+    gate, slow = await desk.session(autocommit=True), await desk.session()
+    await publish(slow, "slow")
+    await publish(gate, "first")
+    await desk.take_all()
+    await publish(gate, "second")
+    await gate.execute("select pg_advisory_lock(4712)")
+    taking = asyncio.create_task(desk.take())
+    if MUTANTS["late transactions looked for one statement before"] in desk_mutants:
+        await until_blocked(gate)
+    else:
+        await taking
+    await slow.commit()
+    await gate.execute("select pg_advisory_unlock(4712)")
+    await taking
+    await desk.take_all()
+    return ["first", "second", "slow"]
+
+
+async def finished_while_another_is_owed(desk: Desk) -> list[str]:
+    """The same, in a take that finds more late events of another transaction than fit into a batch."""
+    gate, slow, slower = await desk.session(autocommit=True), await desk.session(), await desk.session()
+    names = [f"slow{n}" for n in range(4)]
+    await publish(slow, *names)
+    await publish(slower, "slower")
+    await publish(gate, "first")
+    await desk.take_all()
+    await slow.commit()
+    await gate.execute("select pg_advisory_lock(4712)")
+    taking = asyncio.create_task(desk.take(limit=3, scan=3))
+    if MUTANTS["owing and inflight of two snapshots"] in desk_mutants:
+        await until_blocked(gate)
+    else:
+        await taking
+    await slower.commit()
+    await gate.execute("select pg_advisory_unlock(4712)")
+    await taking
+    await desk.take_all(limit=3, scan=3)
+    return ["first", *names, "slower"]
+
+
 async def late_in_pages(desk: Desk) -> list[str]:
     """What a transaction left is more than one batch."""
     slow, quick = await desk.session(), await desk.session(autocommit=True)
@@ -209,6 +258,8 @@ SCENARIOS: dict[str, Callable[[Desk], Awaitable[list[str]]]] = {
     "without inflight": overtaken,
     "without the range [xmax, R)": above_the_snapshot,
     "Q read after the lock": drawn_between_the_steps,
+    "late transactions looked for one statement before": finished_during_a_read,
+    "owing and inflight of two snapshots": finished_while_another_is_owed,
     "late cut by a plain LIMIT": late_in_pages,
     "late cut by its bytes alone": late_of_many_bytes,
     "fresh cut by its bytes alone": fresh_of_many_bytes,
@@ -263,9 +314,8 @@ async def test_a_rebase_is_exact_for_a_cursor_that_never_left(desk: Desk) -> Non
 
 async def test_mutant_whose_rebase_forgets_what_still_runs(desk: Desk) -> None:
     mutant = changed(
-        "take",
-        ("cur.inflight := rebased.now;", "cur.inflight := '9223372036854775807:9223372036854775807:';"),
-        ("cur.horizon := r;", "cur.horizon := '0';"),
+        "read",
+        ("cur.horizon := r;", "cur.horizon := '0'; cur.inflight := '9223372036854775807:9223372036854775807:';"),
     )
     await desk.register()
     await (await desk.session(autocommit=True)).execute(mutant.encode())
@@ -482,8 +532,7 @@ async def test_a_take_that_was_overtaken_does_not_go_back(desk: Desk) -> None:
     """Another session reads and commits after a take has looked at the sequence and before it locks the cursor."""
     await desk.register()
     gate, conn = await desk.session(autocommit=True), await desk.session()
-    paused = changed("take", ("/*schema*/take(", "/*schema*/take_paused("), (Q, Q + GATE))
-    await gate.execute(paused.encode())
+    await gate.execute(TAKE_PAUSED.encode())
     await publish(gate, "one")
     await gate.execute("select pg_advisory_lock(4713)")
     taking = asyncio.create_task(conn.execute("select outcome, seq from outrider.take_paused('a.reader')"))
@@ -501,7 +550,7 @@ async def test_a_take_that_was_overtaken_while_events_are_owed(desk: Desk) -> No
     """The same, where the overtaken take has late events to read: it reads them and stays where the other one got to."""
     await desk.register()
     gate, conn, slow = await desk.session(autocommit=True), await desk.session(), await desk.session()
-    await gate.execute(changed("take", ("/*schema*/take(", "/*schema*/take_paused("), (Q, Q + GATE)).encode())
+    await gate.execute(TAKE_PAUSED.encode())
     await publish(slow, "slow")
     await publish(gate, "one")
     await gate.execute("select pg_advisory_lock(4713)")

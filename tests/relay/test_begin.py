@@ -9,9 +9,10 @@ import pytest
 from tests.brokers import NatsServer
 from tests.relay.depot import Depot, depot, ids_in
 
+from outrider.errors import StreamMissing, StreamOccupied
 from outrider.postgres import connection, relays
 from outrider.signals import BrokerDown, BrokerUp, Intruded, Relayed, Rewound
-from outrider.streams import Sink, StreamMissing, StreamOccupied
+from outrider.streams import Sink
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
 from outrider.testing import expect

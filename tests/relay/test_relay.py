@@ -12,10 +12,10 @@ from tests.brokers import NatsServer, RedisServer
 from tests.relay.depot import Depot, Lost, depot, ids_in
 
 from outrider import Envelope
-from outrider.errors import SubscriptionRefused
+from outrider.errors import StreamOccupied, SubscriptionRefused
 from outrider.postgres import relays
 from outrider.signals import Rewound, Trimmed
-from outrider.streams import Appended, Sink, StreamOccupied
+from outrider.streams import Appended, Sink
 from outrider.streams.codecs import EnvelopeCodec
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams

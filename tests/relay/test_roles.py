@@ -17,8 +17,8 @@ from tests.relay.depot import Depot
 from tests.relay.test_relay import Refusing
 
 from outrider import Outrider
-from outrider.inbox.inbox_loop import landing_of
-from outrider.inbox.retry import try_again
+from outrider.inbox.destination import destination_of
+from outrider.inbox.retry import retry_refused
 from outrider.postgres import replicas
 from outrider.postgres.statement import statement
 from outrider.signals import Relayed, Rewound
@@ -108,5 +108,5 @@ async def test_they_are_enough(
             await redis.xadd(name, {"event": "nonsense"})
         async with receiving(make_conninfo(other_database, user=user)) as app, app.connect() as conn:
             assert (await app.drain()).ingested == 5
-            landing = landing_of(app.inboxes[0], app.settings)
-            assert len((await try_again(conn, "shop.in", landing, None, "outrider")).refused) == 1
+            destination = destination_of(app.inboxes[0], app.settings)
+            assert len((await retry_refused(conn, "shop.in", destination, None, "outrider")).refused) == 1

@@ -20,7 +20,7 @@ from outrider import Envelope
 from outrider.errors import Undecodable
 from outrider.names import EARLIEST, LATEST
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
-from outrider.streams.replica import Change, ReplicaCodec, read_change
+from outrider.streams.replica import ReplicaChange, ReplicaCodec, read_change
 from outrider.streams.stream import Codec
 
 EXAMPLES = settings(
@@ -635,7 +635,7 @@ def test_a_replica_entry_is_one_compact_object() -> None:
 
 @pytest.mark.parametrize("version", [2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**60])
 def test_a_version_that_javascript_would_change_is_refused(version: int) -> None:
-    with pytest.raises(ValueError, match=f"entity_version {version} is not a number in JavaScript"):
+    with pytest.raises(ValueError, match=f"entity_version {version} is not exact in JavaScript"):
         ReplicaCodec().encode(replace(PLAIN, entity_version=version), "")
 
 
@@ -653,7 +653,7 @@ def test_a_change_is_what_the_replica_codec_wrote(envelope: Envelope, version: i
     data = ReplicaCodec().encode(envelope, "7-1")
     at = envelope.occurred_at.astimezone(UTC)
     assert ReplicaCodec().id_of(data) == ReplicaCodec().id_of(b" " + data) == envelope.id
-    assert read_change(data) == Change(
+    assert read_change(data) == ReplicaChange(
         event_id=envelope.id,
         topic=envelope.event_type,
         aggregate_kind=envelope.aggregate_kind,

@@ -36,7 +36,7 @@ NEVER = 3600.0
 @asynccontextmanager
 async def working(shop: Shop, *, heartbeat: float = NEVER, fold_after: float = NEVER) -> AsyncIterator[Worker]:
     """A worker that is ready. Tests look themselves: its own heartbeat does not come in their time."""
-    chosen = shop.app.chosen((), ())
+    chosen = shop.app.chosen().handlers
     times = WorkerTimes(heartbeat=heartbeat, fold_after=fold_after)
     duties = Duties(handlers=chosen)
     async with Worker(

@@ -357,6 +357,45 @@ async def test_the_tenant_travels_with_the_first_statement(house: House, monkeyp
     assert (once - nothing, twice - nothing) == (10, 20)
 
 
+@pytest.mark.parametrize("batch", [False, True], ids=["each", "batch"])
+async def test_a_batch_without_tenants_sets_nothing(house: House, batch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted by CommandComplete messages: two more for each call that enters a tenant."""
+    monkeypatch.setenv("OUTRIDER_ALLOW_ORPHANS", "1")
+    seen: list[Any] = []
+
+    async def commands(name: str, *workspaces: str | None) -> int:
+        def declare(app: Outrider) -> None:
+            async def handle(ctx: HandlerContext) -> None:
+                cursor = await ctx.tx.execute("select current_setting('app.workspace_id'), %s", [1], prepare=False)
+                seen.append((await cursor.fetchone())[0])  # type: ignore[index]
+
+            if batch:
+
+                @app.handler(Placed, name=name)
+                async def all_of_them(events: list[Placed], ctx: HandlerContext) -> None:
+                    await handle(ctx)
+            else:
+
+                @app.handler(Placed, name=name)
+                async def one_of_them(event: Placed, ctx: HandlerContext) -> None:
+                    await handle(ctx)
+
+        with Proxy(house.dsn) as proxy:
+            async with inhabited(house, declare, dsn=proxy.dsn) as app:
+                await house.publish(app, *workspaces)
+                before = proxy.messages["C"]
+                assert (await app.drain(raise_on_failure=True)).handled == len(workspaces)
+                return proxy.messages["C"] - before
+
+    calls = 1 if batch else 6
+    without = await commands("house.without", *[None] * 6)
+    assert seen == [""] * calls
+    seen.clear()
+    one_tenant = await commands("house.one_tenant", *[None] * 5, "w1")
+    assert sorted(seen) == ([""] * (1 if batch else 5)) + ["w1"]
+    assert one_tenant - without == (2 * 2 + 1 if batch else 2 * 6)
+
+
 async def test_a_psycopg_that_sends_in_other_ways_is_found_out(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(LentCursor.__mro__[1], "_maybe_prepare_gen")
     monkeypatch.delattr(LentCursor.__mro__[1], "_execute_send")
@@ -431,6 +470,23 @@ async def test_what_a_handler_sets_is_gone_for_the_next_event(house: House, role
         await app.drain(raise_on_failure=True)
     assert seen["hostile"] == expected(house.tenant if role else house.worker, workspaces)
     assert seen["neighbour"] == expected(house.worker, workspaces)
+
+
+async def test_what_a_handler_sets_in_a_batch_without_tenants_is_gone_for_the_next_batch(house: House) -> None:
+    seen: Seen = []
+    acts = [house.sql(act) for act in HOSTILE.values()]
+    house.rows(SHADOW)
+
+    def declare(app: Outrider) -> None:
+        @app.handler(Placed, name="house.hostile", limit=1)
+        async def hostile(event: Placed, ctx: HandlerContext) -> None:
+            seen.append((event.n, *await one(ctx.tx)))
+            await ctx.tx.execute(acts[event.n])
+
+    async with inhabited(house, declare) as app:
+        await house.publish(app, *[None] * len(acts))
+        await app.drain(raise_on_failure=True)
+    assert seen == expected(house.worker, (None,) * len(acts))
 
 
 async def test_another_encoding_does_not_change_who_the_tenant_is(house: House) -> None:

@@ -57,7 +57,7 @@ async def idle_worker(shop: Shop, **options: Any) -> AsyncIterator[tuple[Worker,
     heard = Heard(shop.app)
     async with shop.app.worker(**options) as worker:
         if shop.app.settings.notify != "off":
-            for handler in shop.app.chosen((), ()):
+            for handler in shop.app.chosen().handlers:
                 woken = Woken(handler.name, "listener")
                 await heard.until(lambda woken=woken: woken in heard.signals)  # type: ignore[misc]
                 place = heard.signals.index(woken)
@@ -144,7 +144,7 @@ async def test_a_black_hole_is_noticed_by_the_heartbeat(database: str) -> None:
         async with opened(database, listen_dsn=proxy.dsn, poll="100ms") as shop:
             heard = Heard(shop.app)
             made = shop.app.worker()
-            duties = Duties(handlers=shop.app.chosen((), ()))
+            duties = Duties(handlers=shop.app.chosen().handlers)
             worker = Worker(shop.app._site(), duties, made._register, WorkerTimes(heartbeat=0.2))
             async with worker:
                 await heard.first(ListenerUp)

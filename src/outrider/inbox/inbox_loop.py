@@ -1,4 +1,4 @@
-"""The loop of one inbox: read a batch and ingest it. A broker that is down is asked again, ever more slowly."""
+"""The loop of one inbox: read a batch and ingest it. While the broker is down, the pauses grow longer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import ClassVar
 from outrider.config import Settings
 from outrider.error_text import code_of, describe
 from outrider.errors import BrokerUnavailable, StreamMissing
+from outrider.inbox.destination import destination_of
 from outrider.inbox.inbox import Inbox
-from outrider.inbox.receiver import IntoLog, IntoTable, Landing, Receiver
-from outrider.postgres.inboxes import Stamp
+from outrider.inbox.receiver import Receiver
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import BrokerDown, BrokerUp, Signals
-from outrider.worker.channels import channels
 from outrider.worker.loop import BUSY_PAUSE, TROUBLES, Loop, pause
 
 IDLE = 30.0
+"""Seconds for which a transaction may be idle before the server ends it."""
 LONGEST_READ = 1.0
-"""The longest time that a read waits at the broker, in seconds. A stop is noticed afterwards."""
+"""Seconds that a read waits at the broker at most. The loop notices a stop after that."""
 
 
 class InboxLoop(Loop):
@@ -28,9 +28,9 @@ class InboxLoop(Loop):
         super().__init__(inbox.name, signals)
         self._inbox = inbox
         self._sessions = WorkerSessions(dsn, 1, IDLE, settings.notify)
-        self._receiver = Receiver(inbox, landing_of(inbox, settings), self._sessions, signals, settings.schema)
+        self._receiver = Receiver(inbox, destination_of(inbox, settings), self._sessions, signals, settings.schema)
         self._down = 0
-        """How often in a row the broker has not answered."""
+        """Consecutive failures of the broker."""
         self._wait = 0.0
         """Seconds that the next read waits at the broker. The first does not wait."""
 
@@ -55,7 +55,7 @@ class InboxLoop(Loop):
         await self._inbox.source.close()
 
     async def drain(self) -> int:
-        """Ingest all that is there now. Returns the number of events. Errors of the broker are raised."""
+        """Ingest everything that is there now and return the number of new events. Raises errors of the broker."""
         try:
             await self._inbox.source.open()
             while await self._receiver.step(0) == "ingested":
@@ -64,11 +64,3 @@ class InboxLoop(Loop):
             with suppress(*TROUBLES):
                 await self.close()
         return self._receiver.events
-
-
-def landing_of(inbox: Inbox, settings: Settings) -> Landing:
-    if inbox.table is not None:
-        return IntoTable(inbox.table, settings.schema)
-    generation = settings.generation
-    stamp = Stamp(channels(generation, ())[0], generation, settings.notify)
-    return IntoLog(inbox.source.codec.decode, stamp, settings.payload_limit, settings.schema)

@@ -1,4 +1,4 @@
-"""Entries that an inbox could not read, once more: with the code of today some of them may be events."""
+"""Tries again the entries that an inbox has refused: newer code may be able to read them."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 from outrider.error_text import describe
 from outrider.errors import SubscriptionRefused
-from outrider.inbox.receiver import Landing
+from outrider.inbox.destination import Destination
 from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.inboxes import Kept, Place
+from outrider.postgres.inboxes import InboxProgress, Kept
 
 PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """What came of it."""
-
+class RetryResult:
     ingested: int
-    """That were new."""
+    """New events."""
     known: int
-    """That had come in before, or were older than what a replica holds."""
+    """Entries that had come in before, or are older than what a replica holds."""
     refused: Sequence[tuple[Kept, str]]
-    """Those that stay, and why."""
+    """Entries that are still refused, and why."""
 
 
-async def try_again(conn: AsyncSession, name: str, landing: Landing, ids: Sequence[int] | None, schema: str) -> Again:
-    """All of an inbox, or those with these ids, in one transaction; where the inbox stands in its stream does not change."""
+async def retry_refused(
+    conn: AsyncSession, name: str, destination: Destination, ids: Sequence[int] | None, schema: str
+) -> RetryResult:
+    """All refused entries of an inbox, or those with these ids, in one transaction. The position of the inbox stays."""
     events, through, refused = 0, list[int](), list[tuple[Kept, str]]()
     async with conn.transaction():
         stands = await inboxes.hold_streams(conn, name, schema)
@@ -39,48 +39,50 @@ async def try_again(conn: AsyncSession, name: str, landing: Landing, ids: Sequen
                 f"outrider inbox refused {name}"
             )
         for stream in dict.fromkeys(each.stream for each in kept):
-            place = Place(name, stream, stands[stream], stands[stream])
+            progress = InboxProgress(name, stream, stands[stream], stands[stream])
             of_stream = [each for each in kept if each.stream == stream]
             for start in range(0, len(of_stream), PAGE):
-                readable, unreadable = _decoded(of_stream[start : start + PAGE], landing)
-                landed, unstorable = await _land(conn, place, readable, landing)
-                events += landed
+                readable, unreadable = _decoded(of_stream[start : start + PAGE], destination)
+                stored, unstorable = await _store(conn, progress, readable, destination)
+                events += stored
                 refused += unreadable + unstorable
                 left = {each.id for each, _ in refused}
                 through += [each.id for each, _ in readable if each.id not in left]
         await inboxes.forget_refused(conn, through, schema)
-    return Again(events, len(through) - events, refused)
+    return RetryResult(events, len(through) - events, refused)
 
 
-def _decoded(kept: Sequence[Kept], landing: Landing) -> tuple[list[tuple[Kept, object]], list[tuple[Kept, str]]]:
+def _decoded(
+    kept: Sequence[Kept], destination: Destination
+) -> tuple[list[tuple[Kept, object]], list[tuple[Kept, str]]]:
     readable, refused = list[tuple[Kept, object]](), list[tuple[Kept, str]]()
     for each in kept:
         try:
-            readable.append((each, landing.decode(each.data)))
-        except Exception as error:  # the codec may be anybody's
+            readable.append((each, destination.decode(each.data)))
+        except Exception as error:  # the codec may be a user's
             refused.append((each, describe(error)))
     return readable, refused
 
 
-async def _land(
-    conn: AsyncSession, place: Place, readable: Sequence[tuple[Kept, object]], landing: Landing
+async def _store(
+    conn: AsyncSession, progress: InboxProgress, readable: Sequence[tuple[Kept, object]], destination: Destination
 ) -> tuple[int, list[tuple[Kept, str]]]:
-    """All at once, which is a savepoint; if the database refuses that, one by one, to know which."""
+    """All in one savepoint. If the database refuses that, one by one, to find out which entry it was."""
     if not readable:
         return 0, []
     try:
-        landed = await landing.land(conn, place, [value for _, value in readable], ())
+        stored = await destination.store(conn, progress, [value for _, value in readable], ())
     except inboxes.Unstorable as error:
         if len(readable) == 1:
             return 0, [(readable[0][0], inboxes.reason(error))]
         events, refused = 0, list[tuple[Kept, str]]()
         for each in readable:
-            more, unstorable = await _land(conn, place, [each], landing)
+            more, unstorable = await _store(conn, progress, [each], destination)
             events += more
             refused += unstorable
         return events, refused
-    if landed.outcome != "ingested":
+    if stored.outcome != "ingested":
         raise SubscriptionRefused(
-            f"nothing came in: {place.subscription} is {landed.outcome}; outrider subscription resume lets it go on"
+            f"nothing was ingested: {progress.subscription} is {stored.outcome}; to go on, run outrider subscription resume"
         )
-    return landed.events, []
+    return stored.events, []

@@ -13,7 +13,7 @@ class _Kind:
     called: str
     blocking: bool
     module: str | None = None
-    """Of this package; it has a DRIVER. None = psycopg, which needs none."""
+    """A module of this package with a DRIVER. None = psycopg, which needs none."""
 
 
 _KINDS = {
@@ -51,7 +51,10 @@ _known: dict[type, tuple[_Kind, Driver]] = {}
 
 
 def driver_of(conn: object, *, blocking: bool, verb: str = "publish") -> Driver:
-    """What publishes or enqueues on this connection; TypeError when nothing does, or when it is of the other colour."""
+    """The driver that publishes or enqueues on this connection.
+
+    TypeError if there is none, if it is async and `blocking` is asked for, or the reverse.
+    """
     cls = type(conn)
     if cls not in _known:
         _known[cls] = _find(cls)

@@ -1,4 +1,4 @@
-"""What a handler asks for by the type of a parameter: a Session or an AsyncSession on its own transaction."""
+"""Gives a handler the SQLAlchemy Session or AsyncSession that a parameter is annotated as, on its own transaction."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class _Asked:
 
 
 def bound(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler that asks for a session as (event, ctx); any other as it is."""
+    """Wraps a handler that asks for a session, so that it takes (event, ctx). Other handlers are returned as they are."""
     asked = _session_asked_by(function)
     if asked is None:
         return function
     signature = inspect.signature(function)
-    # What has a default keeps it.
+    # Parameters with a default keep it.
     others = [
         each
         for each in signature.parameters.values()
@@ -75,7 +75,7 @@ def bound(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def session_of(factory: Callable[..., Any]) -> Callable[[Any], AbstractAsyncContextManager[Any]] | None:
-    """What opens the session of `factory(session: AsyncSession) -> handler`; None for `factory(tx)`."""
+    """Opens the session of `factory(session: AsyncSession) -> handler`; None for `factory(tx)`."""
     asked = _session_asked_by(factory)
     if asked is None:
         return None
@@ -111,7 +111,7 @@ def _asked(parameter: Parameter, hint: object) -> _Asked | None:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations may name what cannot be resolved here: then there are none, and their text must do."""
+    """The evaluated annotations; empty if one of them cannot be evaluated here."""
     if inspect.isclass(function):
         function = function.__init__
     elif not inspect.isroutine(function):

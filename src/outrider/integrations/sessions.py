@@ -1,7 +1,7 @@
 """A Session or AsyncSession of SQLAlchemy on the handler's own transaction.
 
-It joins the transaction: its commit flushes and no more, its close does nothing, and the worker commits everything together
-with the receipt. What a rollback would have to undo cannot be undone alone, so after one the event fails.
+It joins the transaction: its commit only flushes, its close does nothing, and the worker commits everything together with
+the receipt. Its rollback cannot undo the handler's part alone, so after a rollback the event fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _LentConnection:
     """The connection belongs to the worker: nothing here ends its transaction or closes it."""
 
     def do_rollback(self, conn: Any) -> None:
-        """By the connection, since any task or thread may call it. SQLAlchemy passes it bare or wrapped, or twice so."""
+        """Marks the connection, because any task or thread may call this. SQLAlchemy may wrap it once or twice."""
         tx = getattr(conn, "driver_connection", None) or getattr(conn, "_connection", conn)
         tx.rolled_back = True
 
@@ -77,7 +77,7 @@ def _async_engine() -> AsyncEngine:
 
 
 def _finish(session: Session) -> None:
-    """As the session's own commit would: what is in a nested transaction belongs to it too."""
+    """Flushes as the session's own commit would, nested transactions included."""
     while (nested := session.get_nested_transaction()) is not None:
         nested.commit()
     session.flush()

@@ -44,7 +44,7 @@ async def _under(conn: Async) -> object:
 def _connection(conn: Blocking) -> Connection:
     if isinstance(conn, Connection):
         return conn
-    # What is pending may lock the rows that put the publishers of one key in order: it goes first.
+    # Pending changes may lock the row that serialises the publishers of one key, so they are sent first.
     if conn.autoflush:
         conn.flush()
     return conn.connection()
@@ -76,12 +76,12 @@ def _execute(conn: Connection, insert: Insert) -> Rows:
 
 
 def _after_commit(conn: Blocking | Async, poke: Callable[[], None]) -> None:
-    """Sessions tell when they have committed; connections tell only that they are about to."""
+    """Sessions have an event after the commit; connections only one before it."""
     if isinstance(conn, scoped_session | async_scoped_session):
         conn = conn()
     if isinstance(conn, AsyncSession):
         conn = conn.sync_session
-    # A session on somebody else's connection commits nothing by itself, so it cannot tell.
+    # A session that was bound to a connection does not commit by itself.
     if isinstance(conn, Session) and not isinstance(conn.bind, Connection):
         _hook()
         conn.info.setdefault(_POKES, []).append(poke)

@@ -1,8 +1,8 @@
-"""A lifespan for FastAPI and Starlette: the app is open, and its worker runs, for as long as the service does.
+"""A lifespan for FastAPI and Starlette: the app is open, and its worker runs, as long as the service runs.
 
     api = FastAPI(lifespan=lifespan(app, worker=True))
 
-It is in the state of every request as `request.state.outrider`. Imports neither of the two.
+Requests find the app as `request.state.outrider`. This module imports neither framework.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Those of `app.worker()`."""
+    """The options of `app.worker()`."""
 
     handlers: list[str]
     exclude: list[str]
@@ -38,9 +38,9 @@ def lifespan(
 ) -> Lifespan:
     """What `FastAPI(lifespan=...)` and `Starlette(lifespan=...)` take.
 
-    `migrate`: bring the schema up to date and register the subscriptions first; a deploy step of its own is better where
-    the service's role may not. `worker`: run the declared handlers in this process; the options are those of
-    `app.worker()`. `inside`: a lifespan of your own, which begins when the app is open and ends before it closes.
+    `migrate`: bring the schema up to date and register the subscriptions first; use a deploy step instead where the
+    service's role lacks the rights. `worker`: run the declared handlers in this process; the options are those of
+    `app.worker()`. `inside`: a lifespan of your own; it begins when the app is open and ends before it closes.
     """
     if options and not worker:
         raise TypeError(f"{', '.join(options)} is for a worker: pass worker=True")

@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.postgres.errors import clear_error
-from outrider.postgres.log import HEADER, Asked
+from outrider.postgres.log import ATTEMPT, Asked
 from outrider.postgres.statement import Params, call, statement
 from outrider.postgres.tenant_context import home_of
 from outrider.postgres.worker_sessions import abandon, begin, together, usable
@@ -59,7 +59,7 @@ async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
         if (clear := clear_error(error, schema)) is not None:
             raise clear from error
         raise
-    outcome, partition, batch, due_in, cursor_id, delivery, conceded = rows[0][:HEADER]
+    outcome, partition, batch, due_in, cursor_id, delivery, conceded = rows[0][:ATTEMPT]
     return Claim(outcome, partition, batch, due_in, cursor_id, delivery, conceded, rows[1:])
 
 
@@ -76,6 +76,11 @@ async def settle(conn: Connection, batch: int, schema: str) -> None:
 
 def _settling(batch: int, schema: str) -> bytes:
     return statement("handlers/settle", schema).replace(b"{batch}", str(batch).encode())
+
+
+async def end_idle(conn: Connection) -> None:
+    """End the transaction of a take that read nothing. After a ROLLBACK, psycopg would forget its prepared statements."""
+    await conn.execute("commit")
 
 
 async def roll_back(conn: Connection) -> None:

@@ -23,10 +23,9 @@ from outrider.postgres.worker_sessions import alone
 
 Row = tuple[Any, ...]
 
-# The columns of a claim: the first is that of its last row; then those of each job.
+# The columns of the SQL type `claimed`. The last row of a claim has only the first of them, the others have the rest.
 _HEAD, _DELIVERY, _TOKEN, _SUBSCRIPTION, _LEASE, _ATTEMPT, _CRASHES, _QUEUE, _PRIORITY, _RUN_AT = range(10)
 ID, TYPE, VERSION, _OCCURRED_AT, _SOURCE, _GENERATION, WORKSPACE, KEY, PAYLOAD, TRACE, _EVENT = range(10, 21)
-
 
 _NOT_OF_JOBS: dict[str, Any] = {"content_class": "internal", "channel": "outbox_default"}
 

@@ -103,25 +103,29 @@ def _taking(
     return call("take", schema, Asked.__slots__), Asked(subscription, partition, limit, scan).params()
 
 
-# The columns of a take: what happened, in its first row; then those of each event.
-HEADER = 7
-ATTEMPT, SEQ, ID, TYPE, VERSION, OCCURRED, WORKSPACE, PAYLOAD, TRACE = 7, 8, 9, 10, 11, 12, 18, 22, 24
-_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_EPOCH_SECONDS = _EPOCH.timestamp()
-_COLUMNS = (
-    "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
-    "generation", "workspace_id", "aggregate_kind", "key", "entity_version", "payload_json", "idempotency_key",
+TAKEN = (
+    "outcome", "partition", "batch", "due_in", "cursor", "delivery", "conceded",
+    "attempt", "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
+    "generation", "workspace_id", "aggregate_kind", "aggregate_id", "entity_version", "payload", "idempotency_key",
     "trace_context", "origin",
 )  # fmt: skip
+"""The columns of the SQL type `taken`. The first row of a take has values up to `conceded`, the others have the rest."""
+# Indexes of a plain tuple: with a named tuple, reading a row costs 0.4 µs more per event.
+OUTCOME, PARTITION, _BATCH, DUE_IN, _CURSOR, DELIVERY, _CONCEDED = range(7)
+ATTEMPT, SEQ, ID, TYPE, VERSION, OCCURRED, _SOURCE, _TARGET, _CONTENT_CLASS, _CHANNEL = range(7, 17)
+_GENERATION, WORKSPACE, _KIND, _KEY, _ENTITY_VERSION, PAYLOAD, _IDEMPOTENCY_KEY, TRACE, _ORIGIN = range(17, 26)
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_EPOCH_SECONDS = _EPOCH.timestamp()
+_FIELDS = [{"aggregate_id": "key", "payload": "payload_json"}.get(column, column) for column in TAKEN[SEQ:]]
 
 
 def _batch(rows: Sequence[tuple[Any, ...]]) -> Batch:
-    return Batch([envelope_of(row) for row in rows[1:]], outcome=rows[0][0], partition=rows[0][1])
+    return Batch([envelope_of(row) for row in rows[1:]], outcome=rows[0][OUTCOME], partition=rows[0][PARTITION])
 
 
 def envelope_of(row: tuple[Any, ...]) -> Envelope:
     """One event of a take."""
-    fields = dict(zip(_COLUMNS, row[SEQ:], strict=True))
+    fields = dict(zip(_FIELDS, row[SEQ:], strict=True))
     if isinstance(fields["id"], bytes):
         fields["id"] = UUID(bytes=fields["id"])
         fields["occurred_at"] = time_of(fields["occurred_at"])

@@ -1,13 +1,14 @@
 """The tenant of the event at hand: its workspace and the handler's role, set before the handler's first statement.
 
-They are set anew for every event that sends a statement, whatever the one before has left; a handler that sends nothing
-pays nothing. Where the first statement has parameters they travel with it, as a pipeline of one round trip. Literals are
-pure ASCII with escapes: no setting of the session changes what they mean.
+They are set anew for every event that sends a statement, whatever the one before has left. A handler that sends nothing
+pays nothing, nor does a batch without a role and without any workspace. Where the first statement has parameters they travel
+with it, as a pipeline of one round trip. Literals are pure ASCII with escapes: no setting of the session changes what they
+mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -37,17 +38,24 @@ limit 1
 class Home:
     """Who a session is while no handler has it."""
 
-    __slots__ = ("away", "back", "user")
+    __slots__ = ("away", "back", "clean", "user")
 
     def __init__(self, user: str, workspace: str = "", *, local: bool = False) -> None:
         self.user = user
         self.back = _BACK.format(_literal(user), _literal(workspace), local=local).encode()
         self.away = False
-        """A handler has had it since, and may have left anything behind."""
+        """A handler has used it since, and may have left anything behind."""
+        self.clean = False
+        """The session itself has no workspace: what was set for it is known."""
 
-    def entry(self, role: str | None, workspace: str | None) -> Entry:
+    def has_tenants(self, role: str | None, workspaces: Iterable[str | None]) -> bool:
+        """Whether events of a batch enter their tenants; asked before its first event. Otherwise they are at home."""
+        return role is not None or self.away or not self.clean or any(each is not None for each in workspaces)
+
+    def leave(self, role: str | None, workspace: str | None, *, enters: bool) -> Entry | None:
+        """A handler is about to use the session."""
         self.away = True
-        return Entry(role or self.user, workspace or "")
+        return Entry(role or self.user, workspace or "") if enters else None
 
 
 def home_of(conn: AsyncConnection[Any]) -> Home:

@@ -93,13 +93,18 @@ class WorkerSessions:
     def _guards(self, owner: str) -> dict[str, str]:
         """A worker that is stopped or cut off in the midst of a batch keeps its partition until the server notices."""
         idle = self._idles.get(owner, self._idle)
-        return {"idle_in_transaction_session_timeout": str(int(idle * 1000)), **connection.quiet(self._notify)}
+        return {
+            "idle_in_transaction_session_timeout": str(int(idle * 1000)),
+            "app.workspace_id": "",
+            **connection.quiet(self._notify),
+        }
 
     async def _reset(self, conn: connection.Wire, owner: str) -> bool:
         if conn.pooled:
             conn.more = self._guards(owner)
             return True
         try:
+            tenant_context.home_of(conn).away = True  # a reset may lead to another role
             await conn.execute(_RESET)
             await conn.settle_in(**self._guards(owner), **_WIRE, **self._watch)
         except psycopg.Error:
@@ -119,6 +124,7 @@ class WorkerSessions:
             conn.more = self._guards(owner)
             if not conn.pooled:  # else they would be somebody else's settings
                 await conn.settle_in(**conn.more, **_WIRE)
+                tenant_context.home_of(conn).clean = True
                 with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
                     await conn.settle_in(**conn.more, **_WATCH)
                     self._watch = _WATCH

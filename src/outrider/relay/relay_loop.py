@@ -1,4 +1,4 @@
-"""The loop of one relay: send what there is. A broker that is down is asked again, ever more slowly."""
+"""The loop of one relay: send batch after batch. While the broker is down, the pauses grow longer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from outrider.streams.stream import bare_position
 from outrider.worker.deadline import Deadline
 from outrider.worker.loop import BUSY_PAUSE, Loop, pause
 
-CHECK = 2.0
-"""Seconds between two checks that the streams are still there, while there is nothing to send."""
-CHECKED = 50
-"""Streams per check."""
+CHECK_INTERVAL = 2.0
+"""Seconds between two checks that the streams are intact, while there is nothing to send."""
+STREAMS_PER_CHECK = 50
 MARGIN = 5.0
 """Seconds after the deadline of an append until the server ends the session of a frozen relay."""
 
@@ -38,15 +37,15 @@ class RelayLoop(Loop):
         self._sender = Sender(relay, signals, schema=schema, worker=worker)
         self._sessions = WorkerSessions(dsn, 1, relay.deadline + MARGIN)
         self._down = 0
-        """How often in a row the broker has not answered."""
+        """Consecutive failures of the broker."""
         self._checked = float("-inf")
         self._turn = 0
         self._renewed: float | None = None
-        """When the lease was renewed; None = this relay does not hold it."""
+        """Monotonic time of the last renewal of the lease; None = this relay does not hold it."""
 
     async def step(self) -> float:
         try:
-            with Deadline(self.name, None):  # a heartbeat tells what runs longest
+            with Deadline(self.name, None):  # the heartbeat reports what runs longest
                 sent = await self._send_all()
         except (BrokerUnavailable, StreamMissing) as error:
             self._down += 1
@@ -69,7 +68,7 @@ class RelayLoop(Loop):
         return bool(self._down or self.trouble)  # else every publish would be another attempt
 
     async def _send_all(self) -> Sent | None:
-        """None: another relay holds the lease."""
+        """None if another relay holds the lease."""
         await self._relay.sink.open()
         if not await self._leased():
             return None
@@ -82,18 +81,18 @@ class RelayLoop(Loop):
                     if not sent.again or self.stopping or not await self._leased():
                         break
             finally:
-                await self._sender.let_go(conn)
-            if not sent.again and time.monotonic() >= self._checked + CHECK:
+                await self._sender.release(conn)
+            if not sent.again and time.monotonic() >= self._checked + CHECK_INTERVAL:
                 self._checked = time.monotonic()
                 if await self._moved(conn):
                     return await self._sender.recover(conn)
             return sent
 
     async def _moved(self, conn: AsyncSession) -> bool:
-        """Whether a stream does not end where it should, with the event that should be there: some each time, in turn."""
+        """Whether a stream does not end with the event that the relay wrote last. Checks some streams each time, in turn."""
         known = await relays.positions(conn, self.name, self._schema)
         names = list(known)
-        some = [names[(self._turn + n) % len(names)] for n in range(min(CHECKED, len(names)))]
+        some = [names[(self._turn + n) % len(names)] for n in range(min(STREAMS_PER_CHECK, len(names)))]
         self._turn += len(some)
         return not all(await asyncio.gather(*(self._ends_at(stream, known[stream]) for stream in some)))
 
@@ -102,7 +101,7 @@ class RelayLoop(Loop):
         return await sink.end(stream) == bare_position(position) and await holds(sink, stream, position)
 
     async def _probe(self, conn: AsyncSession) -> None:
-        """Ask the broker before anything is taken for it."""
+        """Ask the broker whether it is up again before anything is taken."""
         known = await relays.positions(conn, self.name, self._schema)
         for stream in list(known)[:1]:
             await self._relay.sink.end(stream)
@@ -120,13 +119,13 @@ class RelayLoop(Loop):
     async def close(self) -> None:
         await self._sessions.close()
         if self._relay.lease is not None:
-            with suppress(Exception):  # it runs out by itself
+            with suppress(Exception):  # it expires by itself
                 await self._relay.lease.release()
         with suppress(Exception):
             await self._relay.sink.close()
 
     async def drain(self) -> int:
-        """Send all that is there now. Returns the number of events. Errors of the broker are raised."""
+        """Send everything that is there now and return the number of events. Raises errors of the broker."""
         sent = 0
         try:
             await self._relay.sink.open()

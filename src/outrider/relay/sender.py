@@ -1,7 +1,7 @@
-"""One batch of a relay: take → append → settle. What went wrong between the last two is found out by looking at the tail.
+"""One batch of a relay: take → append → settle. If it dies before it has settled, the tail of the stream tells what arrived.
 
-The cursor's lock, held from take to COMMIT, keeps other relays away; conditional append keeps away those that have lost it
-and do not know.
+The cursor's lock, held from take to COMMIT, keeps other relays out. The conditional append keeps out a relay that has lost
+the lock and does not know it.
 """
 
 from __future__ import annotations
@@ -10,61 +10,60 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outrider.error_text import code_of, describe
-from outrider.errors import BrokerUnavailable, StreamOccupied
+from outrider.errors import BrokerUnavailable
 from outrider.failpoint import hit
 from outrider.postgres import handler_batches, relays
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.relays import Batch, Item, Settling, Take
+from outrider.postgres.relays import Item, RelayBatch, Settling, Take
 from outrider.redaction import mask, sanitise
-from outrider.relay.recovery import readable, recover
+from outrider.relay.recovery import is_position, open_streams, recover
 from outrider.relay.relay import Relay
 from outrider.signals import Buried, Rejection, Relayed, Signals, Taken
 from outrider.streams.stream import Appended, AppendOutcome, Moved, Rejected, bare_position, named_position
 
 SCAN = 10_000
+"""Rows of the log per take, including those that the relay does not want."""
 MARK = 60.0
-"""Seconds between two marks of where the relay stands."""
+"""Seconds between two marks."""
 SHORTEST, LONGEST = 0.5, 30.0
-"""Between two attempts at an event that the broker has rejected."""
+"""Seconds between two attempts to send an event that the broker rejects: the first pause, and the longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one batch came to."""
+    """The result of one batch."""
 
     outcome: str
     sent: int = 0
     due_in: float | None = None
     read: int = 0
-    """How many events it was about."""
+    """Events of the batch, including those that needed no sending."""
 
     @property
     def again(self) -> bool:
-        """There may be more at once."""
+        """Whether to take the next batch at once."""
         return self.outcome in ("more", "recovered", "rejected") or (self.outcome == "done" and self.read > 0)
 
 
 @dataclass(slots=True)
-class _Parcel:
-    """What of a batch goes where."""
+class _Plan:
+    """What to do with each event of a batch."""
 
     settling: Settling
-    streams: dict[str, list[Item]] = field(default_factory=dict)
-    found: list[Item] = field(default_factory=list)
-    """They are in their streams already, and nobody has counted them."""
+    to_send: dict[str, list[Item]] = field(default_factory=dict)
+    ahead: list[Item] = field(default_factory=list)
+    """Events that are in their streams already but were not counted yet."""
     unsendable: tuple[Item, str, str] | None = None
-    """No stream can be found for it."""
+    """Event, code and message, if no stream can be determined for it. Nothing after it is sent."""
 
 
 class Sender:
-    """Sends what one relay has to send."""
-
     def __init__(self, relay: Relay, signals: Signals, *, schema: str, worker: str) -> None:
         self.relay = relay
         self._signals = signals
@@ -72,12 +71,12 @@ class Sender:
         self._worker = worker
         self._knows = relay.subscription.event_types
         self._limit = relay.batch
-        self._next: Batch | None = None
-        """Taken with the last commit, in a transaction that is open."""
+        self._next: RelayBatch | None = None
+        """Taken together with the last commit; its transaction is open."""
         self._marked = float("-inf")
 
     async def step(self, conn: AsyncSession) -> Sent:
-        """One batch, committed; or rolled back, with what is known about why."""
+        """One batch: committed, or rolled back for the reason that the outcome gives."""
         hit("relay.sent")
         batch, self._next = self._next, None
         if batch is None:
@@ -94,8 +93,8 @@ class Sender:
             await handler_batches.roll_back(conn)
             raise
 
-    async def let_go(self, conn: AsyncSession) -> None:
-        """Do not send what is taken already: somebody else may."""
+    async def release(self, conn: AsyncSession) -> None:
+        """Roll back the batch that was taken ahead, so that another worker can take it."""
         if self._next is not None:
             self._next = None
             await handler_batches.roll_back(conn)
@@ -103,40 +102,40 @@ class Sender:
     def _asked(self, limit: int) -> Take:
         return Take(self.relay.name, limit, SCAN, self._knows, self.relay.workspace_id)
 
-    async def _send(self, conn: AsyncSession, batch: Batch) -> Sent:
+    async def _send(self, conn: AsyncSession, batch: RelayBatch) -> Sent:
         if (held := self._held(batch)) is not None:
             return await self._wait(conn, held)
-        parcel = self._packed(batch)
-        if new := parcel.streams.keys() - batch.positions.keys():
+        plan = self._plan(batch)
+        if new := plan.to_send.keys() - batch.positions.keys():
             await handler_batches.roll_back(conn)
-            await self.open(conn, sorted(new))
+            await open_streams(conn, self.relay, sorted(new), self._schema)
             return Sent("more")
-        if not all(readable(self.relay.sink, batch.positions[stream]) for stream in parcel.streams):
+        if not all(is_position(self.relay.sink, batch.positions[stream]) for stream in plan.to_send):
             await handler_batches.roll_back(conn)
             return await self.recover(conn)
-        outcomes = await self._append(parcel, batch.positions)
+        outcomes = await self._append(plan, batch.positions)
         hit("relay.appended")
         for stream, outcome in outcomes.items():
             match outcome:
                 case Appended(position, duplicates):
-                    appended = [item for n, item in enumerate(parcel.streams[stream]) if n not in duplicates]
+                    appended = [item for n, item in enumerate(plan.to_send[stream]) if n not in duplicates]
                     if appended:
-                        parcel.settling.positions[stream] = named_position(position, appended[-1].envelope.id)
+                        plan.settling.positions[stream] = named_position(position, appended[-1].envelope.id)
                 case Rejected(index, _, code, message):
-                    return await self._rejected(conn, parcel.streams[stream][index], code, message)
+                    return await self._rejected(conn, plan.to_send[stream][index], code, message)
                 case Moved():
                     await handler_batches.roll_back(conn)
                     if (step := await self.recover(conn)).outcome == "idle":
                         raise BrokerUnavailable(
-                            f"the stream {stream!r} ends where it should, and nothing can be appended"
+                            f"the stream {stream!r} ends where it should, but the broker appends nothing"
                         )
                     return step
-        if parcel.unsendable is not None:
-            return await self._rejected(conn, *parcel.unsendable)
-        return await self._settle(conn, batch, parcel)
+        if plan.unsendable is not None:
+            return await self._rejected(conn, *plan.unsendable)
+        return await self._settle(conn, batch, plan)
 
-    def _held(self, batch: Batch) -> tuple[int, float] | None:
-        """The first event that was rejected and is not due yet: how many come before it, and in how long it is due."""
+    def _held(self, batch: RelayBatch) -> tuple[int, float] | None:
+        """The first rejected event that is not due yet: the number of events before it, and seconds until it is due."""
         before = 0
         for item in batch.items:
             if item.state == "pending" and item.due_in > 0:
@@ -152,35 +151,35 @@ class Sender:
             return Sent("more")
         return Sent("waiting", due_in=due_in)
 
-    def _packed(self, batch: Batch) -> _Parcel:
+    def _plan(self, batch: RelayBatch) -> _Plan:
         now = time.monotonic()
-        parcel = _Parcel(Settling(self.relay.name, done=batch.outcome == "done", mark=now >= self._marked + MARK))
-        settling = parcel.settling
+        plan = _Plan(Settling(self.relay.name, done=batch.outcome == "done", mark=now >= self._marked + MARK))
+        settling = plan.settling
         for item in batch.items:
             if item.state == "ahead":
-                parcel.found.append(item)
+                plan.ahead.append(item)
                 settling.found.append(item.envelope.id)
             elif item.state in ("failed", "discarded"):
                 assert item.delivery is not None
                 settling.passed.append(item.delivery)
                 continue
-            elif parcel.unsendable is None:
+            elif plan.unsendable is None:
                 try:
                     item.envelope.refuse_unreadable()
-                    stream = _checked(self.relay.sink.stream_of(item.envelope))
+                    stream = _stream_name(self.relay.sink.stream_of(item.envelope))
                 except Exception as error:
-                    parcel.unsendable = (item, code_of(error), describe(error))
+                    plan.unsendable = (item, code_of(error), describe(error))
                     continue
-                parcel.streams.setdefault(stream, []).append(item)
+                plan.to_send.setdefault(stream, []).append(item)
             if item.delivery is not None:
                 settling.sent.append(item.delivery)
-        return parcel
+        return plan
 
-    async def _append(self, parcel: _Parcel, positions: Mapping[str, str]) -> dict[str, AppendOutcome]:
-        """To all streams at the same time. When one fails the others come to their end: nothing is sent behind our back."""
+    async def _append(self, plan: _Plan, positions: Mapping[str, str]) -> dict[str, AppendOutcome]:
+        """To all streams at the same time. If one fails, the others are still awaited, so that nothing is sent later."""
         sending = [
             self.relay.sink.append(stream, [item.envelope for item in items], positions[stream])
-            for stream, items in parcel.streams.items()
+            for stream, items in plan.to_send.items()
         ]
         try:
             async with asyncio.timeout(self.relay.deadline):
@@ -190,10 +189,10 @@ class Sender:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return dict(zip(parcel.streams, outcomes, strict=True))  # type: ignore[arg-type]
+        return dict(zip(plan.to_send, outcomes, strict=True))  # type: ignore[arg-type]
 
-    async def _settle(self, conn: AsyncSession, batch: Batch, parcel: _Parcel) -> Sent:
-        settling, topics = parcel.settling, self._topics(batch, parcel)
+    async def _settle(self, conn: AsyncSession, batch: RelayBatch, plan: _Plan) -> Sent:
+        settling, topics = plan.settling, self._topics(batch, plan)
         more = self._asked(self.relay.batch) if batch.outcome == "more" else None
         self._next = await relays.settle(conn, settling, more, self._schema)
         hit("relay.settled")
@@ -202,25 +201,23 @@ class Sender:
         for stream, counts in topics.items():
             position = bare_position(settling.positions[stream])
             self._signals.emit(Relayed(self.relay.name, stream, counts.total(), position, dict(counts)))
-        return Sent(batch.outcome, sum(map(len, parcel.streams.values())), read=len(batch.items))
+        return Sent(batch.outcome, sum(map(len, plan.to_send.values())), read=len(batch.items))
 
-    def _topics(self, batch: Batch, parcel: _Parcel) -> dict[str, Counter[str]]:
-        """How many events of each type are in each stream now, and were not counted before."""
-        topics = {
-            stream: Counter(item.envelope.event_type for item in items) for stream, items in parcel.streams.items()
-        }
-        for item in parcel.found:
-            with suppress(Exception):  # it is counted, or it is not
+    def _topics(self, batch: RelayBatch, plan: _Plan) -> dict[str, Counter[str]]:
+        """The number of events by stream and event type that are in the streams now and were not counted before."""
+        topics = {stream: Counter(item.envelope.event_type for item in items) for stream, items in plan.to_send.items()}
+        for item in plan.ahead:
+            with suppress(Exception):  # counted if possible: stream_of may be a user's
                 stream = self.relay.sink.stream_of(item.envelope)
                 if stream in batch.positions:
                     topics.setdefault(stream, Counter())[item.envelope.event_type] += 1
         for stream, counts in topics.items():
-            parcel.settling.positions.setdefault(stream, batch.positions[stream])
-            parcel.settling.events[stream] = counts.total()
+            plan.settling.positions.setdefault(stream, batch.positions[stream])
+            plan.settling.events[stream] = counts.total()
         return topics
 
     async def _rejected(self, conn: AsyncSession, item: Item, code: str, message: str) -> Sent:
-        """The broker refuses one event for what it is. Those before it are in the stream, which the next look will find."""
+        """The broker refuses one event for its content. Those before it are in the stream; the next step finds them."""
         await handler_batches.roll_back(conn)
         envelope, relay = item.envelope, self.relay
         assert envelope.seq is not None
@@ -237,49 +234,20 @@ class Sender:
             self._worker,
             self._schema,
         )
-        if attempts:  # else somebody else has sent it meanwhile
+        if attempts:  # 0: another worker has sent it meanwhile
             self._signals.emit(Rejection(relay.name, envelope, attempts, code, message, buried))
         if buried:
             self._signals.emit(Buried(relay.name, envelope, attempts, code, message))
         return Sent("rejected")
 
-    async def open(self, conn: AsyncSession, streams: Sequence[str], *, adopt: bool = False) -> None:
-        """Begin to write to streams: they must be empty, or this relay would not be the only one.
-
-        One that has events of this log was begun before, in a commit that is lost: what is there is found as after a crash.
-        """
-        sink, ends = self.relay.sink, {}
-        for stream in streams:
-            ends[stream] = await sink.end(stream)
-            if ends[stream] == sink.start or adopt:
-                continue
-            if not await self._wrote(conn, stream):
-                raise StreamOccupied(
-                    f"the stream {stream!r} is not empty, and {self.relay.name} has not written to it: a relay needs "
-                    f"streams of its own. Give it another one, delete this one, or let the relay go on after what is "
-                    f"there: outrider relay adopt {self.relay.name} {stream}"
-                )
-            ends[stream] = sink.start
-        await relays.open_streams(conn, self.relay.name, ends, self._schema, adopt=adopt)
-        hit("relay.opened")
-
-    async def _wrote(self, conn: AsyncSession, stream: str) -> bool:
-        """By the first page: somebody else's stream may be long."""
-        relay = self.relay
-        async with aclosing(relay.sink.tail(stream, relay.sink.start)) as pages:
-            async for page in pages:
-                ids = [entry.id for entry in page if entry.id is not None]
-                return await relays.wrote(conn, relay.name, relay.workspace_id, stream, ids, self._schema)
-        return False
-
     async def recover(self, conn: AsyncSession) -> Sent:
-        """The streams do not end where they should: find out what is in them."""
+        """Find out what is in the streams, because they do not end where they should."""
         found = await recover(conn, self.relay, self._signals, self._schema)
         hit("relay.recovered")
         return Sent("busy" if found is None else "recovered" if found else "idle")
 
 
-def _checked(stream: object) -> str:
+def _stream_name(stream: object) -> str:
     if not isinstance(stream, str) or not stream or len(stream.encode()) > 255:
-        raise ValueError(f"{stream!r:.60} is not the name of a stream: it must be a text of 1 to 255 bytes")
+        raise ValueError(f"{stream!r:.60} is not the name of a stream, which has 1 to 255 bytes")
     return stream

@@ -1,6 +1,6 @@
-"""What a rollup is: what is staged of a table or of events, by which key it is grouped, and what it becomes. Values only.
+"""Rollups: which rows or events are staged, by which key they are grouped, and which events they become. No I/O.
 
-SQL in it is the declaring team's own: it is checked by the preflight, and runs with the rights of whoever installs it.
+The SQL in a rollup is your own. The preflight checks it, and it runs with the rights of whoever installs the rollup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TABLE = re.compile(rf"{_NAME}(\.{_NAME})?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A table of yours that gets a row for each event, in the same transaction; what is there already is skipped.
+    """A table of yours that gets a row for each event, in the same transaction. Rows that exist already are skipped.
 
     `columns` maps each of its columns to SQL over event_type, event_id, workspace_id, key, piece_count, payload,
     idempotency_key and occurred_at.
@@ -48,7 +48,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A CHECK constraint of yours that install replaces, for it to allow the new event types. Uninstall gives it back."""
+    """A CHECK constraint of yours that install replaces, to allow the new event types. Uninstall restores it."""
 
     table: str
     name: str

@@ -1,30 +1,16 @@
-"""Streams of a broker, as sinks of relays and sources of inboxes; how events are written into them."""
+"""Streams of a broker, as sinks of relays and sources of inboxes, and the codecs for their entries."""
 
-from outrider.errors import BrokerUnavailable, StreamMissing, StreamOccupied
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.lease import Lease, RedisLease
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
-from outrider.streams.replica import Change, ReplicaCodec, read_change
-from outrider.streams.stream import (
-    Appended,
-    AppendOutcome,
-    Codec,
-    Moved,
-    Page,
-    Rejected,
-    Sink,
-    Source,
-    StreamAdapter,
-    StreamEntry,
-)
+from outrider.streams.replica import ReplicaChange, ReplicaCodec
+from outrider.streams.stream import Appended, AppendOutcome, Codec, Moved, Page, Rejected, Sink, Source, StreamEntry
 from outrider.streams.url import broker
 
 __all__ = [
     "AppendOutcome",
     "Appended",
-    "BrokerUnavailable",
-    "Change",
     "CloudEventsCodec",
     "Codec",
     "EnvelopeCodec",
@@ -35,13 +21,10 @@ __all__ = [
     "RedisLease",
     "RedisStreams",
     "Rejected",
+    "ReplicaChange",
     "ReplicaCodec",
     "Sink",
     "Source",
-    "StreamAdapter",
     "StreamEntry",
-    "StreamMissing",
-    "StreamOccupied",
     "broker",
-    "read_change",
 ]

@@ -1,6 +1,6 @@
 """The codecs that keep the whole event: our own, and CloudEvents.
 
-Each entry is one JSON object. What belongs to one log only (channel, generation, origin, number) does not travel.
+Each entry is one JSON object. Channel, generation, origin and log position belong to one log only and are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_ONE_LOG = {"channel": "outbox_default", "generation": 0, "origin": None, "se
 
 
 class EnvelopeCodec:
-    """Every field of an envelope that means something elsewhere, under its own name; the payload's text as it is."""
+    """Every field of an envelope that has a meaning outside of its log. The text of the payload does not change."""
 
     content_type = "application/json"
 
@@ -61,9 +61,7 @@ class EnvelopeCodec:
     def decode(self, data: bytes) -> Envelope:
         members = Members(data, "payload")
         if (version := members.value("v")) != VERSION or isinstance(version, bool):
-            raise undecodable(
-                f"v is {version!r:.60}, not {VERSION}: another codec, or a newer Outrider, has written it"
-            )
+            raise undecodable(f"v is {version!r:.60}, not {VERSION}: another codec or a newer Outrider wrote it")
         for name in ("event_version", "content_class"):
             if name not in members:
                 raise undecodable(f"{name} is missing")
@@ -95,10 +93,10 @@ class EnvelopeCodec:
 
 
 class CloudEventsCodec:
-    """CloudEvents 1.0, structured JSON: read by what other systems bring, and events of other producers are taken in.
+    """CloudEvents 1.0, structured JSON. It also decodes events of other producers.
 
-    Of the trace context, traceparent, tracestate and baggage travel. A foreign id that is no UUID becomes one, the same
-    each time; a foreign source becomes a word. An event without data has an empty object as its payload.
+    Of the trace context it keeps traceparent, tracestate and baggage. A foreign id that is no UUID becomes one, always the
+    same; a foreign source becomes an identifier. An event without data gets an empty object as its payload.
     """
 
     content_type = "application/cloudevents+json"
@@ -122,7 +120,7 @@ class CloudEventsCodec:
         if envelope.aggregate_kind is not None:
             text += f',"aggregatekind":{quoted(envelope.aggregate_kind)}'
         if envelope.entity_version is not None:
-            text += f',"entityversion":"{envelope.entity_version}"'  # their integers have 32 bits
+            text += f',"entityversion":"{envelope.entity_version}"'  # integers of CloudEvents have 32 bits
         if envelope.idempotency_key != event_id:
             text += f',"idempotencykey":{quoted(envelope.idempotency_key)}'
         if envelope.trace_context is not None:
@@ -133,9 +131,9 @@ class CloudEventsCodec:
     def decode(self, data: bytes) -> Envelope:
         members = Members(data, "data")
         if (version := members.value("specversion")) != "1.0":
-            raise undecodable(f"specversion is {version!r:.60}, not '1.0': it is no CloudEvent that is known here")
+            raise undecodable(f"specversion is {version!r:.60}, not '1.0': this is no CloudEvent of a known version")
         if "data_base64" in members:
-            raise undecodable("data_base64: its data is binary, and only JSON can be kept")
+            raise undecodable("data_base64: the data is binary, and only JSON can be stored")
         source, given_id = _foreign(members, "source"), _foreign(members, "id")
         trace = {name: text for name in self.traced if (text := members.text(name, _SMALL)) is not None}
         return _envelope(
@@ -173,12 +171,12 @@ def _envelope(**fields: Any) -> Envelope:
 
 def _instant(at: datetime) -> str:
     if at.tzinfo is None:
-        raise ValueError(f"occurred_at is the naive datetime {at.isoformat()}: nobody knows which time that is")
+        raise ValueError(f"occurred_at is the naive datetime {at.isoformat()}: it needs a time zone")
     return at.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
 
 def _texts_of(trace: object) -> dict[str, str]:
-    """A publisher in plain SQL can give any JSON as a trace context; that must not keep the event from arriving."""
+    """Without what is not text: SQL can publish any JSON as a trace context, and such an event must still arrive."""
     if not isinstance(trace, dict):
         return {}
     return {name: text for name, text in trace.items() if isinstance(text, str)}
@@ -195,19 +193,19 @@ def _glance(data: bytes) -> dict[str, Any]:
 def _foreign(members: Members, name: str) -> str:
     text: object = members.value(name)
     if not isinstance(text, str) or text == "":
-        raise undecodable(f"{name}: {text!r:.60} is not a text, which every CloudEvent has there")
+        raise undecodable(f"{name}: {text!r:.60} is not a text, which CloudEvents requires")
     if wrong := names.unstorable(text):
         raise undecodable(f"{name} {wrong}")
     return text
 
 
 def _id_of(source: str, given_id: str) -> UUID:
-    """A CloudEvent is identified by its source and its id together; a UUID is enough by itself."""
+    """Source and id together identify a CloudEvent. If the id is a UUID, it is enough."""
     return uuid_in(given_id) or uuid5(_CLOUD, f"{quoted(source)} {quoted(given_id)}")
 
 
 def _context_of(source: str) -> str:
-    """`/shop` is our context shop. Other URIs become a word, cut and told apart by a hash where they are too long."""
+    """`/shop` is our context shop. Another URI becomes an identifier, which is cut and gets a hash if it is too long."""
     own = unquote(source[1:])
     if source == f"/{quote(own, safe='')}" and names.wrong_text(own, names.IDENTIFIER_BYTES) is None:
         return own

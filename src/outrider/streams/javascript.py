@@ -1,7 +1,6 @@
-"""JSON as JavaScript writes it: the very characters of `JSON.stringify`, for readers that compare or hash them.
+"""JSON with exactly the characters of JavaScript's `JSON.stringify`, for readers that compare or hash them.
 
-Numbers are doubles, keys that are array indices come first, lone surrogates are escaped. Nothing here reads a clock or
-a socket.
+Numbers are doubles, keys that are array indices come first, lone surrogates are escaped.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
 
-# Every writer agrees on these: at most 15 digits, nothing to round, no exponent, no zero at the end.
+# Numbers that every writer writes alike: at most 15 digits, nothing to round, no exponent, no zero at the end.
 _NUMBER = r"(?:0|-?[1-9]\d{0,14}|-?[1-9]\d{0,5}\.\d{0,8}[1-9]|-?0\.(?!00000)\d{0,13}[1-9])(?=[\s,\]}]|\Z)"
 _STRING = r'"(?!\d+"\s*:)[^"\\\ud800-\udfff]*+(?:\\[^u][^"\\\ud800-\udfff]*+)*+"'
-# Token by token, each run over in C: searching for what is awkward instead takes five times as long.
+# Token by token, in C. Searching for the special cases instead takes five times as long.
 _PLAIN = re.compile(rf"(?:[{{}}\[\],:\s]*+(?:{_STRING}|true|false|null|{_NUMBER}))*+[{{}}\[\]\s]*+\Z", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INDEX = re.compile(r"(?:0|[1-9]\d{0,9})\Z", re.ASCII)
@@ -26,17 +25,17 @@ _LAST_INDEX = 2**32 - 2
 
 
 def stringify(text: str) -> str:
-    """What `JSON.stringify(JSON.parse(text))` gives; ValueError for what is no JSON, or nested too deeply to read."""
+    """As `JSON.stringify(JSON.parse(text))`. ValueError: not JSON, or nested too deeply."""
     if _PLAIN.match(text):
         try:
             return to_json(from_json(text, allow_inf_nan=False)).decode()
         except ValueError:
-            pass  # no JSON, or deeper than pydantic reads: below it is told apart
+            pass  # no JSON, or nested deeper than pydantic reads: `parse` decides
     return dumps(parse(text))
 
 
 def parse(text: str) -> Any:
-    """As `JSON.parse`: every number a double. ValueError for what is no JSON, or nested too deeply to be read."""
+    """As `JSON.parse`: every number is a double. ValueError: not JSON, or nested too deeply."""
     try:
         return _parse(text)
     except RecursionError:
@@ -44,7 +43,7 @@ def parse(text: str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """What `JSON.stringify` gives for a value of dicts, lists, texts, numbers, booleans and None."""
+    """As `JSON.stringify`, for dicts, lists, texts, numbers, booleans and None."""
     try:
         return _write(value)
     except RecursionError:
@@ -52,7 +51,7 @@ def dumps(value: Any) -> str:
 
 
 def number(value: float) -> str:
-    """As JavaScript shows a number: the fewest digits that tell it from its neighbours."""
+    """As JavaScript writes a number: with the fewest digits that tell it from its neighbours."""
     try:
         value = float(value)
     except OverflowError:
@@ -103,7 +102,7 @@ def _write(value: Any) -> str:
 
 
 def string(text: str) -> str:
-    """A text in quotes. Halves of a surrogate pair that stand together are one character, as in JavaScript."""
+    """A text in quotes. As in JavaScript, two adjacent halves of a surrogate pair are one character."""
     quoted = encode_basestring(text)
     if quoted.isascii() or not _SURROGATE.search(quoted):
         return quoted
@@ -112,7 +111,7 @@ def string(text: str) -> str:
 
 
 def _in_order(members: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Array indices first, by their number; the others as they came."""
+    """Array indices first, in ascending order; then the others in their order."""
     indices = [key for key in members if _INDEX.match(key) and int(key) <= _LAST_INDEX]
     if not indices:
         return list(members.items())

@@ -53,7 +53,7 @@ class NatsAppender:
                 return Moved(await self._stream.end(connection))
         while sent < len(remaining):
             size = CHUNK_EVENTS if sent else FIRST_CHUNK
-            chunk = _Chunk(
+            chunk = _NatsChunk(
                 self._stream,
                 self._subject_of,
                 events=[events[index] for index in remaining[sent : sent + size]],
@@ -103,7 +103,7 @@ class NatsAppender:
 
 
 @dataclass(slots=True)
-class _Chunk:
+class _NatsChunk:
     """Events as messages. They are encoded while the ones before them are on their way."""
 
     stream: NatsStream

@@ -50,7 +50,7 @@ return {'appended', (#ARGV - 2) / 2, ''}
 
 
 @dataclass(slots=True)
-class _Chunk:
+class _RedisChunk:
     ids: list[str] = field(default_factory=list)
     data: list[bytes] = field(default_factory=list)
     refusal: tuple[str, str] | None = None
@@ -87,12 +87,12 @@ class RedisAppender:
                 return Rejected(sent, position, *chunk.refusal)
         return Appended(position)
 
-    def _encode(self, events: Sequence[Envelope], first: int, after: str) -> _Chunk:
+    def _encode(self, events: Sequence[Envelope], first: int, after: str) -> _RedisChunk:
         ms, number = RedisId.parse(after)
         now = self.clock()
         if now > ms:
             ms, number = now, -1
-        chunk, size = _Chunk(), 0
+        chunk, size = _RedisChunk(), 0
         for index in range(first, min(first + CHUNK_EVENTS, len(events))):
             number += 1
             entry_id = f"{ms}-{number}"
@@ -111,7 +111,7 @@ class RedisAppender:
             chunk.data.append(data)
         return chunk
 
-    async def _run(self, stream: str, after: str, chunk: _Chunk) -> tuple[bytes, int, bytes]:
+    async def _run(self, stream: str, after: str, chunk: _RedisChunk) -> tuple[bytes, int, bytes]:
         from redis.exceptions import NoScriptError
 
         arguments: list[object] = [after, self._max_len or 0]

@@ -1,6 +1,6 @@
-"""The replica codec: the entry that consumers in JavaScript have always read, to the byte, and its reader in Python.
+"""The replica codec: entries for consumers in JavaScript, byte for byte as these expect them, and a reader in Python.
 
-It leaves out what a replica does not need (source, version, target and so on), so no envelope comes back from it.
+It leaves out what a replica does not need (source, version, target and so on), so it cannot decode an envelope.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _BIG, _SAFE = 2**63, 2**53
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What a replica consumer is told: one thing is now like this."""
+class ReplicaChange:
+    """The new state of one aggregate."""
 
     event_id: UUID
     topic: str
@@ -39,8 +39,8 @@ class Change:
 class ReplicaCodec:
     """The bytes of `JSON.stringify` for `{event_id, topic, aggregate_kind, …, stream_id, committed_at}`.
 
-    The trace context becomes the payload's `_telemetry`, as `{...payload, _telemetry}` puts it there; a payload that is
-    no object stays as it is. Numbers of the payload are doubles.
+    The trace context becomes the payload's `_telemetry`, where `{...payload, _telemetry}` puts it. A payload that is no
+    object stays as it is. Numbers of the payload are doubles.
     """
 
     content_type = "application/json"
@@ -74,15 +74,15 @@ class ReplicaCodec:
         return uuid_in(members.get("event_id")) if isinstance(members, dict) else None
 
 
-def read_change(data: bytes) -> Change:
-    """An entry of the replica codec; Undecodable for what is none."""
+def read_change(data: bytes) -> ReplicaChange:
+    """Decodes an entry of the replica codec. Raises Undecodable."""
     members = Members(data, "payload")
     if members.json("payload") is None:
         raise undecodable("payload is missing")
     committed_at = members.instant("committed_at")
     if committed_at is None:
         raise undecodable("committed_at is missing")
-    return Change(
+    return ReplicaChange(
         event_id=members.uuid("event_id"),
         topic=members.required("topic", names.TYPE_BYTES),
         aggregate_kind=members.text("aggregate_kind", names.TYPE_BYTES),
@@ -95,7 +95,7 @@ def read_change(data: bytes) -> Change:
 
 
 def _with_telemetry(payload: str, trace: dict[str, str]) -> str:
-    if '"_telemetry":' in payload:  # its own one, perhaps: it would be replaced where it stands
+    if '"_telemetry":' in payload:  # perhaps a member of that name: JavaScript replaces it in place
         return dumps({**parse(payload), "_telemetry": trace})
     return f'{payload[:-1]}{"," if len(payload) > 2 else ""}"_telemetry":{dumps(trace)}}}'
 
@@ -105,14 +105,14 @@ def _version(version: int | None) -> str:
         return "null"
     text = str(version)
     if not -_SAFE <= version <= _SAFE and number(version) != text:
-        raise ValueError(f"entity_version {text} is not a number in JavaScript: it would become {number(version)}")
+        raise ValueError(f"entity_version {text} is not exact in JavaScript: it would become {number(version)}")
     return text
 
 
 def _iso(at: datetime) -> str:
-    """As `toISOString`, which cuts off what is finer than a millisecond."""
+    """As `toISOString`, which truncates to milliseconds."""
     if at.tzinfo is None:
-        raise ValueError(f"occurred_at is the naive datetime {at.isoformat()}: nobody knows which time that is")
+        raise ValueError(f"occurred_at is the naive datetime {at.isoformat()}: it needs a time zone")
     return f'"{at.astimezone(UTC).isoformat(timespec="milliseconds")[:23]}Z"'
 
 

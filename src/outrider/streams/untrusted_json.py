@@ -1,6 +1,6 @@
-"""Entries that anybody may have written: a JSON object, member by member, each checked before it is believed.
+"""Reads entries that anybody may have written: a JSON object whose members are checked one by one.
 
-The text of a member is kept beside its value, so that a payload goes on with every digit that it came with.
+The text of the payload is kept beside its value, so that no digit of it changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
 _INSTANT = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,6})\d*)?(?:[Zz]|([+-]\d\d:[0-5]\d))\Z", re.ASCII
 )
-# A jsonb column writes 1e5000 as 5,001 digits, more than Python reads back, and has no room for more of a fraction.
+# A jsonb column returns 1e5000 as 5,001 digits, more than Python reads, and stores no longer fractions.
 _MOST_DIGITS, _MOST_DECIMALS = 3_900, 4_000
 
 
@@ -34,7 +34,7 @@ def undecodable(why: str) -> Undecodable:
 
 
 class Members:
-    """The members of one entry. What is null counts as left out. `last` is the one that our own codecs write last."""
+    """The members of one entry. Null counts as missing. `last` is the member that our own codecs write last, the payload."""
 
     def __init__(self, data: bytes, last: str) -> None:
         try:
@@ -44,7 +44,7 @@ class Members:
         self._values: dict[str, Any] = {}
         self._spans: dict[str, tuple[int, int]] = {}
         try:
-            if not self._halve(self._text, last):
+            if not self._split(self._text, last):
                 self._read(self._text, last)
         except RecursionError:
             raise undecodable(f"it is nested more than {DEPTH} levels deep") from None
@@ -53,10 +53,10 @@ class Members:
         except ValueError as error:
             raise undecodable(f"it is not JSON: {error}") from None
 
-    def _halve(self, text: str, last: str) -> bool:
-        """Two parses for all, where the last member is the one that it should be; False where nobody can say.
+    def _split(self, text: str, last: str) -> bool:
+        """The fast way, with two parses: the members before `last`, and `last`. False if the text does not split like that.
 
-        The mark may also be a piece of something else; then what stands before it is no whole object.
+        The text `,"payload":` may also be inside another value. Then the part before it is not a whole object.
         """
         mark = f',"{last}":'
         place = text.find(mark)
@@ -139,7 +139,7 @@ class Members:
         return found if isinstance(found, str) else None
 
     def instant(self, name: str) -> datetime | None:
-        """A time as RFC 3339 has it, in UTC; what is finer than a microsecond is cut off."""
+        """A time in RFC 3339, converted to UTC and truncated to microseconds."""
         text = self.text(name, 100)
         if text is None:
             return None
@@ -163,7 +163,7 @@ class Members:
         return found
 
     def json(self, name: str) -> str | None:
-        """The text of the last member, which a jsonb column takes and every reader gets back; None = not there."""
+        """The text of the member `last`, checked so that a jsonb column accepts it; None if it is missing."""
         if name not in self._spans:
             return None
         start, end = self._spans[name]
@@ -176,7 +176,7 @@ class Members:
         return text
 
     def texts(self, name: str) -> dict[str, str] | None:
-        """An object of texts."""
+        """An object whose values are all texts."""
         found: object = self._values.get(name)
         if found is None:
             return None
@@ -191,7 +191,7 @@ class Members:
 
 
 def uuid_in(text: object) -> UUID | None:
-    """A UUID in the one form in which they are written; other forms of the same are other texts."""
+    """A UUID in lower case with hyphens; None for any other form."""
     return UUID(text) if isinstance(text, str) and _UUID.match(text) else None
 
 
@@ -221,7 +221,7 @@ def _fraction(text: str) -> float:
             raise undecodable(f"{text[:60]} is a number that Postgres cannot store") from None
         exponent = number.as_tuple().exponent
         if number.adjusted() >= _MOST_DIGITS or (isinstance(exponent, int) and -exponent > _MOST_DECIMALS):
-            raise undecodable(f"{text[:60]} is a number that Postgres cannot store, or Python not read back")
+            raise undecodable(f"{text[:60]} is a number that Postgres cannot store or Python cannot read")
     return float(text)
 
 
@@ -236,7 +236,7 @@ _decode, _decode_at = _decoder.decode, _decoder.raw_decode
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a name stands twice in one object")
+        raise ValueError("an object has the same name twice")
     return members
 
 

@@ -1,4 +1,4 @@
-"""URLs of brokers: what they say, without the secrets, and the adapter that speaks to one: another broker, another URL."""
+"""URLs of brokers: which adapter is for a URL, and how to show the URL without its secrets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NATS = ("nats", "tls")
 def broker(
     url: str, *, stream: str, codec: Codec | None = None, create: bool = False, **options: Any
 ) -> RedisStreams | JetStream:
-    """The adapter for the URL's scheme; `options` are its own.
+    """The adapter for the URL's scheme, with its own `options`.
 
-    `create`: make the stream where it must be made first. Redis makes one with its first entry, so there it changes nothing.
+    `create`: create the stream if it is missing. Redis does that with the first entry anyway.
     """
     scheme = Address.of(url).scheme
     if scheme in REDIS:
@@ -35,16 +35,16 @@ def broker(
 
         return JetStream(url, stream=stream, codec=codec, create=create, **options)
     known = ", ".join(f"{name}://" for name in (*REDIS, *NATS))
-    raise ConfigError(f"there is no broker for {scheme}:// URLs: use one of {known}")
+    raise ConfigError(f"no broker has {scheme}:// URLs: use one of {known}")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker's URL, taken apart. Its text, and what `masked` returns, never hold the user, password or token."""
+    """The parts of a broker's URL. Its text, and what `masked` returns, never contain the password or token."""
 
     scheme: str
     location: str
-    """Host, port and path: what may be shown."""
+    """Hosts, ports and path, which may be shown."""
     user: str | None = field(repr=False)
     password: str | None = field(repr=False)
     parameters: dict[str, str] = field(repr=False)
@@ -55,12 +55,12 @@ class Address:
             parts = urlsplit(url)
             location = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
             _ = [urlsplit(f"//{host}").port for host in location.partition("/")[0].split(",")]
-            if "@" in parts.path + parts.query + parts.fragment:  # then what comes before it is the end of a password
+            if "@" in parts.path + parts.query + parts.fragment:  # then the text before the @ is the end of a password
                 location = ""
         except ValueError:
             location = ""
         if not location or not parts.scheme:
-            # Not even a part of it is shown: what could not be read may be a password.
+            # Not even a part of it is shown, because any part may be a password.
             raise ConfigError(
                 "the broker's URL cannot be read: write scheme://user:password@host:port, with the special characters "
                 "of user and password percent-encoded (urllib.parse.quote): @ is %40, / %2F, : %3A, ? %3F, # %23 and % %25"

@@ -1,4 +1,4 @@
-"""What you test your own code with: fixtures, assertions, and handlers inside a transaction that is rolled back.
+"""Tools to test your own code: fixtures, assertions, and handlers in a transaction that is rolled back.
 
     @pytest.fixture
     def app(outrider_relocate):
@@ -15,10 +15,10 @@
             await conn.rollback()
 
 The fixtures (`outrider_relocate`, `outrider_database` and others) are a pytest plugin: put `pytest_plugins =
-["outrider.testing.plugin"]` into your top-level conftest.py. Under it an app opens the databases of the tests only.
+["outrider.testing.plugin"]` into your top-level conftest.py. With the plugin, apps open only databases of the tests.
 `test_contracts = contract_test("shop.app:app")` in a test module fails when an event no longer has the shape that others
-rely on (`outrider contracts check`). `exercise` is the contract that every adapter for publishing must pass, `streams` that
-of every sink and source.
+rely on (`outrider contracts check`). `exercise` holds the checks that every publishing adapter must pass, `streams` those of
+every sink and source.
 """
 
 from outrider.testing import exercise, streams

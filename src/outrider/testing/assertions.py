@@ -1,4 +1,4 @@
-"""Assertions on what was published or enqueued; when one fails, it says what was instead, field by field."""
+"""Assertions on published events and enqueued jobs. A failure shows what was found instead, field by field."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Expectation(TypedDict, Generic[E], total=False):
     fields: Mapping[str, object]
     """Fields of the event or job and their values; the others may have any."""
     where: Callable[[E], object]
-    """What else must hold of it."""
+    """A condition that must be true of it."""
     times: int | None
-    """How often exactly; default once; None = at least once; 0 = not at all."""
+    """The exact number, by default 1; None = at least one; 0 = none."""
 
 
 def assert_published(
     published: Captured | Iterable[Envelope], model: type[E], **expected: Unpack[Expectation[E]]
 ) -> list[E]:
-    """Fail unless an event like this is in what `capture` collected; returns those that fit.
+    """Fail unless `capture` collected such an event; returns those that fit.
 
     `assert_published(published, OrderPlaced, key="7", fields={"total": 9}, where=lambda e: e.lines, times=1)`.
     """
@@ -58,9 +58,9 @@ def assert_enqueued(
 async def assert_published_in(
     conn: object, model: type[E], *, schema: str = "outrider", **expected: Unpack[Expectation[E]]
 ) -> list[E]:
-    """The same for what was published in the open transaction of `conn`, by whatever means, triggers and SQL included.
+    """The same for events in the open transaction of `conn`, published by the app, by triggers or in SQL.
 
-    Events whose savepoint was rolled back are not there.
+    Events of a savepoint that was rolled back do not count.
     """
     __tracebackhide__ = True
     rows = await uncommitted.read(uncommitted.checked(await under(conn), "assert_published_in"), schema)
@@ -79,9 +79,10 @@ def assert_published_in_sync(
 async def assert_enqueued_in(
     conn: object, model: type[J], *, schema: str = "outrider", **expected: Unpack[Expectation[J]]
 ) -> list[J]:
-    """Fail unless a job like this was enqueued in the open transaction of `conn`, by whatever means; returns those that fit.
+    """Fail unless such a job was enqueued in the open transaction of `conn`; returns those that fit.
 
-    One that replaced another counts, one that another was kept for does not, nor do jobs of events.
+    Where a unique key met another job: a job that replaced it counts, a job that was dropped does not. Jobs of events do
+    not count.
     """
     __tracebackhide__ = True
     rows = await uncommitted.read_jobs(uncommitted.checked(await under(conn), "assert_enqueued_in"), schema)

@@ -77,14 +77,14 @@ def drain_sync(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> 
 
 async def _drain(app: Outrider, conn: Connection, thread: HandlerThread, **options: Unpack[DrainOptions]) -> Drained:
     chosen = app.chosen(options.get("handlers", ()), options.get("exclude", ()))
-    if not chosen and (jobs := app.chosen_jobs(options.get("handlers", ()), options.get("exclude", ()))):
+    if not chosen.handlers and chosen.jobs:
         raise ConfigError(
-            f"nothing to drain in this transaction: {jobs[0].name} is a job, and jobs run when they are committed; "
+            f"nothing to drain in this transaction: {chosen.jobs[0].name} is a job, and jobs run when they are committed; "
             "assert_enqueued_in looks at what was enqueued, app.drain() runs it after a commit"
         )
     at_most, raising = options.get("at_most", AT_MOST), options.get("raise_on_failure", True)
     await capture(conn, local=True)
-    ends = [_End(each, conn, thread, app.settings.schema, raising=raising) for each in chosen]
+    ends = [_End(each, conn, thread, app.settings.schema, raising=raising) for each in chosen.handlers]
     total, caused = Drained(), 0
     events = await _go_round(ends, total)
     while events:

@@ -1,4 +1,4 @@
-"""`expect`: a test waits for what it has caused, by the app's signals, instead of sleeping."""
+"""`expect`: a test waits for signals of the app instead of sleeping."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ async def expect(
     times: int = 1,
     timeout: float = 10,  # noqa: ASYNC109 (the block's own time does not count)
 ) -> AsyncIterator[list[S]]:
-    """At the end of the block, wait until the signal has come: since the block began, `times` times, fitting.
+    """At the end of the block, wait until `times` signals of this kind, for which the predicate is true, have come.
 
-    `async with expect(app, Settled, lambda s: s.events) as seen:` and publish inside; `seen` holds the signals. The app
-    must do the work in this process: a worker, or app.drain(). TimeoutError says which signals came instead.
+    `async with expect(app, Settled, lambda s: s.events) as seen:` and publish inside; `seen` holds the signals. A worker or
+    app.drain() must do the work in this process. TimeoutError says which signals came instead.
     """
     loop = asyncio.get_running_loop()
     enough = asyncio.Event()

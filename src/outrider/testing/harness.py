@@ -1,4 +1,4 @@
-"""What the stream exercise needs of a broker and its adapter, and small steps that its checks share."""
+"""What the stream exercise needs from a broker and its adapter, and steps that its checks share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StreamHarness(Protocol):
     """A broker that runs, and the adapter for it."""
 
     def sink(self, stream: str, codec: Codec) -> Sink:
-        """Not open yet; whatever is given to it goes to this stream."""
+        """A sink that is not open yet and writes to this stream only."""
         ...
 
     def source(self, stream: str, codec: Codec) -> Source: ...
@@ -34,11 +34,11 @@ class StreamHarness(Protocol):
         ...
 
     async def restart(self, *, empty: bool = False) -> None:
-        """Kill the broker and start it again; what it has acknowledged is there, or, `empty`, nothing at all."""
+        """Kill the broker and start it again. It has all acknowledged entries, or with `empty` none."""
         ...
 
     async def trim(self, stream: str, keep: int) -> None:
-        """Remove the oldest entries, so that exactly so many are left, as the broker does for a limit."""
+        """Remove the oldest entries until `keep` are left, as the broker does for a limit."""
         ...
 
 
@@ -103,7 +103,7 @@ async def tail_of(sink: Sink, stream: str, after: str) -> list[StreamEntry]:
 
 
 async def reads(harness: StreamHarness, sink: Sink, stream: str, given: Sequence[Envelope]) -> None:
-    """Both what the tail names and what a source reads is what was given."""
+    """The tail and a source both show the given events."""
     same(await tail_of(sink, stream, sink.start), given)
     async with source_of(harness, stream) as source:
         entries, position = list[StreamEntry](), source.start

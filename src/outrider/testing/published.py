@@ -1,4 +1,4 @@
-"""`capture`: what a block of a test published and enqueued, and nothing else."""
+"""`capture`: collects what a block of a test publishes and enqueues."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from outrider.signals import JobEnqueued, Published, Signal
 
 
 class Captured:
-    """What was published and enqueued, in that order; it grows while the block runs."""
+    """The published events and enqueued jobs, in order. It grows while the block runs."""
 
     def __init__(self) -> None:
         self.envelopes: list[Envelope] = []
         """Of events."""
         self.enqueued: list[Envelope] = []
-        """Of jobs. Where a unique key kept another job, nothing was enqueued."""
+        """Of jobs, without those that a unique key kept from being enqueued."""
         self.elsewhere = 0
         """How many events the app published meanwhile outside of the block."""
         self.elsewhere_jobs = 0
-        """How many jobs it enqueued."""
+        """How many jobs the app enqueued meanwhile outside of the block."""
 
     @property
     def events(self) -> list[Event]:

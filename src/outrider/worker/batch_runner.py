@@ -19,6 +19,7 @@ from outrider.failpoint import hit
 from outrider.postgres import handler_batches
 from outrider.postgres.handler_batches import Connection, Row
 from outrider.postgres.log import ATTEMPT, ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
+from outrider.postgres.tenant_context import home_of
 from outrider.postgres.worker_sessions import abandon
 from outrider.worker.deadline import Deadline
 from outrider.worker.handler import Handler
@@ -67,11 +68,12 @@ class Runner:
         took: list[float] = []
         call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
         context = SyncHandlerContext if blocking else HandlerContext
+        enters = self._enters(conn, rows)
         spoke = clock()
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
             for row in rows:
                 deadline.began = begun = clock()
-                ctx = context(conn, (row,), role)
+                ctx = context(conn, (row,), role, enters=enters)
                 token = tenant = span = None
                 inherited_cause.set(row[ID])
                 hit("handle.before")
@@ -110,6 +112,9 @@ class Runner:
                 took.append(clock() - begun)
         return took
 
+    def _enters(self, conn: Connection, rows: Sequence[Row]) -> bool:
+        return home_of(conn).has_tenants(self.handler.role, (row[WORKSPACE] for row in rows))
+
     async def _run_together(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[float]:
         """A handler of whole batches: one call for each workspace. Only a batch of one says which event failed."""
         begun = clock()
@@ -124,6 +129,7 @@ class Runner:
         places: dict[str | None, list[int]] = {}
         for place, row in enumerate(rows):
             places.setdefault(row[WORKSPACE], []).append(place)
+        enters = self._enters(conn, rows)
         took, spoke = [0.0] * len(rows), begun
         for own in places.values():
             if clock() > spoke + SILENT:
@@ -132,7 +138,7 @@ class Runner:
             group = [rows[each] for each in own]
             span = None if spans is None else _begin(spans, group, together=True)
             try:
-                seconds = await self._run_group(conn, group, [events[each] for each in own], rows)
+                seconds = await self._run_group(conn, group, [events[each] for each in own], rows, enters=enters)
             finally:
                 if span is not None:
                     span.leave()
@@ -141,10 +147,11 @@ class Runner:
         return took
 
     async def _run_group(
-        self, conn: Connection, rows: Sequence[Row], events: Sequence[Any], batch: Sequence[Row]
+        self, conn: Connection, rows: Sequence[Row], events: Sequence[Any], batch: Sequence[Row], *, enters: bool
     ) -> float:
         begun = clock()
-        ctx = (SyncHandlerContext if self.handler.blocking else HandlerContext)(conn, rows, self.handler.role)
+        context = SyncHandlerContext if self.handler.blocking else HandlerContext
+        ctx = context(conn, rows, self.handler.role, enters=enters)
         # A batch may come from many traces; what it publishes carries on the first of them.
         traced = next((row for row in rows if row[TRACE] is not None), None)
         hit("handle.before")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field
-from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict
 
 from outrider import names
-from outrider.errors import ConfigError, DeclarationError
+from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
 from outrider.options import Declaration, option, optional, policy, seconds, text, whole
 from outrider.retry import DEFAULT_RETRY_POLICY, Breaker, Duration, Policy
@@ -219,28 +218,3 @@ def idles(handlers: Iterable[Handler]) -> dict[str, float]:
 def roles_of(handlers: Iterable[Handler]) -> dict[str, str]:
     """By role: a handler that runs with it."""
     return {each.role: each.name for each in handlers if each.role is not None}
-
-
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=Named)
-
-
-def choose(handlers: Iterable[N], wanted: Sequence[str], unwanted: Sequence[str]) -> list[N]:
-    """Handlers and jobs by name or pattern; a pattern that fits none is a mistake, and said so."""
-    known = {each.name: each for each in handlers}
-    for pattern in (*wanted, *unwanted):
-        if not fnmatch.filter(known, pattern):
-            names = ", ".join(known) or "none"
-            raise ConfigError(
-                f"no handler, job, relay, inbox or rollup is called {pattern!r}; the app declares: {names}"
-            )
-    return [
-        each
-        for name, each in known.items()
-        if (not wanted or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted))
-        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in unwanted)
-    ]

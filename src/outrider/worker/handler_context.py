@@ -12,12 +12,14 @@ from outrider.postgres.tenant_context import Entry, home_of
 
 
 class _Context:
-    __slots__ = ("_conn", "_role", "_rows", "_tx", "lent")
+    __slots__ = ("_conn", "_enters", "_role", "_rows", "_tx", "lent")
 
-    def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None = None) -> None:
+    def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None, *, enters: bool) -> None:
         self._conn = conn
         self._rows = rows
         self._role = role
+        self._enters = enters
+        """Whether the tenant is set before the handler's first statement."""
         self._tx: LentSession | LentSyncSession | None = None
         self.lent = False
         """Whether the handler has asked for its transaction."""
@@ -48,9 +50,9 @@ class _Context:
         entry = None if self._tx is None else self._tx.entry
         return entry is not None and entry.refused
 
-    def _entry(self) -> Entry:
+    def _entry(self) -> Entry | None:
         """All events of one context are of one workspace."""
-        return home_of(self._conn).entry(self._role, self._rows[0][WORKSPACE])
+        return home_of(self._conn).leave(self._role, self._rows[0][WORKSPACE], enters=self._enters)
 
     def close(self) -> None:
         if self._tx is not None:

@@ -106,7 +106,7 @@ class HandlerLoop(Loop):
                     shared.generations.cannot(self.name)
                     shared.look_again()
                 waited_for = shared.sessions.waiting and clock() > turn
-                if not result.again or waited_for or not usable(conn) or not self.wanted:
+                if not self._goes_on(result) or waited_for or not usable(conn) or not self.wanted:
                     return result
 
     async def _batch(self, conn: Connection) -> BatchResult:
@@ -123,8 +123,12 @@ class HandlerLoop(Loop):
         except TimeoutError:  # a handler does not end: try again later
             return BatchResult("busy")
 
+    def _goes_on(self, result: BatchResult) -> bool:
+        """No take after one that has read everything, where a notification tells of whatever is published since."""
+        return result.again and not (result.caught_up and self._shared.wakeups.hears_at_once(self.generation))
+
     def _pause(self, result: BatchResult) -> float:
-        if result.again:
+        if self._goes_on(result):
             return 0
         if result.outcome == "troubled":
             return pause(self.reader.failures)

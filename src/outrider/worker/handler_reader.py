@@ -28,7 +28,7 @@ from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, envelope_of, occurr
 from outrider.postgres.statement import Params
 from outrider.postgres.worker_sessions import usable
 from outrider.retry import Breaker, parse_duration
-from outrider.signals import Buried, Failed, Handled, Parked, Recovered, Settled, Signals, Taken, Troubled
+from outrider.signals import Buried, Failed, HandledEvent, Parked, Recovered, Settled, Signals, Taken, Troubled
 from outrider.worker.batch_runner import Failure, Runner
 from outrider.worker.batch_size import Size
 from outrider.worker.handler import Handler
@@ -67,6 +67,11 @@ class BatchResult:
     def again(self) -> bool:
         """There may be more to do at once."""
         return self.outcome in ("more", "done", "probe", "suspect", "armed", "failed")
+
+    @property
+    def caught_up(self) -> bool:
+        """All that was published before the take is handled, and nothing waits for a retry."""
+        return self.outcome == "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +210,7 @@ class HandlerReader:
         )
 
     async def _nothing_taken(self, conn: Connection, claim: Claim) -> None:
-        await handler_batches.roll_back(conn)
+        await handler_batches.end_idle(conn)
         self._armed_takes_left -= 1
         if self._armed is not None and (claim.outcome != "busy" or self._armed_takes_left <= 0):
             await self.disarm(conn)
@@ -356,9 +361,9 @@ class _Details:
         self._rows = rows
         self._took = took
 
-    def __call__(self) -> Iterator[Handled]:
+    def __call__(self) -> Iterator[HandledEvent]:
         for row, seconds in zip(self._rows, self._took, strict=True):
-            yield Handled(envelope_of(row), row[ATTEMPT], seconds * 1000)
+            yield HandledEvent(envelope_of(row), row[ATTEMPT], seconds * 1000)
 
     def times(self) -> Iterator[tuple[str, float, float]]:
         now = time()

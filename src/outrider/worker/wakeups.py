@@ -111,8 +111,14 @@ class Wakeups:
 
     def pause(self, generation: int | None = None, due_in: float | None = None) -> float:
         """Seconds to sleep without a wake-up. `generation`: whose events the loop reads; None = all."""
-        addressed = generation is None or self._generations.addressed(generation)
-        return self.polling.next(self.listening and addressed, due_in)
+        return self.polling.next(self._hears(generation), due_in)
+
+    def hears_at_once(self, generation: int) -> bool:
+        """Whoever commits an event of this generation wakes us with the commit, our own handlers included."""
+        return self._settings.notify == "commit" and self._hears(generation)
+
+    def _hears(self, generation: int | None) -> bool:
+        return self.listening and (generation is None or self._generations.addressed(generation))
 
     def _channels_of(self, generation: int) -> dict[str, int]:
         if self._channel is None:

@@ -17,8 +17,8 @@ from outrider.cli.output.subscriptions import states_of
 from outrider.cli.output.text import capped, lines, make_table, moment, one_line, print_json, roughly, say, short
 from outrider.cli.target import Target
 from outrider.errors import ConfigError
-from outrider.inbox.inbox_loop import landing_of
-from outrider.inbox.retry import Again, try_again
+from outrider.inbox.destination import destination_of
+from outrider.inbox.retry import RetryResult, retry_refused
 from outrider.postgres import inboxes
 from outrider.postgres.admin import subscriptions
 from outrider.postgres.admin.status import status as look
@@ -142,9 +142,9 @@ def retry(
     many = f"{len(ids)} refused entries" if ids else "all refused entries"
     confirm(f"Read {many} of {name} again?", "nothing was read", yes=yes)
 
-    async def read_again(conn: AsyncSession) -> Again:
+    async def read_again(conn: AsyncSession) -> RetryResult:
         await subscriptions.find(conn, name, target.schema)
-        return await try_again(conn, name, landing_of(declared[name], target.settings), ids, target.schema)
+        return await retry_refused(conn, name, destination_of(declared[name], target.settings), ids, target.schema)
 
     done = target.run(read_again)
     if target.as_json:

@@ -27,9 +27,8 @@ from outrider.postgres.admin.status import Standing, Status
 from outrider.postgres.admin.status import status as look
 from outrider.postgres.admin.streams import Stream
 from outrider.postgres.admin.subscriptions import MOST
+from outrider.relay.recovery import open_streams
 from outrider.relay.relay import Relay, only_stream
-from outrider.relay.sender import Sender
-from outrider.signals import Signals
 from outrider.streams.stream import bare_position
 
 
@@ -75,7 +74,7 @@ def run(
         raise ConfigError(
             'the app declares no relay: app.relay("shop.out", RedisStreams("redis://…", stream="orders")) is one'
         )
-    chosen = [each.name for each in app.chosen_relays(names or (), ())]
+    chosen = [each.name for each in app.chosen(names or ()).relays]
     if not chosen:
         declared = ", ".join(each.name for each in app.relays)
         raise ConfigError(f"none of {', '.join(names or ())} is a relay; the app declares: {declared}")
@@ -156,7 +155,7 @@ async def _adopt(target: Target, relay: Relay, stream: str, by: Signed, *, yes: 
             end = await sink.end(stream)
             confirm(_question(relay, stream, before, end), "nothing was changed", yes=yes)
             async with conn.transaction():
-                await Sender(relay, Signals(), schema=schema, worker=by.by or "").open(conn, [stream], adopt=True)
+                await open_streams(conn, relay, [stream], schema, adopt=True)
                 after = (await relays.positions(conn, relay.name, schema))[stream]
                 await relays.note_adoption(conn, relay.name, stream, (before, after), by, schema)
         finally:

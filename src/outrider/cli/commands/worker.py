@@ -96,9 +96,7 @@ def _checked_app(service: Service, processes: int) -> Outrider:
             "the app declares no handler and no job: decorate a function with @app.handler(YourEvent, name=...) or "
             "@app.job(YourJob)"
         )
-    which = service.handlers, service.exclude
-    chosen = (app.chosen, app.chosen_jobs, app.chosen_relays, app.chosen_inboxes, app.chosen_rollups)
-    if not any(choose(*which) for choose in chosen) and not app.schedules:
+    if not app.chosen(service.handlers, service.exclude) and not app.schedules:
         raise ConfigError("no handler or job is left: --exclude takes away all that --handlers gives")
     for option, words in (("--class", service.classes), ("--queue", service.queues)):
         for each in words:

@@ -1,4 +1,4 @@
-"""Where Django's settings say that the log is, and which app they name."""
+"""Reads from Django's settings which database holds the log, and which app to load."""
 
 from __future__ import annotations
 

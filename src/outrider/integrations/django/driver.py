@@ -31,7 +31,7 @@ def _run(conn: BaseDatabaseWrapper, insert: Insert) -> Rows:
 
 
 def _after_commit(conn: BaseDatabaseWrapper, poke: Callable[[], None]) -> None:
-    """In a handler nobody can call back after the commit; workers find the event without a poke."""
+    """Inside a handler there is no hook after the commit; workers find the event without a wake-up."""
     if not getattr(conn, "lent_to_handler", False):
         conn.on_commit(poke, robust=True)
 

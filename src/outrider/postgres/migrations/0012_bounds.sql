@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: f6b9280458f884c7
+-- functions: 73eefabc072448ba
 
 -- Receipts that hold texts say whose they are, so that erase finds them when the job, or the event, is gone.
 alter table /*schema*/event_handled

@@ -7,6 +7,4 @@ from /*schema*/dead_letters(
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
 left join /*schema*/event_handled as h
     on h.handler_name = d.subscription
-   and h.idempotency_key = coalesce(
-       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-           || o.idempotency_key, o.id::text)
+   and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)

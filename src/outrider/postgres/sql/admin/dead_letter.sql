@@ -12,8 +12,6 @@ from /*schema*/delivery as d
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
 left join /*schema*/event_handled as h
     on h.handler_name = d.subscription
-   and h.idempotency_key = coalesce(
-       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-           || o.idempotency_key, o.id::text)
+   and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
 where d.event_id = %(event_id)s::uuid and d.subscription = coalesce(%(subscription)s::text, d.subscription)
 order by d.subscription, d.seq

@@ -18,8 +18,7 @@ left join lateral (
 left join lateral (
     select f.event_id, f.seq from /*schema*/delivery as f
     where f.subscription = s.name and f.generation = c.generation and f.status = 'pending' and f.seq < o.seq
-      and f.ordering_key = case s.ordering when 'total' then '' when 'key' then
-          coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id end
+      and f.ordering_key = /*schema*/ordering_key(s.ordering, o.workspace_id, o.aggregate_id)
     order by f.seq limit 1) as ahead on e.status = 'pending'
 cross join lateral (
     select count(*) as workers, count(*) filter (where s.name <> all (w.unable)) as able from /*schema*/worker as w

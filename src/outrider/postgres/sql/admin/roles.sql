@@ -58,7 +58,8 @@ grant select, insert, update, delete on /*schema*/delivery, /*schema*/stream_ref
 grant usage on sequence /*schema*/lease_token to /*prefix*/worker;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
-    /*schema*/take, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/log_home, /*schema*/foreign_floor, /*schema*/park,
+    /*schema*/take, /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, /*schema*/is_withdrawn, /*schema*/divert,
+    /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/log_home, /*schema*/foreign_floor, /*schema*/park,
     /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,
     /*schema*/open_generation, /*schema*/fold_generation,
     /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/claim, /*schema*/claim_lane, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,
@@ -130,9 +131,10 @@ grant execute on function
     /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/note_export, /*schema*/erase
     to /*prefix*/operator;
 
--- Whoever reads payloads.
+-- Whoever reads payloads, and looks for receipts and for events that wait behind others.
 grant execute on function
-    /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, /*schema*/stored_bytes, /*schema*/batch_bytes
+    /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, /*schema*/stored_bytes, /*schema*/batch_bytes,
+    /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key
     to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
 -- Ticks rollups, for a scheduler.

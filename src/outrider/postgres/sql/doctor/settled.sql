@@ -18,8 +18,7 @@ cross join lateral (
 join /*schema*/subscription as s on s.kind = 'handler' and (s.event_types is null or o.event_type = any (s.event_types))
 cross join lateral (
     select h.handled_at from /*schema*/event_handled as h
-    where h.handler_name = s.name and h.idempotency_key = coalesce(
-        coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-            || o.idempotency_key, o.id::text)
+    where h.handler_name = s.name
+      and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
       and h.event_id = o.id limit 1) as h
 group by page.number order by page.number

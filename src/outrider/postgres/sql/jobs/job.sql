@@ -23,8 +23,6 @@ from /*schema*/subscription as s
 left join lateral (select o.* from /*schema*/outbox as o where o.id = %(id)s::uuid limit 1) as o on true
 join /*schema*/event_handled as h
     on h.handler_name = s.name
-   and h.idempotency_key = coalesce(
-       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-           || o.idempotency_key, %(id)s::uuid::text)
+   and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, %(id)s::uuid)
 where s.kind = 'job'
 order by 2

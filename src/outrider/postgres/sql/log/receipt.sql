@@ -2,9 +2,7 @@
 -- numbers of those that had none. For tests.
 insert into /*schema*/event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
 select %(handler)s, winner.key, winner.id, winner.seq, winner.generation, winner.content_class
-from (select coalesce(
-    coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-        || o.idempotency_key, o.id::text) collate "C" as key,
+from (select /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id) collate "C" as key,
              o.id, o.seq, o.generation, o.content_class
       from /*schema*/outbox as o
       where o.seq = any (%(seqs)s)) as winner

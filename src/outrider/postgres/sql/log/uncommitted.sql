@@ -14,7 +14,5 @@ where o.tx = pg_current_xact_id_if_assigned()
           and not exists (
               select from /*schema*/event_handled as h
               where h.handler_name = %(handler)s and h.event_id = o.id
-                and h.idempotency_key = coalesce(
-                    coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                        || o.idempotency_key, o.id::text)))
+                and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)))
 order by o.seq

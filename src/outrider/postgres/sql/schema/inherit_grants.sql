@@ -58,6 +58,12 @@ begin
                                       '/*schema*/stored_bytes, /*schema*/batch_bytes'),
                      ('withdraw', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
                                   '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                     ('take', 'execute on function /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, '
+                              '/*schema*/is_withdrawn, /*schema*/divert, /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths'),
+                     ('take', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),
+                     ('relay_take', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),
+                     ('dead_letters', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),
+                     ('withdraw', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),
                      ('publish', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
                      ('enqueue', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
                      ('dead_letters', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant')) as needs (function, objects)

@@ -161,9 +161,7 @@ begin
         execute format($receipts$
             update /*schema*/event_handled as h
             set result = null, failure_history = /*schema*/scrubbed(h.failure_history), workspace_id = null
-            from (select n.name, coalesce(
-                      coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                          || o.idempotency_key, o.id::text) as key, o.id
+            from (select n.name, /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id) as key, o.id
                   from unnest($1) as n (name) cross join /*schema*/%I as o
                   where o.seq = any ($2)) as asked
             where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id

@@ -36,8 +36,7 @@ begin
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
             failure_history, queue, job_key, workspace_id)
         select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
-               case s.ordering when 'total' then '' when 'key' then
-                   coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id end,
+               /*schema*/ordering_key(s.ordering, o.workspace_id, o.aggregate_id),
                'discarded', false, true, now(),
                coalesce(h.failure_history, '[]'), case s.kind when 'job' then 'default' end,
                case s.kind when 'job' then o.aggregate_id end, o.workspace_id
@@ -45,9 +44,7 @@ begin
         join /*schema*/subscription as s on s.name = p_subscription and s.kind in ('handler', 'job')
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, o.id::text)
+           and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
         cross join lateral (
             select c.generation, c.partition from /*schema*/cursor as c
             where c.subscription = s.name and c.generation in (0, o.generation)
@@ -75,9 +72,7 @@ begin
         join /*schema*/outbox as o on o.id = p_event_id
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, o.id::text)
+           and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
         where s.name = coalesce(p_subscription, s.name) and s.kind <> 'inbox'
           and not exists (select from found where found.subscription = s.name)
     )

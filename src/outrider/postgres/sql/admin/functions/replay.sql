@@ -74,17 +74,13 @@ begin
         select d.id from /*schema*/delivery as d join /*schema*/outbox as o on o.seq = d.seq
         join /*schema*/event_handled as h
             on h.handler_name = d.subscription
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, o.id::text)
+           and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
         where d.id = any (p_deliveries) and d.status in ('failed', 'discarded'));
     if p_force then
         with gone as (
             delete from /*schema*/event_handled as h using /*schema*/delivery as d, /*schema*/outbox as o
             where d.id = any (handled) and o.seq = d.seq and h.handler_name = d.subscription
-              and h.idempotency_key = coalesce(
-                  coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                      || o.idempotency_key, o.id::text)
+              and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
             returning d.id, to_jsonb(h) as receipt
         )
         insert into /*schema*/audit (by, action, subscription, event_id, details)

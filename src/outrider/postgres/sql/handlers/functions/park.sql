@@ -96,16 +96,12 @@ begin
         from failed as f
         cross join lateral (select o.* from /*schema*/outbox as o where o.seq = f.seq limit 1) as o
         cross join lateral (
-            select case sub.ordering when 'total' then '' when 'key' then
-                       coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
-                   end as line) as lined
+            select /*schema*/ordering_key(sub.ordering, o.workspace_id, o.aggregate_id) as line) as lined
         where f.attempt = 1
           and not exists (
               select from /*schema*/event_handled as h
               where h.handler_name = p_subscription
-                and h.idempotency_key = coalesce(
-                    coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                        || o.idempotency_key, o.id::text))
+                and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id))
           -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
           and not exists (select from /*schema*/withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))

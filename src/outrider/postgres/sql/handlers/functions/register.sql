@@ -115,10 +115,7 @@ begin
         -- a line must never have two.
         update /*schema*/delivery as d
         set ordering_key = lined.line, head = lined.line is null and d.status = 'pending'
-        from (select d.id,
-                     case p_ordering when 'total' then '' when 'key' then
-                         coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.aggregate_id
-                     end as line
+        from (select d.id, /*schema*/ordering_key(p_ordering, o.workspace_id, o.aggregate_id) as line
               from /*schema*/delivery as d
               left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
               where d.subscription = p_name and d.queue is null) as lined

@@ -134,19 +134,15 @@ begin
             handler_name, idempotency_key, event_id, seq, generation, content_class, failure_history, workspace_id)
         select p_subscription, winner.key, winner.id, winner.seq, winner.generation, winner.content_class,
                winner.failure_history, case when winner.failure_history is not null then winner.workspace_id end
-        from (select coalesce(
-            coalesce(length(batch.workspace_id) || ':' || batch.workspace_id || ':', '') || batch.event_type || ':'
-                || batch.idempotency_key, batch.id::text) collate "C" as key, batch.*
+        from (select /*schema*/receipt_key(batch.workspace_id, batch.event_type, batch.idempotency_key, batch.id)
+                         collate "C" as key, batch.*
               from batch) as winner
         order by winner.key, winner.place
         on conflict do nothing
         returning seq
     )
-    select head.outcome, head.partition, head.batch, null::double precision, head.cursor, null::bigint,
-           ((select count(*) from batch) - (select count(*) from receipts))::integer,
-           null::integer, null::bigint, null::uuid, null::text, null::integer, null::timestamptz, null::text, null::text,
-           null::text, null::text, null::bigint, null::text, null::text, null::text, null::bigint, null::text,
-           null::text, null::text, null::text
+    select * from jsonb_populate_record(head, jsonb_build_object(
+        'conceded', (select count(*) from batch) - (select count(*) from receipts)))
     union all
     (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,

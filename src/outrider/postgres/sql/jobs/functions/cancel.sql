@@ -54,9 +54,7 @@ begin
         left join lateral (select o.* from /*schema*/outbox as o where o.id = p_job_id limit 1) as o on true
         join /*schema*/event_handled as h
             on h.handler_name = s.name
-           and h.idempotency_key = coalesce(
-               coalesce(length(o.workspace_id) || ':' || o.workspace_id || ':', '') || o.event_type || ':'
-                   || o.idempotency_key, p_job_id::text)
+           and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
         where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
         if not found then
             subscription := p_subscription;

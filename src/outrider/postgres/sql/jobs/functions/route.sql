@@ -32,9 +32,8 @@ begin
           and not exists (
               select from /*schema*/event_handled as h
               where h.handler_name = p_subscription
-                and h.idempotency_key = case when t.idempotency_key <> t.id::text then
-                    coalesce(length(t.workspace_id) || ':' || t.workspace_id || ':', '') || t.event_type || ':'
-                        || t.idempotency_key else t.id::text end)
+                and h.idempotency_key = /*schema*/receipt_key(
+                    t.workspace_id, t.event_type, nullif(t.idempotency_key, t.id::text), t.id))
         order by t.seq
         on conflict do nothing
         returning id, generation, unique_key
@@ -55,7 +54,7 @@ begin
         where d.id = any (keyed) and exists (
             select from /*schema*/event_handled as h
             where h.handler_name = p_subscription
-              and h.idempotency_key = coalesce(length(d.workspace_id) || ':' || d.workspace_id || ':', '') || d.unique_key);
+              and h.idempotency_key = /*schema*/in_workspace(d.workspace_id, d.unique_key));
         if found then
             routed := routed - (select cardinality(keyed) - count(*) from /*schema*/delivery as d where d.id = any (keyed));
         end if;

@@ -31,8 +31,7 @@ begin
         insert into /*schema*/event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id)
         select gone.subscription,
-               coalesce(coalesce(length(gone.workspace_id) || ':' || gone.workspace_id || ':', '') || gone.unique_key,
-                        gone.event_id::text),
+               coalesce(/*schema*/in_workspace(gone.workspace_id, gone.unique_key), gone.event_id::text),
                gone.event_id, gone.seq, gone.generation, 'internal', gone.result, gone.failure_history,
                case when num_nonnulls(gone.result, gone.failure_history) > 0 then gone.workspace_id end
         from gone where gone.seq is not null

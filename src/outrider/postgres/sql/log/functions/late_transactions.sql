@@ -10,15 +10,17 @@ create or replace function /*schema*/late_transactions(
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select listed.tx
-    from (select pg_snapshot_xip(p_inflight) as tx) as listed,
-         -- Not EXISTS: the planner would turn it into a join that reads all their events.
-         lateral (select from /*schema*/outbox as o
-                  where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
-                    and o.seq > p_floor and o.seq <= p_upto
-                  order by o.tx, o.seq limit 1) as one
-    where listed.tx < p_horizon and pg_visible_in_snapshot(listed.tx, p_now);
+    if pg_snapshot_xmin(p_inflight) < pg_snapshot_xmax(p_inflight) then
+        return query
+        select listed.tx
+        from (select pg_snapshot_xip(p_inflight) as tx) as listed,
+             -- Not EXISTS: the planner would turn it into a join that reads all their events.
+             lateral (select from /*schema*/outbox as o
+                      where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
+                        and o.seq > p_floor and o.seq <= p_upto
+                      order by o.tx, o.seq limit 1) as one
+        where listed.tx < p_horizon and pg_visible_in_snapshot(listed.tx, p_now);
+    end if;
 
     -- A snapshot's xmax is one past the newest *finished* transaction: running ones above it are not in its list.
     if pg_snapshot_xmax(p_inflight) < p_horizon then

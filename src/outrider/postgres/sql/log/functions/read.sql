@@ -1,0 +1,199 @@
+-- read: the exact read of the log. The next events of a locked cursor, by number, and the cursor advanced past them: nothing
+-- skipped, nothing twice.
+--
+-- Use:    after lock_cursor, in the same transaction; once. COMMIT makes it true, ROLLBACK unmakes it. p_cursor is written back
+--         as a whole: a layer above may have changed columns of its own.
+-- Reads:  outbox by seq (fresh) and by (tx, seq) (late): at most p_limit events, batch_bytes of payloads, which the last event
+--         may pass, and p_scan numbers of the log, however long the log or the backlog. Writes: the cursor row.
+-- Returns seqs: the events, in their order. outcome: done = everything that was published before lock_cursor has been read
+--         in this partition; more = there is more to read at once.
+--
+-- Why it is exact. A number says nothing about when its transaction commits, so a plain "seq > position" skips what
+-- commits late. The order of three steps makes up for it:
+--   1. q: the numbers drawn so far (lock_cursor). Whoever drew one had its transaction id before (outbox.tx stands before seq).
+--   2. r: our own transaction id, assigned after q was read (lock_cursor): all those ids are below r.
+--   3. one statement with one snapshot: it sees what they committed. Those below r that are unfinished in this very snapshot
+--      are kept in the cursor (inflight, horizon). Their events are found by (tx, seq) once they have committed: "late".
+-- So each event at or below the new position has been read, or its transaction is kept, or it is gone. This holds for every
+-- position up to q: the statement may stop at any number. To look for late transactions in a statement before would lose
+-- those that finish between the two: the second one no longer sees them running, and forgets them.
+--
+-- Late events come before fresh ones, and all by seq, so that the order within a key holds. When they fill a batch, nothing is
+-- advanced. Instead the transactions that have finished move to `owing`, from one snapshot, and inflight keeps those that have
+-- not; the position and the horizon stay. What is owed is then read in pages, before anything else: nobody adds to it.
+create or replace function /*schema*/read(
+    p_cursor /*schema*/cursor, p_subscription /*schema*/subscription, p_drawn bigint, p_home bigint, p_limit integer,
+    p_scan integer, out outcome text, out seqs bigint[]
+)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    cur       /*schema*/cursor := p_cursor;
+    q         bigint := greatest(p_drawn, cur.seq);  -- another session may have read on before we had the lock; never go back
+    r         xid8 := pg_current_xact_id();
+    upto      bigint := q;
+    others    bigint[] := '{}';
+    withdrawn boolean;
+begin
+    if cur.generation = 0 then
+        -- After the lock: who opens a generation copies this cursor under it.
+        others := array(select distinct c.generation from /*schema*/cursor as c
+                        where c.subscription = cur.subscription and c.generation <> 0);
+    end if;
+    withdrawn := exists (select from /*schema*/withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
+
+    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
+    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
+    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
+    if (cur.cluster <> p_home or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
+        select nullif(array(
+                   select /*schema*/late_transactions(
+                       cur.inflight, cur.horizon, '9223372036854775807:9223372036854775807:', cur.floor, cur.seq)), '{}'),
+               cur.floor, pg_current_snapshot(), /*schema*/foreign_floor(pg_current_snapshot())
+        into cur.owing, cur.owed_after, cur.inflight, cur.floor;
+        if cur.owing is null then
+            cur.owed_after := null;
+        end if;
+        cur.horizon := r;
+        cur.mark_seq := cur.floor;
+        cur.mark_xid := '0';
+        cur.cluster := p_home;
+    end if;
+
+    if cur.owing is null then
+        if upto > cur.seq + p_scan then
+            -- Far behind: a step of p_scan numbers, from the next event on.
+            upto := least(upto, p_scan - 1 + coalesce((
+                select o.seq from /*schema*/outbox as o where o.seq > cur.seq and o.seq <= upto order by o.seq limit 1), upto));
+        end if;
+
+        with snapshot as materialized (
+            select pg_current_snapshot() as now
+        ),
+        late as materialized (
+            select o.seq, o.payload, o.wanted
+            from snapshot, /*schema*/late_transactions(
+                     cur.inflight, cur.horizon, snapshot.now, cur.floor, cur.seq) as finished (tx),
+                 lateral (
+                     select o.seq, o.payload, /*schema*/wanted(o, p_subscription, cur, others, withdrawn) as wanted
+                     from /*schema*/outbox as o
+                     -- As rows, and ordered by both: only the index on (tx, seq) will do, whatever the statistics say of tx.
+                     where (o.tx, o.seq) > (finished.tx, cur.floor) and (o.tx, o.seq) <= (finished.tx, cur.seq)
+                       and o.seq > cur.floor and o.seq <= cur.seq
+                     order by o.tx, o.seq limit p_limit) as o
+            limit p_limit
+        ),
+        late_end as materialized (
+            select count(*) filter (where late.wanted) as events,
+                   count(*) = p_limit or coalesce(sum(/*schema*/stored_bytes(late.payload)) filter (where late.wanted)
+                                                  >= /*schema*/batch_bytes(), false) as full
+            from late
+        ),
+        fresh as materialized (
+            select o.seq, o.tx, /*schema*/stored_bytes(o.payload) as bytes
+            from /*schema*/outbox as o
+            where o.seq > cur.seq and o.seq <= upto and /*schema*/wanted(o, p_subscription, cur, others, withdrawn)
+            order by o.seq
+            limit (select case when late_end.full then 0 else p_limit - late_end.events end from late_end)
+        ),
+        fresh_end as materialized (
+            select case
+                when sum(fresh.bytes) >= /*schema*/batch_bytes() then (
+                    select min(sized.seq)
+                    from (select fresh.seq, sum(fresh.bytes) over (order by fresh.seq) as bytes from fresh) as sized
+                    where sized.bytes >= /*schema*/batch_bytes())
+                when count(*) = (select p_limit - late_end.events from late_end) then max(fresh.seq)
+                else upto
+            end as seq
+            from fresh
+        ),
+        advance as (
+            update /*schema*/cursor as c
+            set seq        = fresh_end.seq,
+                owing      = null,
+                owed_after = null,
+                inflight   = snapshot.now,
+                horizon    = r,
+                -- Visible, yet not finished here: a fresh event from another cluster must not be found again as a late one.
+                floor      = greatest(cur.floor, case when moved.mark then cur.mark_seq end,
+                                      (select max(fresh.seq) from fresh
+                                       where fresh.tx >= pg_snapshot_xmin(snapshot.now) and fresh.seq <= fresh_end.seq
+                                         and not pg_visible_in_snapshot(fresh.tx, snapshot.now))),
+                mark_seq   = case when moved.mark then q else cur.mark_seq end,
+                mark_xid   = case when moved.mark then r else cur.mark_xid end,
+                cluster    = cur.cluster,
+                takes      = cur.takes,
+                excused    = cur.excused
+            from snapshot, late_end, fresh_end,
+                 lateral (select pg_snapshot_xmin(snapshot.now) >= cur.mark_xid as mark) as moved
+            where c.id = cur.id and not late_end.full
+            returning c.seq
+        )
+        select case when advance.seq = q then 'done' else 'more' end,
+               array(select late.seq from late where late.wanted
+                     union all
+                     select fresh.seq from fresh where fresh.seq <= advance.seq
+                     order by seq)
+        into outcome, seqs
+        from advance;
+        if found then
+            return;
+        end if;
+
+        select array(select /*schema*/late_transactions(
+                         cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)),
+               cur.floor, pg_current_snapshot()
+        into cur.owing, cur.owed_after, cur.inflight;
+    end if;
+
+    with page as materialized (
+        -- p_scan numbers, from the next event on.
+        select least(cur.seq, min(o.seq) + p_scan - 1) as last
+        from unnest(cur.owing) as owed (tx),
+             lateral (select o.seq from /*schema*/outbox as o
+                      where (o.tx, o.seq) > (owed.tx, cur.owed_after) and (o.tx, o.seq) <= (owed.tx, cur.seq)
+                        and o.seq > cur.owed_after and o.seq <= cur.seq
+                      order by o.tx, o.seq limit 1) as o
+    ),
+    late as materialized (
+        select o.seq, o.payload
+        from page, unnest(cur.owing) as owed (tx),
+             lateral (select o.seq, o.payload from /*schema*/outbox as o
+                      where (o.tx, o.seq) > (owed.tx, cur.owed_after) and (o.tx, o.seq) <= (owed.tx, page.last)
+                        and o.seq > cur.owed_after and o.seq <= page.last
+                        and /*schema*/wanted(o, p_subscription, cur, others, withdrawn)
+                      order by o.tx, o.seq limit p_limit) as o
+        order by o.seq limit p_limit
+    ),
+    fit as materialized (
+        select sized.seq
+        from (select late.seq, sum(/*schema*/stored_bytes(late.payload))
+                                   over (order by late.seq rows between unbounded preceding and 1 preceding) as before
+              from late) as sized
+        where sized.before is null or sized.before < /*schema*/batch_bytes()
+    ),
+    fit_end as materialized (
+        select case when count(*) = p_limit or count(*) < (select count(*) from late) then max(fit.seq)
+                    else coalesce((select page.last from page), cur.seq) end as seq
+        from fit
+    ),
+    advance as (
+        update /*schema*/cursor as c
+        set owing      = case when fit_end.seq < cur.seq then cur.owing end,
+            owed_after = case when fit_end.seq < cur.seq then fit_end.seq end,
+            inflight   = cur.inflight,
+            horizon    = cur.horizon,
+            floor      = cur.floor,
+            mark_seq   = cur.mark_seq,
+            mark_xid   = cur.mark_xid,
+            cluster    = cur.cluster,
+            takes      = cur.takes,
+            excused    = cur.excused
+        from fit_end
+        where c.id = cur.id
+    )
+    select 'more', array(select fit.seq from fit order by fit.seq) into outcome, seqs;
+end
+$$;
