@@ -17,7 +17,7 @@ from outrider.postgres.admin.jobs import Jobs
 from outrider.postgres.admin.recovery import DeadLetters
 from outrider.postgres.admin.replay import Replayed, ReplayOptions, replay
 from outrider.postgres.admin.status import Status, status
-from outrider.postgres.inboxes import Place
+from outrider.postgres.inboxes import InboxProgress
 from outrider.postgres.pool import Pool
 from outrider.postgres.rollups import Tick
 from outrider.relay.relay import Relay, only_stream
@@ -101,7 +101,7 @@ class Operations:
             )
         source = replica.source
         source.sort_key(hwm)
-        place = Place(name, source.stream, source.start, hwm)
+        place = InboxProgress(name, source.stream, source.start, hwm)
         async with self._opened().autocommit() as conn:
             ahead = lambda stands: source.sort_key(stands) >= source.sort_key(hwm)  # noqa: E731
             return await replicas.stitch(conn, place, replica.table, snapshot, ahead, self.settings.schema)

@@ -18,7 +18,7 @@ from outrider import Bury, Envelope, Event, HandlerContext, Outrider
 from outrider.errors import DeclarationError, SubscriptionRefused
 from outrider.inbox.destination import destination_of
 from outrider.inbox.retry import retry_refused
-from outrider.postgres.inboxes import Place, Refused, Stamp, ingest
+from outrider.postgres.inboxes import InboxProgress, Refused, Stamp, ingest
 from outrider.signals import EntryRefused, Ingested, Rewound, Trimmed
 from outrider.streams import Sink
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
@@ -139,7 +139,7 @@ async def test_who_has_read_from_elsewhere_writes_nothing(
         stamp = Stamp("outbox_default", 0, "commit")
         envelope = pair.a.app.envelope(Sent(parcel="z", n=1))
         async with pair.b.app.connect() as conn:
-            late = Place("shop.in", name, "0-0", "1-1")
+            late = InboxProgress("shop.in", name, "0-0", "1-1")
             outcome = await ingest(conn, late, [envelope], [Refused("1-1", b"", "")], stamp, "outrider")
         assert (outcome.outcome, outcome.events, outcome.stands) == ("moved", 0, before["position"])
         assert len(await pair.arrived()) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from tests.worker.shop import Placed
 
 from outrider import HandlerContext, Outrider
 from outrider.errors import ConfigError, CursorError
-from outrider.integrations.starlette import lifespan
+from outrider.integrations.starlette import WorkerOptions, lifespan
 from outrider.signals import Settled, WorkerDown, WorkerUp
 from outrider.testing import expect
 
@@ -92,3 +93,7 @@ async def test_a_worker_that_ends_is_heard_of_at_once(database: str, caplog: pyt
 def test_worker_options_without_a_worker() -> None:
     with pytest.raises(TypeError, match="grace is for a worker: pass worker=True"):
         lifespan(Outrider(dsn="x"), grace="5s")
+
+
+def test_it_takes_the_options_of_a_worker() -> None:
+    assert {*WorkerOptions.__annotations__} == {*inspect.signature(Outrider.worker).parameters} - {"self"}

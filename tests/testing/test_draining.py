@@ -175,7 +175,7 @@ async def test_a_loop_without_end_is_told(app: Outrider, conn: AsyncConnection[A
         await app.publish(ctx.tx, event)
 
     await app.publish_many(conn, [order(n) for n in range(30)])
-    with pytest.raises(OutriderError, match=r"caused 60 events by now.*shop\.echo 90.*raise at_most="):
+    with pytest.raises(OutriderError, match=r"have published 60 events.*shop\.echo 90.*raise at_most="):
         await drain(app, conn, at_most=50)
 
 

@@ -12,7 +12,7 @@ from outrider.inbox.inbox import Inbox
 from outrider.payload import in_full
 from outrider.postgres import inboxes, replicas
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.inboxes import Place, Refused, Stamp
+from outrider.postgres.inboxes import InboxProgress, Refused, Stamp
 from outrider.streams.replica import ReplicaChange, read_change
 from outrider.worker.channels import channels
 
@@ -23,8 +23,8 @@ class Destination(Protocol):
         ...
 
     async def store(
-        self, conn: AsyncSession, place: Place, values: Sequence[object], refused: Sequence[Refused]
-    ) -> inboxes.Ingested:
+        self, conn: AsyncSession, progress: InboxProgress, values: Sequence[object], refused: Sequence[Refused]
+    ) -> inboxes.IngestResult:
         """The values, the refused entries and the new position, in one transaction."""
         ...
 
@@ -48,10 +48,10 @@ class LogDestination:
         return envelope
 
     async def store(
-        self, conn: AsyncSession, place: Place, values: Sequence[object], refused: Sequence[Refused]
-    ) -> inboxes.Ingested:
+        self, conn: AsyncSession, progress: InboxProgress, values: Sequence[object], refused: Sequence[Refused]
+    ) -> inboxes.IngestResult:
         envelopes = [value for value in values if isinstance(value, Envelope)]
-        return await inboxes.ingest(conn, place, envelopes, refused, self._stamp, self._schema)
+        return await inboxes.ingest(conn, progress, envelopes, refused, self._stamp, self._schema)
 
 
 class ReplicaDestination:
@@ -68,10 +68,10 @@ class ReplicaDestination:
         return change
 
     async def store(
-        self, conn: AsyncSession, place: Place, values: Sequence[object], refused: Sequence[Refused]
-    ) -> inboxes.Ingested:
+        self, conn: AsyncSession, progress: InboxProgress, values: Sequence[object], refused: Sequence[Refused]
+    ) -> inboxes.IngestResult:
         changes = [value for value in values if isinstance(value, ReplicaChange)]
-        return await replicas.apply(conn, place, self._table, changes, refused, self._schema)
+        return await replicas.apply(conn, progress, self._table, changes, refused, self._schema)
 
 
 def destination_of(inbox: Inbox, settings: Settings) -> Destination:

@@ -15,7 +15,7 @@ from outrider.inbox.destination import Destination
 from outrider.inbox.inbox import Inbox
 from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.inboxes import Place, Refused
+from outrider.postgres.inboxes import InboxProgress, Refused
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import EntryRefused, Ingested, Rewound, Signals, Trimmed
 from outrider.streams.stream import Page, StreamEntry
@@ -135,8 +135,8 @@ class Receiver:
         self, conn: AsyncSession, page: Page, after: str, values: Sequence[object], refused: Sequence[Refused]
     ) -> str:
         name, stream = self._inbox.name, self._inbox.source.stream
-        place = Place(name, stream, after, page.position)
-        stored = await self._destination.store(conn, place, values, refused)
+        progress = InboxProgress(name, stream, after, page.position)
+        stored = await self._destination.store(conn, progress, values, refused)
         hit("inbox.settled")
         if stored.outcome != "ingested":
             self._after = stored.stands if stored.outcome == "paused" else None

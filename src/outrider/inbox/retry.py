@@ -10,7 +10,7 @@ from outrider.errors import SubscriptionRefused
 from outrider.inbox.destination import Destination
 from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.inboxes import Kept, Place
+from outrider.postgres.inboxes import InboxProgress, Kept
 
 PAGE = 500
 
@@ -39,11 +39,11 @@ async def retry_refused(
                 f"outrider inbox refused {name}"
             )
         for stream in dict.fromkeys(each.stream for each in kept):
-            place = Place(name, stream, stands[stream], stands[stream])
+            progress = InboxProgress(name, stream, stands[stream], stands[stream])
             of_stream = [each for each in kept if each.stream == stream]
             for start in range(0, len(of_stream), PAGE):
                 readable, unreadable = _decoded(of_stream[start : start + PAGE], destination)
-                stored, unstorable = await _store(conn, place, readable, destination)
+                stored, unstorable = await _store(conn, progress, readable, destination)
                 events += stored
                 refused += unreadable + unstorable
                 left = {each.id for each, _ in refused}
@@ -65,24 +65,24 @@ def _decoded(
 
 
 async def _store(
-    conn: AsyncSession, place: Place, readable: Sequence[tuple[Kept, object]], destination: Destination
+    conn: AsyncSession, progress: InboxProgress, readable: Sequence[tuple[Kept, object]], destination: Destination
 ) -> tuple[int, list[tuple[Kept, str]]]:
     """All in one savepoint. If the database refuses that, one by one, to find out which entry it was."""
     if not readable:
         return 0, []
     try:
-        stored = await destination.store(conn, place, [value for _, value in readable], ())
+        stored = await destination.store(conn, progress, [value for _, value in readable], ())
     except inboxes.Unstorable as error:
         if len(readable) == 1:
             return 0, [(readable[0][0], inboxes.reason(error))]
         events, refused = 0, list[tuple[Kept, str]]()
         for each in readable:
-            more, unstorable = await _store(conn, place, [each], destination)
+            more, unstorable = await _store(conn, progress, [each], destination)
             events += more
             refused += unstorable
         return events, refused
     if stored.outcome != "ingested":
         raise SubscriptionRefused(
-            f"nothing was ingested: {place.subscription} is {stored.outcome}; to go on, run outrider subscription resume"
+            f"nothing was ingested: {progress.subscription} is {stored.outcome}; to go on, run outrider subscription resume"
         )
     return stored.events, []

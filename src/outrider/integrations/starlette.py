@@ -26,6 +26,8 @@ class WorkerOptions(TypedDict, total=False):
     exclude: list[str]
     classes: list[str]
     grace: Duration
+    slots: int
+    queues: list[str]
 
 
 def lifespan(

@@ -20,8 +20,8 @@ Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramL
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an inbox is: it has read up to `after`, and this batch goes up to `position`."""
+class InboxProgress:
+    """One batch takes an inbox from the position `after` to `position`."""
 
     subscription: str
     stream: str
@@ -61,7 +61,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
+class IngestResult:
     outcome: str
     """ingested, moved or paused"""
     events: int
@@ -88,28 +88,32 @@ async def open_stream(conn: AsyncSession, subscription: str, stream: str, positi
 
 async def ingest(
     conn: AsyncSession,
-    place: Place,
+    progress: InboxProgress,
     envelopes: Sequence[Envelope],
     refused: Sequence[Refused],
     stamp: Stamp,
     schema: str,
-) -> Ingested:
+) -> IngestResult:
     """The events, their receipts, what was refused and the position, in one transaction."""
     async with conn.transaction():
         if stamp.notify != "commit":
             await conn.execute("set local outrider.notify = 'off'")
-        params = _columns(envelopes) | {"channel": stamp.channel, "generation": stamp.generation} | _place(place)
+        params = (
+            _columns(envelopes)
+            | {"channel": stamp.channel, "generation": stamp.generation}
+            | _progress_params(progress)
+        )
         [(outcome, events, stands)] = await fetch_call(conn, "ingest", schema, params)
         if outcome == "ingested":
-            await _refuse(conn, place, refused, schema)
-    return Ingested(outcome, events, stands)
+            await _refuse(conn, progress, refused, schema)
+    return IngestResult(outcome, events, stands)
 
 
-async def move(conn: AsyncSession, place: Place, refused: Sequence[Refused], schema: str) -> bool:
+async def move(conn: AsyncSession, progress: InboxProgress, refused: Sequence[Refused], schema: str) -> bool:
     """Only the position; False when somebody else has moved it."""
-    moved = bool(await fetch(conn, "streams/inbox_move", schema, _place(place)))
+    moved = bool(await fetch(conn, "streams/inbox_move", schema, _progress_params(progress)))
     if moved:
-        await _refuse(conn, place, refused, schema)
+        await _refuse(conn, progress, refused, schema)
     return moved
 
 
@@ -138,11 +142,11 @@ async def forget_refused(conn: AsyncSession, ids: Sequence[int], schema: str) ->
         await conn.execute(statement("streams/forget_refused", schema), {"ids": list(ids)})
 
 
-async def _refuse(conn: AsyncSession, place: Place, entries: Sequence[Refused], schema: str) -> None:
+async def _refuse(conn: AsyncSession, progress: InboxProgress, entries: Sequence[Refused], schema: str) -> None:
     if entries:
         params = {
-            "subscription": place.subscription,
-            "stream": place.stream,
+            "subscription": progress.subscription,
+            "stream": progress.stream,
             "positions": [each.position for each in entries],
             "data": [each.data for each in entries],
             "messages": [each.message for each in entries],
@@ -151,8 +155,8 @@ async def _refuse(conn: AsyncSession, place: Place, entries: Sequence[Refused], 
             await conn.execute(statement("streams/refuse", schema), params)
 
 
-def _place(place: Place) -> Params:
-    return {name: getattr(place, name) for name in place.__slots__}
+def _progress_params(progress: InboxProgress) -> Params:
+    return {name: getattr(progress, name) for name in progress.__slots__}
 
 
 def _columns(envelopes: Sequence[Envelope]) -> Params:

@@ -50,7 +50,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RelayBatch:
     """What a take for a relay came to: first the dead letters that were replayed, then the events of the log."""
 
     outcome: str
@@ -124,16 +124,16 @@ class _Reading:
     events: AsyncCursor[Row]
     state: AsyncCursor[Row]
 
-    async def batch(self, conn: AsyncSession, schema: str) -> Batch:
+    async def batch(self, conn: AsyncSession, schema: str) -> RelayBatch:
         head, *rows = await self.events.fetchall()
         [(positions, owes)] = await self.state.fetchall()
         outcome, due_in, items = head[OUTCOME], head[DUE_IN], [Item(row) for row in rows]
         if owes and outcome in ("more", "done"):
             items = await _told(conn, self.take.subscription, self.take.limit, items, schema)
-        return Batch(outcome, due_in, json.loads(positions), items)
+        return RelayBatch(outcome, due_in, json.loads(positions), items)
 
 
-async def take(conn: AsyncSession, asked: Take, schema: str) -> Batch:
+async def take(conn: AsyncSession, asked: Take, schema: str) -> RelayBatch:
     """Begin, lock, read, advance: one round trip."""
     with in_our_words(schema):
         async with together(conn):
@@ -162,7 +162,7 @@ async def _told(conn: AsyncSession, subscription: str, limit: int, items: list[I
     return [*replayed, *items]
 
 
-async def settle(conn: AsyncSession, settling: Settling, asked: Take | None, schema: str) -> Batch | None:
+async def settle(conn: AsyncSession, settling: Settling, asked: Take | None, schema: str) -> RelayBatch | None:
     """Where the streams end now, and COMMIT; then the next take, if one is asked for: one round trip."""
     with in_our_words(schema):
         async with together(conn):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,7 @@ from psycopg import sql
 from outrider.errors import DeclarationError
 from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.inboxes import Ingested, Place, Refused
+from outrider.postgres.inboxes import InboxProgress, IngestResult, Refused
 from outrider.postgres.statement import fetch
 from outrider.streams.replica import ReplicaChange
 
@@ -46,25 +47,25 @@ where r.entity_version < excluded.entity_version
 
 async def apply(
     conn: AsyncSession,
-    place: Place,
+    progress: InboxProgress,
     table: str,
     changes: Sequence[ReplicaChange],
     refused: Sequence[Refused],
     schema: str,
-) -> Ingested:
+) -> IngestResult:
     """The changes that are newer than what is there, what was refused, and the position: one transaction."""
     async with conn.transaction():
-        if await _paused(conn, place.subscription, schema):
-            return Ingested("paused", 0, place.after)
-        if not await inboxes.move(conn, place, refused, schema):
-            return Ingested("moved", 0, place.after)
+        if await _paused(conn, progress.subscription, schema):
+            return IngestResult("paused", 0, progress.after)
+        if not await inboxes.move(conn, progress, refused, schema):
+            return IngestResult("moved", 0, progress.after)
         newer = await upsert(conn, table, changes)
-        await fetch(conn, "streams/inbox_count", schema, _counted(place, newer))
-        return Ingested("ingested", newer, place.position)
+        await fetch(conn, "streams/inbox_count", schema, _counted(progress, newer))
+        return IngestResult("ingested", newer, progress.position)
 
 
-def _counted(place: Place, events: int) -> dict[str, Any]:
-    return {"subscription": place.subscription, "stream": place.stream, "events": events}
+def _counted(progress: InboxProgress, events: int) -> dict[str, Any]:
+    return {"subscription": progress.subscription, "stream": progress.stream, "events": events}
 
 
 async def upsert(conn: AsyncSession, table: str, changes: Sequence[ReplicaChange]) -> int:
@@ -87,7 +88,7 @@ async def upsert(conn: AsyncSession, table: str, changes: Sequence[ReplicaChange
 
 async def stitch(
     conn: AsyncSession,
-    place: Place,
+    progress: InboxProgress,
     table: str,
     snapshot: Iterable[ReplicaChange],
     ahead: Callable[[str], bool],
@@ -96,9 +97,9 @@ async def stitch(
     """The rows of a snapshot, and the position up to which it goes, unless the replica is there already."""
     newer = 0
     async with conn.transaction():
-        stands = await inboxes.open_stream(conn, place.subscription, place.stream, place.after, schema)
+        stands = await inboxes.open_stream(conn, progress.subscription, progress.stream, progress.after, schema)
         if not ahead(stands):
-            await inboxes.move(conn, Place(place.subscription, place.stream, stands, place.position), (), schema)
+            await inboxes.move(conn, replace(progress, after=stands), (), schema)
         for page in _pages(snapshot):
             newer += await upsert(conn, table, page)
     return newer

@@ -20,7 +20,7 @@ from outrider.errors import BrokerUnavailable
 from outrider.failpoint import hit
 from outrider.postgres import handler_batches, relays
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.relays import Batch, Item, Settling, Take
+from outrider.postgres.relays import Item, RelayBatch, Settling, Take
 from outrider.redaction import mask, sanitise
 from outrider.relay.recovery import is_position, open_streams, recover
 from outrider.relay.relay import Relay
@@ -71,7 +71,7 @@ class Sender:
         self._worker = worker
         self._knows = relay.subscription.event_types
         self._limit = relay.batch
-        self._next: Batch | None = None
+        self._next: RelayBatch | None = None
         """Taken together with the last commit; its transaction is open."""
         self._marked = float("-inf")
 
@@ -102,7 +102,7 @@ class Sender:
     def _asked(self, limit: int) -> Take:
         return Take(self.relay.name, limit, SCAN, self._knows, self.relay.workspace_id)
 
-    async def _send(self, conn: AsyncSession, batch: Batch) -> Sent:
+    async def _send(self, conn: AsyncSession, batch: RelayBatch) -> Sent:
         if (held := self._held(batch)) is not None:
             return await self._wait(conn, held)
         plan = self._plan(batch)
@@ -134,7 +134,7 @@ class Sender:
             return await self._rejected(conn, *plan.unsendable)
         return await self._settle(conn, batch, plan)
 
-    def _held(self, batch: Batch) -> tuple[int, float] | None:
+    def _held(self, batch: RelayBatch) -> tuple[int, float] | None:
         """The first rejected event that is not due yet: the number of events before it, and seconds until it is due."""
         before = 0
         for item in batch.items:
@@ -151,7 +151,7 @@ class Sender:
             return Sent("more")
         return Sent("waiting", due_in=due_in)
 
-    def _plan(self, batch: Batch) -> _Plan:
+    def _plan(self, batch: RelayBatch) -> _Plan:
         now = time.monotonic()
         plan = _Plan(Settling(self.relay.name, done=batch.outcome == "done", mark=now >= self._marked + MARK))
         settling = plan.settling
@@ -191,7 +191,7 @@ class Sender:
                 raise outcome
         return dict(zip(plan.to_send, outcomes, strict=True))  # type: ignore[arg-type]
 
-    async def _settle(self, conn: AsyncSession, batch: Batch, plan: _Plan) -> Sent:
+    async def _settle(self, conn: AsyncSession, batch: RelayBatch, plan: _Plan) -> Sent:
         settling, topics = plan.settling, self._topics(batch, plan)
         more = self._asked(self.relay.batch) if batch.outcome == "more" else None
         self._next = await relays.settle(conn, settling, more, self._schema)
@@ -203,7 +203,7 @@ class Sender:
             self._signals.emit(Relayed(self.relay.name, stream, counts.total(), position, dict(counts)))
         return Sent(batch.outcome, sum(map(len, plan.to_send.values())), read=len(batch.items))
 
-    def _topics(self, batch: Batch, plan: _Plan) -> dict[str, Counter[str]]:
+    def _topics(self, batch: RelayBatch, plan: _Plan) -> dict[str, Counter[str]]:
         """The number of events by stream and event type that are in the streams now and were not counted before."""
         topics = {stream: Counter(item.envelope.event_type for item in items) for stream, items in plan.to_send.items()}
         for item in plan.ahead:

@@ -1,7 +1,7 @@
-"""`drain`: the declared handlers, run inside the test's own transaction, so that a rollback undoes everything.
+"""`drain`: runs the declared handlers inside the test's own transaction, so that a rollback undoes everything.
 
-Nothing here commits, parks or buries. The cursors are not used: they see committed events only. Jobs are not run: they are
-claimed from what is committed, and outlive no transaction.
+Nothing here commits, and nothing is stored about failed events. Cursors are not used: they see only committed events. Jobs
+are not run: workers claim only committed jobs.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ class DrainOptions(TypedDict, total=False):
 async def drain(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> Drained:
     """Run the app's handlers on what was published in the open transaction of `conn`, on that connection.
 
-    Each call runs in a savepoint with its receipt; what handlers publish is handled too. A failed one is rolled back to
-    its savepoint; with raise_on_failure=False it counts as parked or buried, what must wait behind it is left out, and
-    the next drain tries it again, as attempt 1. No signal is sent but Published and JobEnqueued. The app need not be open.
+    Each call of a handler runs in a savepoint, together with its receipt. Events that handlers publish are handled too. A
+    failed call is rolled back to its savepoint. With raise_on_failure=False it is counted as waiting for a retry or as a
+    dead letter, events that must wait behind it are left out, and the next drain tries it again, as attempt 1. Only the
+    signals Published and JobEnqueued are sent. The app need not be open.
 
-    Jobs are not run: assert_enqueued_in sees what was enqueued, and app.drain() runs what is committed.
+    Jobs are not run: assert_enqueued_in sees enqueued jobs, and app.drain() runs committed ones.
     """
     session, thread = uncommitted.checked(await under(conn), "drain"), HandlerThread()
     try:
@@ -62,9 +63,9 @@ async def drain(app: Outrider, conn: object, **options: Unpack[DrainOptions]) ->
 
 
 def drain_sync(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> Drained:
-    """The same on a blocking connection. Blocking handlers run right here, in the caller's thread; async ones on an
-    event loop of their own, in another."""
-    session, here = uncommitted.view(uncommitted.checked_sync(under_sync(conn), "drain_sync")), _Here()
+    """The same on a blocking connection. Blocking handlers run in the caller's thread, async ones on an event loop in
+    another thread."""
+    session, here = uncommitted.view(uncommitted.checked_sync(under_sync(conn), "drain_sync")), _CallersThread()
     with ThreadPoolExecutor(1, "outrider-drain") as apart:
         drained = apart.submit(copy_context().run, asyncio.run, _drain(app, session, here, **options))
         drained.add_done_callback(lambda _: here.leave())
@@ -84,23 +85,23 @@ async def _drain(app: Outrider, conn: Connection, thread: HandlerThread, **optio
         )
     at_most, raising = options.get("at_most", AT_MOST), options.get("raise_on_failure", True)
     await capture(conn, local=True)
-    ends = [_End(each, conn, thread, app.settings.schema, raising=raising) for each in chosen.handlers]
+    drains = [_HandlerDrain(each, conn, thread, app.settings.schema, raising=raising) for each in chosen.handlers]
     total, caused = Drained(), 0
-    events = await _go_round(ends, total)
+    events = await _one_round(drains, total)
     while events:
-        events = await _go_round(ends, total)
+        events = await _one_round(drains, total)
         caused += events
         if caused > at_most:
             raise OutriderError(_endless(total, caused))
     return total
 
 
-async def _go_round(ends: Sequence[_End], total: Drained) -> int:
-    return sum([await end.step(total) for end in ends])
+async def _one_round(drains: Sequence[_HandlerDrain], total: Drained) -> int:
+    return sum([await each.step(total) for each in drains])
 
 
-class _End:
-    """One handler, and how far it has come in the events of the transaction."""
+class _HandlerDrain:
+    """One handler, and its position in the events of the transaction."""
 
     def __init__(
         self, handler: Handler, conn: Connection, thread: HandlerThread, schema: str, *, raising: bool
@@ -111,11 +112,11 @@ class _End:
         self._schema = schema
         self._raising = raising
         self._after = 0
-        self._held: set[str] = set()
-        """The lines that wait for a failed event."""
+        self._waiting: set[str] = set()
+        """The ordering keys whose events wait for a failed one."""
 
     async def step(self, total: Drained) -> int:
-        """Handle all there is for it now; how many events that were."""
+        """Handle all new events for it; returns their number."""
         rows = await uncommitted.read(self._conn, self._schema, after=self._after, wanted_by=self._handler.subscription)
         if rows:
             self._after = rows[-1][SEQ]
@@ -125,7 +126,7 @@ class _End:
         return len(rows)
 
     async def _handle(self, rows: Sequence[Row], total: Drained) -> None:
-        rows = [row for row in rows if self._line(row) not in self._held]
+        rows = [row for row in rows if self._waits_by(row) not in self._waiting]
         if not rows:
             return
         try:
@@ -161,7 +162,7 @@ class _End:
             raise
 
     def _judge(self, failed: Failure) -> BatchResult:
-        """Parked or buried, as a worker would; what breaks the session or the transaction is raised in any case."""
+        """Counts the failure as a worker would. An error that breaks the session or the transaction is raised."""
         row = failed.rows[0]
         chance = random.random()  # noqa: S311
         verdict = classify(failed.error, row[ATTEMPT], self._handler.retry, chance, ours=failed.ours)
@@ -170,11 +171,11 @@ class _End:
             raise failed.error
         if isinstance(verdict, Dead):
             return BatchResult("done", buried=1)
-        if (line := self._line(row)) is not None:
-            self._held.add(line)
+        if (key := self._waits_by(row)) is not None:
+            self._waiting.add(key)
         return BatchResult("done", parked=1)
 
-    def _line(self, row: Row) -> str | None:
+    def _waits_by(self, row: Row) -> str | None:
         match self._handler.subscription.order:
             case "none":
                 return None
@@ -184,21 +185,21 @@ class _End:
                 return envelope_of(row).key
 
 
-class _Here(HandlerThread):
-    """The caller's own thread: there, blocking code finds its own thread-locals, and no event loop."""
+class _CallersThread(HandlerThread):
+    """Runs blocking handlers in the caller's thread, which has the caller's thread-locals and no event loop."""
 
     def __init__(self) -> None:
         self._served: SimpleQueue[Any] = SimpleQueue()
         self._tasks = self._served
 
     def serve(self) -> None:
-        """Until somebody calls `leave`."""
+        """Run tasks until `leave` is called."""
         work(self._served)
 
 
 def _endless(total: Drained, caused: int) -> str:
     counts = ", ".join(f"{name} {count}" for name, count in total.by_handler.items())
     return (
-        f"the handlers publish more and more: they have caused {caused:,} events by now, and there are new ones "
-        f"(handled: {counts}). Does one handle what it publishes itself? If all is well, raise at_most="
+        f"the handlers have published {caused:,} events, and there are still new ones (handled: {counts}). Does a handler "
+        "handle the events that it publishes itself? If not, raise at_most="
     )
