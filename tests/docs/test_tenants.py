@@ -55,6 +55,6 @@ def test_the_page_does_what_it_says(database: str, worker: str, tmp_path: Path) 
     run(database, "-m", "outrider", "migrate", "--app", "billing:app")
     with psycopg.connect(database, autocommit=True) as owner:
         owner.execute(INVOICES)
-        assert "2 handled, 0 parked" in run(worker, "billing.py")
+        assert "2 handled, 0 to retry" in run(worker, "billing.py")
         paid = owner.execute("select workspace_id, number from invoice where paid").fetchall()
     assert paid == [("acme", "7")]

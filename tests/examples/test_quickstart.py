@@ -26,5 +26,7 @@ def test_quickstart_invoices_its_order_and_mails_the_receipt_at_every_run(place:
         order = invoiced.removeprefix("invoiced 9.90 for order ")
         assert str(UUID(order)) == order
         assert mailed == f"mailing the receipt of order {order}, attempt 1"
-        counts = "1 handled, 0 parked, 0 buried, 0 conceded; 1 job done, 0 attempts failed, 0 jobs buried"
+        counts = (
+            "1 handled, 0 to retry, 0 dead letters, 0 duplicates skipped; 1 job done, 0 attempts failed, 0 dead letters"
+        )
         assert drained == counts

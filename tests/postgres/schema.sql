@@ -311,7 +311,7 @@ begin
         if job.status = 'in_flight' then
             update "outrider".delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
             perform "outrider".notify(
-                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                "outrider".generation_channel(job.generation),
                 job.subscription);
             outcome := 'cancelling';
         elsif job.status in ('pending', 'failed') then
@@ -1310,7 +1310,7 @@ begin
             perform "outrider".wake_jobs(array[gone.subscription]);
         end if;
         perform "outrider".notify(
-            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            "outrider".generation_channel(gone.generation),
             case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
 
@@ -1481,6 +1481,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.generation_channel(p_generation bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    RETURN CASE p_generation WHEN 0 THEN 'outbox_default'::text ELSE ('outbox_gen_'::text || (p_generation)::text) END;
+
 CREATE FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1490,7 +1494,7 @@ begin
                    where w.generation = p_generation and p_subscription = any (w.subscriptions)
                      and p_subscription <> all (w.unable) and not w.stopping
                      and (w.queues is null or p_queue = any (w.queues))
-                     and w.seen_at > now() - interval '30 seconds');
+                     and "outrider".is_live(w.seen_at));
 end
 $$;
 
@@ -1588,6 +1592,10 @@ begin
     stands := p_position;
 end
 $$;
+
+CREATE FUNCTION outrider.is_live(p_seen_at timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE
+    RETURN (p_seen_at > (now() - '00:00:30'::interval));
 
 CREATE FUNCTION outrider.is_withdrawn(p_seq bigint) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -2906,7 +2914,7 @@ CREATE FUNCTION outrider.refuse_served(p_name text) RETURNS void
     AS $$
 declare
     workers bigint := (select count(*) from "outrider".worker as w
-                       where p_name = any (w.subscriptions) and w.seen_at > clock_timestamp() - interval '30 seconds');
+                       where p_name = any (w.subscriptions) and "outrider".is_live(w.seen_at));
 begin
     if workers > 0 then
         raise '% served % within the last 30 s: stop it first, or use --force; then it ends with an error at its next take',
@@ -3418,7 +3426,7 @@ begin
     end loop;
     -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
     perform "outrider".notify(
-        case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+        "outrider".generation_channel(job.generation),
         job.subscription);
     return told;
 end
@@ -3641,8 +3649,7 @@ begin
           group by d.subscription, d.generation) as line;
     perform "outrider".notify(poke.channel, poke.event_type)
     from (select distinct case when d.queue is null then d.event_type else d.subscription end as event_type,
-                          case d.generation when 0 then 'outbox_default'
-                                                          else 'outbox_gen_' || d.generation end as channel
+                          "outrider".generation_channel(d.generation) as channel
           from "outrider".delivery as d where d.id = any (revived)) as poke;
     return query
     select asked.id, d.event_id, d.subscription,
@@ -5143,7 +5150,7 @@ begin
     ),
     poked as (
         select "outrider".notify(
-            case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
+            "outrider".generation_channel(g.generation),
             p_subscription)
         from (select distinct made.generation from made) as g
     )
@@ -5189,7 +5196,7 @@ begin
         if job.status = 'pending' then
             update "outrider".delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
             perform "outrider".notify(
-                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                "outrider".generation_channel(job.generation),
                 job.subscription);
             perform "outrider".note('run_now', p_by, p_reason, job.subscription, p_job_id,
                                    jsonb_build_object('run_at', job.run_at));
@@ -6548,7 +6555,7 @@ CREATE FUNCTION outrider.wake(p_names text[]) RETURNS void
     AS $$
 begin
     perform "outrider".notify(
-        case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
+        "outrider".generation_channel(each.generation), each.kind)
     from (select c.generation, wanted.event_type as kind
           from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)
@@ -6564,7 +6571,7 @@ CREATE FUNCTION outrider.wake_jobs(p_names text[]) RETURNS void
     AS $$
 begin
     perform "outrider".notify(
-        case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.name)
+        "outrider".generation_channel(each.generation), each.name)
     from (select distinct w.generation, served.name
           from "outrider".worker as w cross join unnest(w.subscriptions) as served (name)
           where served.name = any (p_names)) as each;
@@ -6674,7 +6681,7 @@ begin
             perform "outrider".wake_jobs(array[gone.subscription]);
         end if;
         perform "outrider".notify(
-            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            "outrider".generation_channel(gone.generation),
             case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
     perform "outrider".note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
@@ -8354,6 +8361,8 @@ REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.forget_workers(p_id uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.generation_channel(p_generation bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.hold_limits(p_names text[]) FROM PUBLIC;
@@ -8363,6 +8372,8 @@ REVOKE ALL ON FUNCTION outrider.hold_subscription(p_name text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.in_workspace(p_workspace_id text, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.ingest(p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint, p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[], p_content_class text[], p_workspace_id text[], p_aggregate_kind text[], p_aggregate_id text[], p_entity_version bigint[], p_payload text[], p_idempotency_key text[], p_trace_context text[], OUT outcome text, OUT events bigint, OUT stands text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.is_live(p_seen_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.is_withdrawn(p_seq bigint) FROM PUBLIC;
 

@@ -39,13 +39,13 @@ workers listen. Neither matters. A handler's rows and its receipt commit in one
 transaction, so Postgres rolls back what a killed worker had begun, and another
 worker does it again. A worker that listens again looks for what it has missed."""
 NEXT = """\
-What to type next (the data stays until the next demo):
-  {outrider} dev        # starts this Postgres again; leave it running
-and in another terminal:
+What to type next. This starts the demo's Postgres again; leave it running:
+  {outrider} dev
+In another terminal: how far each subscription has read, and what failed:
   export OUTRIDER_DSN={dsn}
-  {outrider} status     # how far each subscription has read
-  {outrider} dlq list   # the stolen cards: what failed, and why
-Then write your own: docs/guide.md."""
+  {outrider} status
+  {outrider} dlq list
+The data stays until the next demo. To write your own: docs/guide.md."""
 
 
 @dataclass(slots=True)
@@ -167,5 +167,7 @@ def summary(figures: Figures, activity: Activity) -> str:
 
 def next_steps(dsn: str, command: str = sys.argv[0]) -> str:
     """`command`: how the demo was started, in case that outrider is not on the PATH."""
-    started = Path(command).name == "outrider" and not shutil.which("outrider")
-    return NEXT.format(outrider=os.path.relpath(command) if started else "outrider", dsn=shlex.quote(dsn))
+    outrider = "outrider"
+    if Path(command).name == outrider and not shutil.which(outrider):
+        outrider = min(os.path.relpath(command), command, key=len)
+    return NEXT.format(outrider=outrider, dsn=shlex.quote(dsn))

@@ -437,11 +437,11 @@ def test_a_process_cannot_find_a_function_of_the_script() -> None:
 @pytest.mark.parametrize(
     ("counts", "says"),
     [
-        ({}, "0 handled, 0 parked, 0 buried, 0 conceded"),
-        ({"handled": 1}, "1 handled, 0 parked, 0 buried, 0 conceded"),
-        ({"jobs": 1}, "1 job done, 0 attempts failed, 0 jobs buried"),
-        ({"jobs_failed": 1, "jobs_buried": 1}, "0 jobs done, 1 attempt failed, 1 job buried"),
-        ({"jobs": 2, "jobs_failed": 3, "jobs_buried": 2}, "2 jobs done, 3 attempts failed, 2 jobs buried"),
+        ({}, "0 handled, 0 to retry, 0 dead letters, 0 duplicates skipped"),
+        ({"handled": 1}, "1 handled, 0 to retry, 0 dead letters, 0 duplicates skipped"),
+        ({"jobs": 1}, "1 job done, 0 attempts failed, 0 dead letters"),
+        ({"jobs_failed": 1, "jobs_buried": 1}, "0 jobs done, 1 attempt failed, 1 dead letter"),
+        ({"jobs": 2, "jobs_failed": 3, "jobs_buried": 2}, "2 jobs done, 3 attempts failed, 2 dead letters"),
     ],
 )
 def test_a_drain_counts_aloud(counts: dict[str, int], says: str) -> None:

@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: 73eefabc072448ba
+-- functions: 715c18781d4e6ced
 
 -- Receipts that hold texts say whose they are, so that erase finds them when the job, or the event, is gone.
 alter table /*schema*/event_handled

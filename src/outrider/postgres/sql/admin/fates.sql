@@ -22,7 +22,7 @@ left join lateral (
     order by f.seq limit 1) as ahead on e.status = 'pending'
 cross join lateral (
     select count(*) as workers, count(*) filter (where s.name <> all (w.unable)) as able from /*schema*/worker as w
-    where s.name = any (w.subscriptions) and not w.stopping and w.seen_at > clock_timestamp() - interval '30 seconds'
+    where s.name = any (w.subscriptions) and not w.stopping and /*schema*/is_live(w.seen_at)
     ) as serving
 where e.seq = %(seq)s
 order by e.subscription

@@ -137,6 +137,10 @@ grant execute on function
     /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key
     to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
+-- Expressions in functions and statements.
+grant execute on function /*schema*/generation_channel, /*schema*/is_live
+    to /*prefix*/producer, /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
+
 -- Ticks rollups, for a scheduler.
 grant execute on function /*schema*/rollup_tick, /*schema*/rollup_work to /*prefix*/cron;
 

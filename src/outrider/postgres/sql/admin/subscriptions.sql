@@ -8,7 +8,7 @@ select s.name, s.kind, s.context, s.event_types, s.partitions, s.ordering, s.pau
        (select count(*) from (select from /*schema*/delivery as d
                               where d.subscription = s.name and d.status = 'failed' limit %(most)s) as d) as dead,
        (select count(*) from /*schema*/worker as w
-        where s.name = any (w.subscriptions) and w.seen_at > now() - interval '30 seconds') as workers,
+        where s.name = any (w.subscriptions) and /*schema*/is_live(w.seen_at)) as workers,
        (select count(*) from (select from /*schema*/delivery as d
                               where d.subscription = s.name and d.status = 'in_flight' limit %(most)s) as d) as running
 from /*schema*/subscription as s

@@ -4,7 +4,7 @@ with gone as (
     select g.id, g.subscriptions from /*schema*/forget_workers(%(id)s) as g
 )
 select count(/*schema*/notify(
-    case poke.generation when 0 then 'outbox_default' else 'outbox_gen_' || poke.generation end, poke.kind))
+    /*schema*/generation_channel(poke.generation), poke.kind))
 from (select w.generation, wanted.kind
       from gone join /*schema*/worker as w on w.id <> gone.id and w.subscriptions && gone.subscriptions
       join /*schema*/subscription as s on s.name = any (gone.subscriptions) and s.name = any (w.subscriptions)

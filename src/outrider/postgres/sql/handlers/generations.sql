@@ -3,7 +3,7 @@
 -- are counted up to `most`. Who is there: as in serving.
 with live as materialized (
     select w.generation, w.subscriptions, w.unable, w.host || ':' || w.pid as place from /*schema*/worker as w
-    where not w.stopping and w.seen_at > now() - interval '30 seconds'
+    where not w.stopping and /*schema*/is_live(w.seen_at)
 ),
 able as materialized (
     select wanted.subscription, live.generation, array_agg(live.place order by live.place) as places

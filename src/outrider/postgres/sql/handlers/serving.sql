@@ -6,7 +6,7 @@
 -- nothing.
 with live as materialized (
     select w.generation, w.subscriptions, w.unable from /*schema*/worker as w
-    where not w.stopping and w.seen_at > now() - interval '30 seconds'
+    where not w.stopping and /*schema*/is_live(w.seen_at)
 )
 select c.subscription, c.generation, s.event_types,
        c.owner = %(generation)s or not exists (

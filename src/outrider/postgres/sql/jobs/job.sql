@@ -8,7 +8,7 @@ select d.event_id, d.subscription, d.event_type, coalesce(o.event_version, d.eve
        s.paused_at is not null,
        exists (select from /*schema*/worker as serving
                where d.subscription = any (serving.subscriptions) and not serving.stopping
-                 and serving.seen_at > clock_timestamp() - interval '30 seconds'),
+                 and /*schema*/is_live(serving.seen_at)),
        /*schema*/as_pretty_text(coalesce(d.payload, o.payload)), null::jsonb, d.failure_history
 from /*schema*/delivery as d
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true

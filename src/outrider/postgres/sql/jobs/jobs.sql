@@ -84,7 +84,7 @@ served as materialized (
     select kind.name, s.paused_at is not null as paused,
            exists (select from /*schema*/worker as w
                    where kind.name = any (w.subscriptions) and not w.stopping
-                     and w.seen_at > clock_timestamp() - interval '30 seconds') as served
+                     and /*schema*/is_live(w.seen_at)) as served
     from kind left join /*schema*/subscription as s on s.name = kind.name
 )
 select d.event_id, d.subscription, d.event_type, d.event_version, d.status,

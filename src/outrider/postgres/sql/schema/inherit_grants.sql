@@ -66,7 +66,13 @@ begin
                      ('withdraw', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),
                      ('publish', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
                      ('enqueue', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
-                     ('dead_letters', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant')) as needs (function, objects)
+                     ('dead_letters', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant'),
+                     ('take', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
+                     ('relay_take', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
+                     ('dead_letters', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
+                     ('withdraw', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
+                     ('publish', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
+                     ('enqueue_one', 'execute on function /*schema*/generation_channel, /*schema*/is_live')) as needs (function, objects)
         join pg_proc as p on p.proname = needs.function
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)

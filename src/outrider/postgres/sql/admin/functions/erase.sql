@@ -153,7 +153,7 @@ begin
             perform /*schema*/wake_jobs(array[gone.subscription]);
         end if;
         perform /*schema*/notify(
-            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            /*schema*/generation_channel(gone.generation),
             case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
 

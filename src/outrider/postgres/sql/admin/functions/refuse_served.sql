@@ -5,7 +5,7 @@ create or replace function /*schema*/refuse_served(p_name text) returns void
 as $$
 declare
     workers bigint := (select count(*) from /*schema*/worker as w
-                       where p_name = any (w.subscriptions) and w.seen_at > clock_timestamp() - interval '30 seconds');
+                       where p_name = any (w.subscriptions) and /*schema*/is_live(w.seen_at));
 begin
     if workers > 0 then
         raise '% served % within the last 30 s: stop it first, or use --force; then it ends with an error at its next take',

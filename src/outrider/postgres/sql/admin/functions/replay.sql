@@ -165,8 +165,7 @@ begin
           group by d.subscription, d.generation) as line;
     perform /*schema*/notify(poke.channel, poke.event_type)
     from (select distinct case when d.queue is null then d.event_type else d.subscription end as event_type,
-                          case d.generation when 0 then 'outbox_default'
-                                                          else 'outbox_gen_' || d.generation end as channel
+                          /*schema*/generation_channel(d.generation) as channel
           from /*schema*/delivery as d where d.id = any (revived)) as poke;
     return query
     select asked.id, d.event_id, d.subscription,

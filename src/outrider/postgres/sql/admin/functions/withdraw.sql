@@ -55,7 +55,7 @@ begin
             perform /*schema*/wake_jobs(array[gone.subscription]);
         end if;
         perform /*schema*/notify(
-            case gone.generation when 0 then 'outbox_default' else 'outbox_gen_' || gone.generation end,
+            /*schema*/generation_channel(gone.generation),
             case when gone.queue is null then gone.event_type else gone.subscription end);
     end loop;
     perform /*schema*/note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(

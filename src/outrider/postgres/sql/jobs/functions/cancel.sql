@@ -28,7 +28,7 @@ begin
         if job.status = 'in_flight' then
             update /*schema*/delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
             perform /*schema*/notify(
-                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                /*schema*/generation_channel(job.generation),
                 job.subscription);
             outcome := 'cancelling';
         elsif job.status in ('pending', 'failed') then

@@ -8,6 +8,6 @@ begin
                    where w.generation = p_generation and p_subscription = any (w.subscriptions)
                      and p_subscription <> all (w.unable) and not w.stopping
                      and (w.queues is null or p_queue = any (w.queues))
-                     and w.seen_at > now() - interval '30 seconds');
+                     and /*schema*/is_live(w.seen_at));
 end
 $$;

@@ -108,7 +108,7 @@ begin
     end loop;
     -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
     perform /*schema*/notify(
-        case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+        /*schema*/generation_channel(job.generation),
         job.subscription);
     return told;
 end

@@ -40,7 +40,7 @@ begin
     ),
     poked as (
         select /*schema*/notify(
-            case g.generation when 0 then 'outbox_default' else 'outbox_gen_' || g.generation end,
+            /*schema*/generation_channel(g.generation),
             p_subscription)
         from (select distinct made.generation from made) as g
     )

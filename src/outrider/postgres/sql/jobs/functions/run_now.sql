@@ -27,7 +27,7 @@ begin
         if job.status = 'pending' then
             update /*schema*/delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
             perform /*schema*/notify(
-                case job.generation when 0 then 'outbox_default' else 'outbox_gen_' || job.generation end,
+                /*schema*/generation_channel(job.generation),
                 job.subscription);
             perform /*schema*/note('run_now', p_by, p_reason, job.subscription, p_job_id,
                                    jsonb_build_object('run_at', job.run_at));

@@ -5,7 +5,7 @@ create or replace function /*schema*/wake_jobs(p_names text[]) returns void
 as $$
 begin
     perform /*schema*/notify(
-        case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.name)
+        /*schema*/generation_channel(each.generation), each.name)
     from (select distinct w.generation, served.name
           from /*schema*/worker as w cross join unnest(w.subscriptions) as served (name)
           where served.name = any (p_names)) as each;

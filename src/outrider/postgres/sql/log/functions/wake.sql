@@ -6,7 +6,7 @@ create or replace function /*schema*/wake(p_names text[]) returns void
 as $$
 begin
     perform /*schema*/notify(
-        case each.generation when 0 then 'outbox_default' else 'outbox_gen_' || each.generation end, each.kind)
+        /*schema*/generation_channel(each.generation), each.kind)
     from (select c.generation, wanted.event_type as kind
           from /*schema*/subscription as s join /*schema*/cursor as c on c.subscription = s.name
           cross join unnest(coalesce(s.event_types, array[''])) as wanted (event_type)

@@ -1,0 +1,20 @@
+"""Rules of SQL that are functions cost nothing: the planner puts their expression in the place of the call."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+CALLS = {
+    "is_live": "select from outrider.worker as w where outrider.is_live(w.seen_at)",
+    "generation_channel": "select outrider.generation_channel(c.generation) from outrider.cursor as c",
+    "as_text": "select outrider.as_text(o.payload) from outrider.outbox as o",
+    "stored_bytes": "select outrider.stored_bytes(o.payload) from outrider.outbox as o",
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_is_inlined(database: str, name: str) -> None:
+    with psycopg.connect(database) as conn:
+        plan = "\n".join(line for (line,) in conn.execute(f"explain verbose {CALLS[name]}".encode()))
+    assert f"{name}(" not in plan
