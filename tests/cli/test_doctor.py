@@ -34,7 +34,7 @@ def test_exit_codes_and_the_page(outrider: Run, tmp_path: Path) -> None:
         assert outrider("migrate", env=env).returncode == 0
         well = outrider("doctor", env=env)
         assert (well.returncode, well.stderr) == (0, ""), well.stdout
-        assert "ok       listener      a poke arrives\n" in well.stdout
+        assert "ok       listener      a notification arrives\n" in well.stdout
         assert well.stdout.splitlines()[-1].endswith(": 0 critical, 0 warnings")
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute("grant select on outrider.outbox to public")

@@ -26,8 +26,7 @@ from tests.worker.shop import Placed, opened
 from tests.worker.test_generations import working
 
 from outrider import Outrider
-from outrider.doctor import checks as judge
-from outrider.doctor import doctor
+from outrider.doctor import checks, doctor, server_checks
 from outrider.doctor.doctor import examine_all
 from outrider.doctor.finding import Finding, Severity
 from outrider.postgres import connection, rollups
@@ -89,8 +88,8 @@ async def test_nothing_is_wrong(fragile: str) -> None:
             await worker(conn, "shop.effect", listening=True)
         found = await ask(fragile, shop.app)
     assert [each for group in found.values() for each in group if each.severity is not Severity.ok] == []
-    assert found["listener"][0].found == "a poke arrives"
-    assert found["workers"][0].found == "1 at work, all woken by pokes"
+    assert found["listener"][0].found == "a notification arrives"
+    assert found["workers"][0].found == "1 at work, all woken by notifications"
     assert found["pg_cron"][0].found == "NOT_AVAILABLE: workers tick 0 rollups"
 
 
@@ -121,7 +120,7 @@ def test_the_runbook_has_a_section_for_every_alert() -> None:
 async def test_a_server_that_is_too_old(fragile: str) -> None:
     async with connected(fragile) as conn:
         server = replace(await diagnostics.server(conn, "outrider"), version="14.9", version_number=140009)
-    [found, *_] = judge.judge_server(server, server.now, server.now)
+    [found, *_] = server_checks.judge_server(server, server.now, server.now)
     assert (found.check, found.severity, found.found) == ("server", Severity.critical, "Postgres 14.9")
 
 
@@ -130,10 +129,10 @@ async def test_clocks_that_differ(fragile: str) -> None:
         server = await diagnostics.server(conn, "outrider")
     for off, told in ((3, "3.0 s"), (-3, "3.0 s")):
         here = server.now + timedelta(seconds=off)
-        [_, clock, *_] = judge.judge_server(server, here, here)
+        [_, clock, *_] = server_checks.judge_server(server, here, here)
         assert (clock.check, clock.severity) == ("clock", Severity.warning)
         assert told in clock.found
-    slow_wire = judge.judge_server(server, server.now - timedelta(seconds=3), server.now + timedelta(seconds=1))
+    slow_wire = server_checks.judge_server(server, server.now - timedelta(seconds=3), server.now + timedelta(seconds=1))
     assert next(each for each in slow_wire if each.check == "clock").severity is Severity.ok
 
 
@@ -158,7 +157,9 @@ async def test_connections_run_out(fragile: str) -> None:
         async with connected(fragile):
             assert (await diagnostics.server(conn, "outrider")).connections == server.connections + 1
     crowded = replace(server, connections=server.most_connections - 3)
-    found = [each for each in judge.judge_server(crowded, server.now, server.now) if each.check == "connections"]
+    found = [
+        each for each in server_checks.judge_server(crowded, server.now, server.now) if each.check == "connections"
+    ]
     assert only(found).found == "297 of 300 connections are taken"
 
 
@@ -220,12 +221,12 @@ async def test_long_transactions_by_process(fragile: str) -> None:
                 )
                 for each in holders
             ]
-            found = {each.found: each for each in judge.judge_holders(aged, sees_all=True)}
+            found = {each.found: each for each in server_checks.judge_holders(aged, sees_all=True)}
             tells = [each.split(" (", 1)[0].removesuffix(" of postgres") for each in told]
             assert all(any(name in text for text in found) for name in tells)
             assert any(each.advice.startswith("a worker's own batch") for each in found.values())
             assert found["the replication slot forgotten (not active) holds a snapshot for 20,000,000 transactions"]
-            severe = list(judge.judge_holders([replace(each, since=HOUR) for each in aged], sees_all=True))
+            severe = list(server_checks.judge_holders([replace(each, since=HOUR) for each in aged], sees_all=True))
             assert {each.severity for each in severe} == {Severity.critical}
         finally:
             for each in holders:
@@ -241,7 +242,7 @@ async def test_many_transactions_do_not_hide_a_slot(fragile: str) -> None:
         [slot] = await diagnostics.holders(conn, "outrider")
         execute(fragile, slot.ends)
     young = [replace(slot, kind="transaction", since=timedelta(seconds=1), xids=1)] * 30
-    [found] = judge.judge_holders([*young, replace(slot, xids=20_000_000)], sees_all=True)
+    [found] = server_checks.judge_holders([*young, replace(slot, xids=20_000_000)], sees_all=True)
     assert "replication slot" in found.found
 
 
@@ -300,7 +301,7 @@ async def test_whatever_goes_wrong_is_a_finding(fragile: str, monkeypatch: pytes
 
     monkeypatch.setattr(diagnostics, "segments", broken)
     found = await ask(fragile)
-    assert only(found["segments"]).found == "could not be looked at: ZeroDivisionError: a bug"
+    assert only(found["segments"]).found == "could not be checked: ZeroDivisionError: a bug"
     assert only(found["privileges"], Severity.ok)
 
 
@@ -380,8 +381,8 @@ async def test_what_is_past_its_time(fragile: str) -> None:
     )
     found = [each.found for each in (await ask(fragile))["overdue"]]
     assert [each.split(", ")[0] for each in found] == [
-        "shop.effect: 1 event should have had its turn",
-        "shop.chore: 3 jobs should have had their turn",
+        "shop.effect: 1 event is overdue",
+        "shop.chore: 3 jobs are overdue",
     ]
     execute(fragile, "update outrider.subscription set paused_at = now() where name = 'shop.effect'")
     assert len((await ask(fragile))["overdue"]) == 1
@@ -402,7 +403,7 @@ async def test_a_job_that_waits_for_a_key_that_nobody_has(fragile: str) -> None:
                waiting = false where id = (select max(id) from outrider.delivery where job_key = 'k0')""",
     )
     [found] = (await ask(fragile))["overdue"]
-    assert found.found.startswith("shop.chore: 1 job should have had its turn")
+    assert found.found.startswith("shop.chore: 1 job is overdue")
 
 
 async def test_a_schedule_that_was_fired_ahead_of_time(fragile: str) -> None:
@@ -423,7 +424,9 @@ async def test_events_that_are_not_read(fragile: str) -> None:
         await conn.execute("update outrider.outbox set occurred_at = now() - interval '10 minutes'")
         await worker(conn, "shop.effect", listening=True)
         found = await ask(fragile, shop.app)
-        assert only(found["lag"]).found == "shop.effect has not read an event of 10 min ago; 1 number is ahead of it"
+        assert (
+            only(found["lag"]).found == "shop.effect has not read an event of 10 min ago; 1 log position is ahead of it"
+        )
         await shop.app.pause("shop.effect")
         found = await ask(fragile, shop.app)
         assert "lag" not in found
@@ -490,7 +493,7 @@ async def test_workers_that_cannot(fragile: str) -> None:
     assert found == [
         "the workers of shop.effect do not know all its event types",
         "the breaker of shop.effect is open: all its events fail",
-        "1 of 1 worker is not woken by pokes, and polls",
+        "1 of 1 worker polls, because no notifications arrive",
     ]
     quiet = (await ask(fragile, Outrider(dsn=fragile, notify="off")))["workers"]
     assert (quiet[-1].severity, quiet[-1].found) == (Severity.ok, "1 at work, 1 of them poll")
@@ -552,7 +555,9 @@ async def test_a_backlog_that_was_handled_is_not_slow_any_more(fragile: str) -> 
         execute(fragile, "update outrider.outbox set occurred_at = occurred_at - interval '40 minutes'")
         execute(fragile, "update outrider.event_handled set handled_at = handled_at - interval '20 minutes'")
         found = only((await ask(fragile))["latency"], Severity.ok).found
-        assert found == "nothing was handled within the last 5 min; before, from publish to receipt (p99): 1200.0 s"
+        assert found.startswith(
+            "nothing was handled within the last 5 min; before, from publish to receipt (p99): 1200."
+        )
         await shop.publish("c1")
         await shop.app.drain()
     found = only((await ask(fragile))["latency"], Severity.ok).found
@@ -593,8 +598,8 @@ async def test_rollups_that_fail(fragile: str) -> None:
 
 
 def test_pg_cron_that_nobody_uses() -> None:
-    [unused] = judge.judge_cron(diagnostics.Cron("INSTALLED", 0, 2))
-    [used] = judge.judge_cron(diagnostics.Cron("INSTALLED", 1, 1))
+    [unused] = checks.judge_cron(diagnostics.Cron("INSTALLED", 0, 2))
+    [used] = checks.judge_cron(diagnostics.Cron("INSTALLED", 1, 1))
     assert (unused.found, used.found) == (
         "is there, and no rollup uses it: workers tick 2 rollups",
         "ticks 1 of 2 rollups",
@@ -656,7 +661,7 @@ async def test_rights_that_are_too_broad(fragile: str, role: str, granted: str, 
     async with connected(fragile) as conn:
         before = await diagnostics.rights(conn, "outrider")
         execute(fragile, granted.format(role=role))
-        found = list(judge.judge_rights(await diagnostics.rights(conn, "outrider")))
+        found = list(server_checks.judge_rights(await diagnostics.rights(conn, "outrider")))
     try:
         assert before == []
         notes = [each for each in found if "an operator acts through functions" in each.found]
@@ -693,7 +698,7 @@ async def test_a_role_that_may_read_next_to_nothing(fragile: str, role: str) -> 
     found = await ask(make_conninfo(fragile, user=role))
     assert only(found["server"], Severity.ok)
     for check in ("schema", "overdue", "segments"):
-        assert "could not be looked at" in only(found[check]).found
+        assert "could not be checked" in only(found[check]).found
     assert only(found["privileges"], Severity.ok)
 
 
@@ -709,7 +714,7 @@ async def test_a_role_that_may_not_read_the_sequence(fragile: str, role: str) ->
     )
     found = await ask(make_conninfo(fragile, user=role))
     for check in ("schema", "latency", "segments"):
-        assert "could not be looked at" in only(found[check]).found
+        assert "could not be checked" in only(found[check]).found
     assert "growth" not in found
 
 
@@ -817,4 +822,4 @@ async def test_what_gives_no_answer_does_not_hold_it_up(fragile: str, monkeypatc
     for check in ("schema", "overdue"):
         assert only(found[check]).found == "gave no answer within 1 s: it waits for a lock"
         assert f"select pg_terminate_backend({holder})" in only(found[check]).advice
-    assert "could not be looked at" not in str(found), "the session is usable afterwards"
+    assert "could not be checked" not in str(found), "the session is usable afterwards"

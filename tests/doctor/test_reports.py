@@ -28,9 +28,9 @@ from tests.worker.test_generations import working
 from tests.worker.test_health import get
 
 from outrider import Outrider, RetryPolicy
-from outrider.cli.commands.status import _view
-from outrider.cli.target import Asked, find_place
-from outrider.doctor import checks, doctor
+from outrider.cli.output.status import view
+from outrider.cli.target import Target
+from outrider.doctor import checks, doctor, server_checks
 from outrider.doctor.doctor import examine_all
 from outrider.doctor.finding import Finding, Severity
 from outrider.postgres.admin import diagnostics
@@ -193,7 +193,7 @@ async def test_a_broker_that_is_down(fragile: str) -> None:
 
 
 async def test_what_a_worker_is_doing(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.cli.commands.status.BUSY", -checks.LATE)
+    monkeypatch.setattr("outrider.cli.output.status.BUSY", -checks.LATE)
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     def declare(shop: Shop) -> None:
@@ -221,7 +221,7 @@ def _shown(seen: Status | None) -> str:
     assert seen is not None
     console = Console(width=400, file=io.StringIO())
     with console.capture() as shown:
-        for each in _view(seen, place=find_place(Asked(None, "postgresql://nowhere", False, None))):
+        for each in view(seen, target=Target(dsn="postgresql://nowhere")):
             console.print(each)
     return shown.get()
 
@@ -326,7 +326,7 @@ async def test_whoever_waits_for_somebody_who_waits(fragile: str, monkeypatch: p
             await so(lambda: _waits(conn, 1))
             publishing = asyncio.create_task(last.execute("select outrider.publish('a.b', '{}')"))
             await so(lambda: _waits(conn, 2))
-            found = only(list(checks.judge_locks(await diagnostics.locks(conn, "outrider"))))
+            found = only(list(server_checks.judge_locks(await diagnostics.locks(conn, "outrider"))))
             await first.execute("rollback")
             await waits
             await second.execute("rollback")
@@ -344,7 +344,7 @@ async def test_a_publisher_that_forgets_to_commit(fragile: str, monkeypatch: pyt
     async with connected(fragile) as conn, conn.transaction():
         await conn.execute("select outrider.publish('a.b', '{}')")
         assert only((await ask(fragile))["transactions"], Severity.ok)
-        monkeypatch.setattr(checks, "IDLE", checks.IDLE * 0)
+        monkeypatch.setattr(server_checks, "IDLE", server_checks.IDLE * 0)
         found = only((await ask(fragile))["transactions"])
         assert f"process {conn.info.backend_pid} " in found.found
     assert "has published or enqueued, and has done nothing for 0 s" in found.found
@@ -375,9 +375,9 @@ async def test_settings_that_reach_us(fragile: str, role: str) -> None:
         async with await AsyncConnection.connect(fragile, autocommit=True) as conn:
             for setting in ("statement_timeout", "lock_timeout", "default_transaction_read_only"):
                 await conn.execute(f"set {setting} = 0".encode())
-            assert only(list(checks.judge_settings(await diagnostics.settings(conn, "outrider"))), Severity.ok), (
-                "it is pinned"
-            )
+            assert only(
+                list(server_checks.judge_settings(await diagnostics.settings(conn, "outrider"))), Severity.ok
+            ), "it is pinned"
     finally:
         with psycopg.connect(fragile, autocommit=True, options="-c default_transaction_read_only=off") as owner:
             owner.execute(f"alter database {name} reset all".encode())

@@ -1,207 +1,44 @@
-"""What the measurements of a doctor mean, and what to do about each. Decides without I/O; docs/runbook.md says more."""
+"""What the state of the log, of jobs and of schedules means. Decides without I/O; docs/runbook.md explains each check."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from outrider.doctor.finding import Finding, critical, note, ok, warning
+from outrider.doctor.finding import SHOWN, Finding, critical, more, note, ok, warning
 from outrider.doctor.text import counted, seconds, span
 from outrider.postgres.admin.diagnostics import (
     EXPIRING,
     MOST,
     Cron,
     Expiring,
-    Holder,
     Keeping,
     Lately,
-    Lock,
     Overdue,
-    Right,
     Segments,
-    Server,
-    Setting,
     Settled,
-    Sharing,
-    Slot,
     Timetable,
     Tuples,
 )
-from outrider.postgres.dsn import OLDEST
 from outrider.schedule import AHEAD as FUTURE
 from outrider.schedule import next_time
 
-LONG, TOO_LONG = timedelta(minutes=5), timedelta(hours=1)
-XIDS = 10_000_000
 DEAD, DEAD_SHARE = 10_000, 0.2
+"""A table with more dead rows than this, and more than this part of its live rows, needs vacuum."""
 AHEAD = 2
-QUEUE, QUEUE_FULL = 0.25, 0.5
-CLOCK = 1.0
-UNKEPT = timedelta(hours=1)
-"""Without upkeep."""
-MANY, TOO_MANY = 5_000_000, 20_000_000
+"""Fewer segments ahead than this are a warning."""
 ENDLESS = 1_000_000
-"""Numbers in the last segment, after which it is late to end it: what is in it is read once."""
+"""Positions used in the last segment after which it is late to end it: it has to be read once for that."""
+MANY, TOO_MANY = 5_000_000, 20_000_000
+"""Events in the log: a note, or a warning."""
+UNKEPT = timedelta(hours=1)
+"""The longest time without upkeep."""
 SLOW, SLOW_FOR = 0.5, timedelta(minutes=10)
-SHOWN, RIGHTS_SHOWN = 5, 20
+"""Seconds from publish to receipt (p99) that are slow, if they last for this long."""
 LETTERS = 5
-"""Dead letters within an hour: something is broken, not only unlucky."""
-BLOCKED = timedelta(minutes=1)
-"""Who has waited longer for a lock stands still."""
-IDLE = timedelta(seconds=30)
-"""How long a transaction that has published may be idle."""
-WAL, TOO_MUCH_WAL = 1 << 30, 10 << 30
-WAL_UNREAD = 64 << 20
-"""Bytes that a slot which nobody reads may keep: a consumer restarts."""
+"""Dead letters of a subscription within an hour that are a warning."""
 LATE = timedelta(minutes=2)
-"""After its time a schedule has not been fired by anybody."""
-
-
-def judge_server(server: Server, sent: datetime, received: datetime) -> Iterator[Finding]:
-    """`sent` and `received`: by the clock of this machine, before and after the server was asked."""
-    if server.version_number < OLDEST * 10_000:
-        yield critical("server", f"Postgres {server.version}", f"upgrade it: Outrider needs {OLDEST} or newer")
-    else:
-        yield ok("server", f"Postgres {server.version}")
-    yield _clock(server.now, sent, received)
-    share = f"the queue of notifications is {server.queue:.0%} full"
-    if server.queue >= QUEUE:
-        judge = critical if server.queue >= QUEUE_FULL else warning
-        yield judge(
-            "notify_queue",
-            share,
-            "a session that has said LISTEN keeps a transaction open: end it (see transactions). From 90% on Outrider "
-            "notifies nobody, and workers poll; at 100% every other transaction that notifies fails",
-        )
-    else:
-        yield ok("notify_queue", share)
-    used = f"{server.connections} of {server.most_connections} connections are taken"
-    if server.connections > 0.9 * server.most_connections:
-        yield warning("connections", used, "put a pooler in between, or raise max_connections")
-    else:
-        yield ok("connections", used)
-    if not server.sees_all:
-        yield note(
-            "rights",
-            "this role does not see the transactions of other roles: long ones may be missing below",
-            "grant pg_read_all_stats, or pg_monitor, to it",
-        )
-
-
-def _clock(now: datetime, sent: datetime, received: datetime) -> Finding:
-    """Whatever lies between question and answer may be the wire's."""
-    behind, ahead = (sent - now).total_seconds(), (now - received).total_seconds()
-    if max(behind, ahead) > CLOCK:
-        return warning(
-            "clock",
-            f"the clocks of this machine and of the server differ by {max(behind, ahead):.1f} s",
-            "let both keep time with NTP: Outrider counts by the server's clock, your logs and traces do not",
-        )
-    return ok("clock", f"the clocks differ by less than {CLOCK:.0f} s")
-
-
-def judge_holders(holders: Sequence[Holder], sees_all: bool) -> Iterator[Finding]:
-    """`sees_all`: else those of other roles are not among them."""
-    bad = [each for each in holders if (each.since or timedelta()) >= LONG or (each.xids or 0) > XIDS]
-    for each in bad[:SHOWN]:
-        what = "writes" if each.writes else "holds a snapshot"
-        aged = (each.xids or 0) > XIDS
-        age = [span(each.since)] if each.since else []
-        age += [f"{each.xids:,} transactions"] if aged else []
-        match each.kind:
-            case "slot":
-                advice = f"dead rows cannot be removed meanwhile; if nobody needs it any more: {each.ends}"
-            case "prepared":
-                advice = f"its events come only when it ends: commit prepared, or {each.ends}"
-            case "batch":
-                advice = (
-                    "a worker's own batch, whose handler hangs or is slow: what it took waits, and nobody else takes it; "
-                    f"to end it, so that it is tried again: {each.ends}"
-                )
-            case _ if each.writes:
-                advice = f"its events come only when it ends; to end it: {each.ends}"
-            case _:
-                advice = f"dead rows cannot be removed meanwhile; to end it: {each.ends}"
-        judge = critical if aged or (each.since or timedelta()) >= TOO_LONG else warning
-        yield judge("transactions", f"{each.who} {what} for {' and '.join(age)}", advice)
-    if len(bad) > SHOWN:
-        yield warning("transactions", f"and {len(bad) - SHOWN} more like these", "the same")
-    waiting = [
-        each
-        for each in holders
-        if each not in bad and each.kind == "transaction" and each.writes and (each.idle or timedelta()) >= IDLE
-    ]
-    for each in waiting[:SHOWN]:
-        yield warning(
-            "transactions",
-            f"{each.who} has published or enqueued, and has done nothing for {span(each.idle or timedelta())}",
-            f"what it wrote comes only when it commits; to end it: {each.ends}",
-        )
-    if not bad and not waiting:
-        oldest = max((each.since for each in holders if each.since), default=None)
-        if oldest is None:
-            yield ok("transactions", "none is open" if sees_all else "none of this role's own is open")
-        else:
-            yield ok(
-                "transactions", f"the oldest{'' if sees_all else ' that this role sees'} is open for {span(oldest)}"
-            )
-
-
-def judge_locks(locks: Sequence[Lock]) -> Iterator[Finding]:
-    for each in locks[:SHOWN]:
-        state = ""
-        if each.idle and each.state_since is not None:
-            state = f", which has done nothing for {span(each.state_since)}"
-        ran = f"; {'it ran' if each.idle else 'it runs'}: {' '.join(each.query.split())}" if each.query else ""
-        judge = critical if each.since >= BLOCKED else warning
-        yield judge(
-            "locks",
-            f"{counted(each.waiting, 'session')} ({each.waiters or 'unknown'}) "
-            f"{'waits' if each.waiting == 1 else 'wait'} up to {span(each.since)} for {each.who}{state}{ran}",
-            f"let it commit or roll back; to end it: {each.ends}",
-        )
-    if len(locks) > SHOWN:
-        yield warning("locks", f"and {len(locks) - SHOWN} more like these", "the same")
-    if not locks:
-        yield ok("locks", "nobody has waited for a lock for long")
-
-
-def judge_settings(settings: Sequence[Setting]) -> Iterator[Finding]:
-    for each in settings[:SHOWN]:
-        if each.name == "default_transaction_read_only":
-            judge, advice = critical, "workers cannot write: turn it off for their role, or name the primary in the DSN"
-        else:
-            judge, advice = (
-                warning,
-                f"it ends statements of workers, which are tried again: alter … set {each.name} = 0",
-            )
-        yield judge("settings", f"{each.name} = {each.value}, by {each.place}, reaches our sessions", advice)
-    if not settings:
-        yield ok("settings", "no timeout of a role, a database or the server reaches our sessions")
-
-
-def judge_wal(slots: Sequence[Slot]) -> Iterator[Finding]:
-    bad = [
-        each
-        for each in slots
-        if each.state in ("unreserved", "lost") or (each.bytes or 0) >= (WAL if each.active else WAL_UNREAD)
-    ]
-    for each in bad[:SHOWN]:
-        read = "" if each.active else ", and nobody reads it"
-        if each.state == "lost":
-            yield warning(
-                "wal", f"the replication slot {each.name} has lost WAL that it needs", f"drop it: {each.ends}"
-            )
-        else:
-            much = each.state == "unreserved" or (each.bytes or 0) >= TOO_MUCH_WAL
-            judge = critical if much else warning
-            yield judge(
-                "wal",
-                f"the replication slot {each.name} keeps {each.size} of WAL{read}",
-                f"the disk of the server fills up: start its consumer; if nobody needs it any more: {each.ends}",
-            )
-    if slots and not bad:
-        yield ok("wal", f"{counted(len(slots), 'replication slot')}, none keeps much WAL")
+"""How late a schedule may be."""
 
 
 def judge_buried(buried: Sequence[Lately]) -> Iterator[Finding]:
@@ -231,12 +68,12 @@ def judge_overdue(overdue: Sequence[Overdue]) -> Iterator[Finding]:
         number = counted(each.rows, "job" if each.kind == "job" else "event", MOST)
         yield warning(
             "overdue",
-            f"{each.subscription}: {number} should have had {'its' if each.rows == 1 else 'their'} turn, the oldest "
+            f"{each.subscription}: {number} {'is' if each.rows == 1 else 'are'} overdue, the oldest "
             f"since {each.since:%Y-%m-%d %H:%M}",
             "its workers are missing, busy or stuck: outrider status says which; more slots or partitions if they are busy",
         )
     if not overdue:
-        yield ok("overdue", "nothing that is owed is past its time")
+        yield ok("overdue", "no event or job is overdue")
 
 
 def judge_settled(pages: Sequence[Settled]) -> Iterator[Finding]:
@@ -327,45 +164,9 @@ def judge_upkeep(keeping: Keeping, now: datetime) -> Iterator[Finding]:
             f"the segment {name} is kept longer than {keeping.days} days: {reason}",
             "let its subscriptions read on, see to its dead letters, retire what nobody serves: then it goes by itself",
         )
-    if len(keeping.segments) > SHOWN:
-        yield warning("retention", f"and {len(keeping.segments) - SHOWN} more like these", "the same")
+    yield from more("retention", len(keeping.segments) - SHOWN)
     if not keeping.segments:
         yield ok("retention", f"nothing is kept longer than {keeping.days} days because somebody needs it")
-
-
-def judge_hidden(role: str | None) -> Iterator[Finding]:
-    """`role`: the one that asks, if policies hide rows from it."""
-    if role is not None:
-        yield warning(
-            "privileges",
-            f"row-level security hides rows from this role, {role}: what is said here may leave out other tenants",
-            f"outrider tenants enable --role {role}, as the owner; or ask as a role that sees every tenant",
-        )
-
-
-def judge_rights(rights: Sequence[Right]) -> Iterator[Finding]:
-    for each in rights[:RIGHTS_SHOWN]:
-        told = f"{each.who} may {each.may}: {each.why}"
-        if each.grave:
-            yield warning(
-                "privileges", told, "revoke it; outrider roles makes roles whose grants suffice (docs/roles.md)"
-            )
-        else:
-            yield note("privileges", told, "nothing, if it is meant; else take it from that role")
-    if len(rights) > RIGHTS_SHOWN:
-        yield warning("privileges", f"and {len(rights) - RIGHTS_SHOWN} more like these", "revoke them")
-    if not rights:
-        yield ok("privileges", "nobody but the owner may change what must not change")
-
-
-def judge_sharing(sharing: Sharing) -> Iterator[Finding]:
-    if len(sharing.contexts) > 1 and sharing.roles:
-        yield note(
-            "sharing",
-            f"the contexts {', '.join(sharing.contexts)} share this schema: {', '.join(sharing.roles)} may move the cursors "
-            "of all of them",
-            "nothing, if they trust each other; else a schema for each, with roles of its own, and relays between them",
-        )
 
 
 def judge_schedules(

@@ -1,7 +1,7 @@
-"""The doctor: looks at the server, the log, the workers and the brokers, and says what is wrong and what to do about it.
+"""The doctor: checks the server, the log, the workers and the brokers.
 
-Each check measures first (postgres.examine) and then judges (ops.judge). One that cannot be made, or not in time, is a
-finding too. Nothing here can write: whatever it looks at, it looks at in read-only transactions.
+Each check measures first (postgres.admin.diagnostics) and then decides (the modules *_checks). A check that fails, or takes
+too long, is a finding too. Nothing here writes: all transactions are read-only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from outrider.doctor import checks as judge
+from outrider.doctor import checks, server_checks
 from outrider.doctor.brokers import judge_broker, told_of
 from outrider.doctor.finding import Finding, critical, note, ok, warning
 from outrider.doctor.subscription_checks import judge_standing
@@ -32,48 +32,48 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEADLINE = 5.0
-"""Of a poke, in seconds."""
+"""Seconds for a notification to arrive."""
 LONGEST = 20.0
-"""Of a check, in seconds."""
+"""Seconds for one check."""
 BLOCKED = 2.0
-"""Of a check, once another has waited for a lock in vain."""
+"""Seconds for one check, once another has waited for a lock in vain."""
 IN_VAIN = "it waits for a lock"
 INSTALLING = {"source", "rights", "expressions", "stable key"}
-"""What `rollup verify` says of whoever asks, not of what is installed."""
+"""Topics of `rollup verify` that are about the role that asks, not about what is installed."""
 
 
 async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn: str | None = None) -> list[Finding]:
-    """In the order in which one would ask at night: the server, what holds everything up, what is owed, what grows.
+    """All findings, the most urgent checks first.
 
     `conn` is in autocommit mode. `listen_dsn`: where workers listen, if that is another address.
     """
-    checks: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = [
+    measurements: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = [
         ("schema", lambda: _standing(app, conn, schema)),
         ("frozen", lambda: _judged(diagnostics.silent(conn, schema), judge_silent)),
-        ("settings", lambda: _judged(diagnostics.settings(conn, schema), judge.judge_settings)),
-        ("locks", lambda: _judged(diagnostics.locks(conn, schema), judge.judge_locks)),
+        ("settings", lambda: _judged(diagnostics.settings(conn, schema), server_checks.judge_settings)),
+        ("locks", lambda: _judged(diagnostics.locks(conn, schema), server_checks.judge_locks)),
         ("transactions", lambda: _holders(conn, schema)),
-        ("wal", lambda: _judged(diagnostics.wal(conn, schema), judge.judge_wal)),
-        ("dead_letters", lambda: _judged(diagnostics.buried(conn, schema), judge.judge_buried)),
-        ("dead_letters", lambda: _judged(diagnostics.expiring(conn, schema), judge.judge_expiring)),
-        ("overdue", lambda: _judged(diagnostics.overdue(conn, schema), judge.judge_overdue)),
+        ("wal", lambda: _judged(diagnostics.wal(conn, schema), server_checks.judge_wal)),
+        ("dead_letters", lambda: _judged(diagnostics.buried(conn, schema), checks.judge_buried)),
+        ("dead_letters", lambda: _judged(diagnostics.expiring(conn, schema), checks.judge_expiring)),
+        ("overdue", lambda: _judged(diagnostics.overdue(conn, schema), checks.judge_overdue)),
         ("schedules", lambda: _schedules(app, conn, schema)),
-        ("latency", lambda: _judged(diagnostics.settled(conn, schema), judge.judge_settled)),
-        ("dead_tuples", lambda: _judged(diagnostics.tuples(conn, schema), judge.judge_tuples)),
+        ("latency", lambda: _judged(diagnostics.settled(conn, schema), checks.judge_settled)),
+        ("dead_tuples", lambda: _judged(diagnostics.tuples(conn, schema), checks.judge_tuples)),
         ("segments", lambda: _segments(conn, schema)),
         ("upkeep", lambda: _upkeep(conn, schema)),
         ("rollups", lambda: _rollups(conn, schema)),
-        ("pg_cron", lambda: _judged(diagnostics.cron(conn, schema), judge.judge_cron)),
-        ("privileges", lambda: _judged(hidden_from(conn, schema), judge.judge_hidden)),
-        ("privileges", lambda: _judged(diagnostics.rights(conn, schema), judge.judge_rights)),
-        ("sharing", lambda: _judged(diagnostics.sharing(conn, schema), judge.judge_sharing)),
+        ("pg_cron", lambda: _judged(diagnostics.cron(conn, schema), checks.judge_cron)),
+        ("privileges", lambda: _judged(hidden_from(conn, schema), server_checks.judge_hidden)),
+        ("privileges", lambda: _judged(diagnostics.rights(conn, schema), server_checks.judge_rights)),
+        ("sharing", lambda: _judged(diagnostics.sharing(conn, schema), server_checks.judge_sharing)),
     ]
     async with diagnostics.reading(conn):
         findings = await _made("server", lambda: _server(conn, schema), conn)
         findings += await _made("listener", lambda: _listener(app, conn, schema, listen_dsn), conn)
         longest = LONGEST
         if await migrate.applied(conn, schema):
-            for name, check in checks:
+            for name, check in measurements:
                 made = await _made(name, check, conn, longest)
                 if any(IN_VAIN in each.found for each in made):
                     longest = min(longest, BLOCKED)
@@ -90,7 +90,7 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
 async def _made(
     name: str, check: Callable[[], Awaitable[list[Finding]]], conn: AsyncSession, longest: float | None = None
 ) -> list[Finding]:
-    """Sinks, servers and rights may be anybody's: whatever goes wrong is a finding, and the other checks are made."""
+    """Whatever goes wrong in a check is a finding, and the other checks are made all the same."""
     making, longest = asyncio.ensure_future(check()), LONGEST if longest is None else longest
     try:
         if (await asyncio.wait([making], timeout=longest))[0]:
@@ -100,7 +100,7 @@ async def _made(
         return [
             warning(
                 name,
-                f"could not be looked at: {describe(error)}",
+                f"could not be checked: {describe(error)}",
                 "if it lacks a right: ask as a role that may look (docs/guide.md, Roles)",
             )
         ]
@@ -126,7 +126,7 @@ async def _judged(measured: Awaitable[T], judged: Callable[[T], Iterator[Finding
 
 async def _server(conn: AsyncSession, schema: str) -> list[Finding]:
     sent, server = datetime.now(UTC), await diagnostics.server(conn, schema)
-    return list(judge.judge_server(server, sent, datetime.now(UTC)))
+    return list(server_checks.judge_server(server, sent, datetime.now(UTC)))
 
 
 async def _listener(app: Outrider, conn: AsyncSession, schema: str, listen_dsn: str | None) -> list[Finding]:
@@ -143,11 +143,11 @@ async def _listener(app: Outrider, conn: AsyncSession, schema: str, listen_dsn: 
         return [
             note(
                 "listener",
-                "a poke arrives, through a pooler that keeps sessions",
+                "a notification arrives, through a pooler that keeps sessions",
                 "nothing, as long as it does; OUTRIDER_LISTEN_DSN can name the server itself",
             )
         ]
-    return [ok("listener", "a poke arrives")]
+    return [ok("listener", "a notification arrives")]
 
 
 async def _standing(app: Outrider, conn: AsyncSession, schema: str) -> list[Finding]:
@@ -161,7 +161,7 @@ async def _standing(app: Outrider, conn: AsyncSession, schema: str) -> list[Find
 
 
 def _unasked(app: Outrider, found: status.Status) -> list[Finding]:
-    """Only an app knows where the brokers are."""
+    """Only the app knows the addresses of its brokers."""
     known = {each.name for each in app.relays} | {each.name for each in app.inboxes}
     names = [each.name for each in found.subscriptions if each.kind in ("relay", "inbox") and each.name not in known]
     if not names:
@@ -176,21 +176,21 @@ async def _schedules(app: Outrider, conn: AsyncSession, schema: str) -> list[Fin
     now, schedules = await diagnostics.schedules(conn, schema)
     served = {name for worker in await status.workers(conn, schema) if worker.live for name in worker.subscriptions}
     declared = {each.name for each in app.schedules} if app.subscriptions or app.schedules else None
-    return list(judge.judge_schedules(schedules, now, app.settings.context, declared, served))
+    return list(checks.judge_schedules(schedules, now, app.settings.context, declared, served))
 
 
 async def _holders(conn: AsyncSession, schema: str) -> list[Finding]:
     holders, server = await diagnostics.holders(conn, schema), await diagnostics.server(conn, schema)
-    return list(judge.judge_holders(holders, server.sees_all))
+    return list(server_checks.judge_holders(holders, server.sees_all))
 
 
 async def _segments(conn: AsyncSession, schema: str) -> list[Finding]:
-    return list(judge.judge_segments(await diagnostics.segments(conn, schema)))
+    return list(checks.judge_segments(await diagnostics.segments(conn, schema)))
 
 
 async def _upkeep(conn: AsyncSession, schema: str) -> list[Finding]:
     keeping, server = await diagnostics.upkeep(conn, schema), await diagnostics.server(conn, schema)
-    return list(judge.judge_upkeep(keeping, server.now))
+    return list(checks.judge_upkeep(keeping, server.now))
 
 
 async def _rollups(conn: AsyncSession, schema: str) -> list[Finding]:

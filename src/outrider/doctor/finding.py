@@ -1,7 +1,8 @@
-"""What a doctor says: one finding for each thing that was looked at. Values only."""
+"""The findings of `outrider doctor`. Values only."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -9,11 +10,11 @@ from outrider.redaction import mask
 
 
 class Severity(IntEnum):
-    """As monitoring systems count: the exit code of `outrider doctor`."""
+    """The exit code of `outrider doctor`, as monitoring systems expect it."""
 
     ok = 0
     note = -1
-    """Worth knowing, nothing to do at once; exits like ok."""
+    """For information; the exit code is that of ok."""
     warning = 1
     critical = 2
 
@@ -21,16 +22,20 @@ class Severity(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     check: str
-    """One word, that of the runbook."""
+    """The name of the check, as in the runbook."""
     severity: Severity
     found: str
     advice: str = ""
-    """What to do; empty when all is well."""
+    """What to do; empty for ok."""
 
     def __post_init__(self) -> None:
-        """Brokers and their clients are anybody's: what they say of themselves may hold a password."""
+        """Messages of brokers and their clients may contain a password."""
         object.__setattr__(self, "found", mask(self.found))
         object.__setattr__(self, "advice", mask(self.advice))
+
+
+SHOWN = 5
+"""The most findings of one kind that are listed."""
 
 
 def ok(check: str, found: str) -> Finding:
@@ -47,3 +52,9 @@ def warning(check: str, found: str, advice: str) -> Finding:
 
 def critical(check: str, found: str, advice: str) -> Finding:
     return Finding(check, Severity.critical, found, advice)
+
+
+def more(check: str, number: int) -> Iterator[Finding]:
+    """For the findings that are not listed, if any."""
+    if number > 0:
+        yield warning(check, f"and {number} more like these", "the same")

@@ -1,4 +1,4 @@
-"""What the standing of subscriptions and workers means, and what to do about it. Decides without I/O."""
+"""What the state of subscriptions means. Decides without I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outrider.postgres.admin.diagnostics import MOST, PATIENCE, Failing
 from outrider.postgres.admin.status import Standing, Status
 
 STARTING = timedelta(seconds=15)
-"""A worker that is younger may not have been seen twice."""
+"""A worker that is younger may not have told yet that it listens."""
 
 
 def judge_standing(
@@ -39,7 +39,7 @@ def judge_standing(
         if declared is not None and each.context == context and each.name not in declared and not served:
             yield warning(
                 "orphans",
-                f"{each.name} is registered, and the app does not declare it: {counted(each.lag, 'number')} of the log "
+                f"{each.name} is registered, and the app does not declare it: {counted(each.lag, 'log position')} "
                 f"{'waits' if each.lag == 1 else 'wait'} for it",
                 f"outrider subscription rename {each.name} NEW if it has another name now, else "
                 f"outrider subscription retire {each.name}",
@@ -53,7 +53,7 @@ def judge_standing(
             yield warning(
                 "lag",
                 f"{each.name} has not read an event of {span(found.read_at - owed_since)} ago; "
-                f"{counted(each.lag, 'number')} {'is' if each.lag == 1 else 'are'} ahead of it",
+                f"{counted(each.lag, 'log position')} {'is' if each.lag == 1 else 'are'} ahead of it",
                 "its workers are missing, busy or stuck: outrider status says which; see transactions, latency",
             )
         if each.paused_at is not None:
@@ -102,7 +102,7 @@ def _of_generations(each: Standing, found: Status) -> Iterator[Finding]:
         own = any(worker.serves(each.name) and worker.generation == place.served_by for worker in found.workers)
         if not place.generation or own or each.kind == "reader":
             continue
-        behind = counted(place.lag, "number")
+        behind = counted(place.lag, "log position")
         told = f"generation {place.generation} of {each.name} has no worker of its own, and is {behind} behind"
         if place.workers:
             yield note(
@@ -121,11 +121,11 @@ def _listening(found: Status, polls: bool) -> Iterator[Finding]:
     elif any(found.read_at - each.started_at > STARTING for each in deaf):
         yield warning(
             "workers",
-            f"{len(deaf)} of {counted(found.live, 'worker')} {'is' if len(deaf) == 1 else 'are'} not woken by pokes, and "
-            f"{'polls' if len(deaf) == 1 else 'poll'}",
+            f"{len(deaf)} of {counted(found.live, 'worker')} {'polls' if len(deaf) == 1 else 'poll'}, because no "
+            "notifications arrive",
             "see listener; their logs say why (listener_down)",
         )
     elif deaf:
         yield ok("workers", f"{found.live} at work, {len(deaf)} of them just started")
     elif found.live:
-        yield ok("workers", f"{found.live} at work, all woken by pokes")
+        yield ok("workers", f"{found.live} at work, all woken by notifications")

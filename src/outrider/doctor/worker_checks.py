@@ -1,22 +1,21 @@
-"""What workers say of themselves in their heartbeats, and what their silence means. Decides without I/O."""
+"""What the heartbeats of workers report, and what their silence means. Decides without I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from outrider.doctor.finding import Finding, critical, ok, warning
+from outrider.doctor.finding import SHOWN, Finding, critical, more, ok, warning
 from outrider.doctor.text import counted, span
 from outrider.postgres.admin.diagnostics import Silent
 from outrider.postgres.admin.status import Status, Trouble
 
 STANDSTILL = timedelta(minutes=1)
-"""What has been rolled back for longer stands still."""
+"""Infrastructure failures that last longer are critical."""
 HOPELESS = 20
-"""Failures in a row after which a handler is not unlucky but broken."""
+"""This many consecutive failures of a handler or job are critical."""
 HELD = timedelta(minutes=20)
-"""A held event loop is reported at ever longer intervals; after that long its worker has died."""
-SHOWN = 5
+"""A blocked event loop is reported at growing intervals. After this long without a report its worker has died."""
 
 NAMES = {
     "(jobs)": ("troubles", "jobs are not claimed, or not settled"),
@@ -104,8 +103,7 @@ def judge_silent(silent: Sequence[Silent]) -> Iterator[Finding]:
                 f"{told}: its role {each.role} may not write heartbeats any more",
                 "a right was revoked: outrider roles grants what each role needs (docs/roles.md)",
             )
-    if len(silent) > SHOWN:
-        yield warning("frozen", f"and {len(silent) - SHOWN} more like these", "the same")
+    yield from more("frozen", len(silent) - SHOWN)
 
 
 def _names(each: Silent) -> str:

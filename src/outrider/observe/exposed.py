@@ -1,4 +1,4 @@
-"""A worker's metrics over HTTP, and the look at the database every few seconds that fills the gauges."""
+"""The metrics of a worker over HTTP, and the queries that fill the gauges every ten seconds."""
 
 from __future__ import annotations
 
@@ -15,61 +15,65 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from outrider.error_text import describe
 from outrider.errors import ConfigError
-from outrider.observe.measure import Instruments, begin, forget_state, tell_state
+from outrider.observe.measure import Instruments, begin, forget_state, set_state
 from outrider.observe.metrics import Metrics, need_client
 from outrider.postgres.admin import diagnostics, status
 from outrider.postgres.connection import AsyncSession
 from outrider.signals import Signals
 
-EVERY = 10.0
-PATIENCE = 5.0
+SAMPLE_SECONDS = 10.0
+"""Seconds between two looks at the database, and the longest time that one may take."""
+CLIENT_SECONDS = 5.0
 """Seconds that a client may be silent while it sends its request or reads the answer."""
 CONNECTIONS = 16
+"""The most open connections. One more closes the oldest."""
 
 _logger = logging.getLogger("outrider")
 
 
-class Named(Protocol):
+class HasName(Protocol):
     @property
     def name(self) -> str: ...
 
 
-class Looked(Protocol):
+class Sampled(Protocol):
+    """What the gauges need of an app."""
+
     signals: Signals
 
     @property
-    def inboxes(self) -> Sequence[Named]: ...
+    def inboxes(self) -> Sequence[HasName]: ...
 
     @property
-    def rollups(self) -> Sequence[Named]: ...
+    def rollups(self) -> Sequence[HasName]: ...
 
     def connect(self) -> AbstractAsyncContextManager[AsyncSession]: ...
 
 
-async def sample(app: Looked, schema: str, to: Instruments) -> None:
+async def sample(app: Sampled, schema: str, to: Instruments) -> None:
     async with app.connect() as conn:
         await conn.set_autocommit(True)
         try:
             found = await status.status(conn, schema)
-            tell_state(to, found, await diagnostics.server(conn, schema), await diagnostics.tuples(conn, schema))
+            set_state(to, found, await diagnostics.server(conn, schema), await diagnostics.tuples(conn, schema))
         finally:
             await conn.set_autocommit(False)
 
 
 async def keep_sampling(
-    app: Looked, schema: str, to: Instruments, patience: float = EVERY, pause: float = EVERY
+    app: Sampled, schema: str, to: Instruments, longest: float = SAMPLE_SECONDS, pause: float = SAMPLE_SECONDS
 ) -> None:
-    """Until cancelled. Without an answer the gauges are gone until there is one, and a line says so once."""
+    """Until cancelled. While the database does not answer, the gauges are empty; a log line says so once."""
     silent = False
     while True:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(longest):
                 await sample(app, schema, to)
             silent = False
-        except Exception as error:  # whatever it is: a worker must not end because nobody can look at it
+        except Exception as error:  # a worker must not end because it cannot be observed
             forget_state(to)
             if not silent:
-                _logger.warning("metrics of the database are missing: %s", describe(error).splitlines()[0])
+                _logger.warning("the metrics of the database are missing: %s", describe(error).splitlines()[0])
             silent = True
         await asyncio.sleep(pause)
 
@@ -82,8 +86,8 @@ class Measured(Protocol):
 
 
 @asynccontextmanager
-async def measured(app: Looked, schema: str, metrics: Measured) -> AsyncIterator[None]:
-    """What the database says is told too, until the block ends."""
+async def measured(app: Sampled, schema: str, metrics: Measured) -> AsyncIterator[None]:
+    """Fill the gauges from the database until the block ends."""
     begin(metrics.instruments, [each.name for each in app.inboxes], [each.name for each in app.rollups])
     sampling = asyncio.create_task(keep_sampling(app, schema, metrics.instruments))
     try:
@@ -95,15 +99,14 @@ async def measured(app: Looked, schema: str, metrics: Measured) -> AsyncIterator
 
 
 class _Request(WSGIRequestHandler):
-    timeout = PATIENCE
+    timeout = CLIENT_SECONDS
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """As that of prometheus_client, a thread for each request; but there are few of them, and none waits for ever. When
-    there are too many, the oldest connection is closed."""
+    """Like the server of prometheus_client, one thread per request; but connections are bounded in number and time."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -132,12 +135,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, *_: object) -> None:
-        """Who is closed, or closes, has nothing to say about it."""
+        """A closed connection is no error."""
 
 
 @asynccontextmanager
-async def exposed(app: Looked, schema: str, host: str, port: int) -> AsyncIterator[str]:
-    """The URL at which Prometheus finds the metrics of this process."""
+async def exposed(app: Sampled, schema: str, host: str, port: int) -> AsyncIterator[str]:
+    """Serve the metrics of this process. Yields their URL."""
     need_client()
     prometheus: Any = import_module("prometheus_client")
     registry = prometheus.CollectorRegistry()

@@ -1,4 +1,4 @@
-"""From signals to metrics: what each signal adds to which. Where the numbers go is the business of the instruments."""
+"""From signals to metrics: what each signal adds to which metric. The instruments know where the numbers go."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Instruments(Protocol):
     def observe(self, metric: Metric, values: Sequence[float], *labels: str) -> None: ...
 
     def replace(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
-        """All values of a gauge: labels that are not among them are gone."""
+        """Set all values of a gauge: labels that are not among them disappear."""
         ...
 
 
 class _Bounded:
-    """The instruments, with an end to the labels that others choose: each series costs memory here and in Prometheus."""
+    """Bounds the number of label values that come from outside: each series costs memory here and in Prometheus."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._to = instruments
@@ -67,7 +67,7 @@ class _Bounded:
         self._to.add(metric, amount, *self._known(metric, labels))
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
-        """One gauge cannot stand for many things: those that are too many have none."""
+        """One gauge cannot stand for many things: values beyond the bound get no gauge."""
         if self._known(metric, labels) == labels:
             self._to.set(metric, value, *labels)
 
@@ -93,7 +93,7 @@ class Measuring:
     def __init__(self, signals: Signals, instruments: Instruments) -> None:
         self._to = _Bounded(instruments)
         self.close: Callable[[], None] = signals.listen(self._hear)
-        """Hear no more."""
+        """Stop listening."""
 
     def _hear(self, signal: Signal) -> None:
         to = self._to
@@ -131,7 +131,7 @@ class Measuring:
                 pass
 
     def _hear_settled(self, subscription: str, times: Sequence[tuple[str, float, float]]) -> None:
-        """At tens of thousands a second every look at an event shows: one observation a batch and type."""
+        """One observation per batch and type: at tens of thousands of events a second the difference is measurable."""
         ages: defaultdict[str, list[float]] = defaultdict(list)
         for kind, age, _ in times:
             ages[kind].append(age if age > 0 else 0.0)
@@ -187,7 +187,7 @@ class Measuring:
 
 
 def begin(to: Instruments, inboxes: Iterable[str], rollups: Iterable[str]) -> None:
-    """Counters that an alert looks at: Prometheus does not see that something has become more which was not there."""
+    """Start the counters of alerts at 0: Prometheus does not see an increase of a counter that did not exist."""
     to.add(of.renewals, 0, "lost")
     for inbox in inboxes:
         to.add(of.ingest_refused, 0, inbox)
@@ -195,34 +195,34 @@ def begin(to: Instruments, inboxes: Iterable[str], rollups: Iterable[str]) -> No
         to.add(of.rollup_errors, 0, rollup)
 
 
-def tell_state(to: Instruments, found: Status, server: Server, tables: list[Tuples]) -> None:
-    """What the database says of everything, for all workers together."""
+def set_state(to: Instruments, found: Status, server: Server, tables: list[Tuples]) -> None:
+    """Set the gauges that describe the database, for all workers together."""
     now, subscriptions = found.read_at, found.subscriptions
     rollups = [each for each in found.rollups if each.uninstalled_at is None]
     paused = {each.name for each in subscriptions if found.paused_at is not None or each.paused_at is not None}
     sure = [each for each in subscriptions if each.oldest_is_certain or each.oldest_owed_at is not None]
     still = [each for each in subscriptions if each.name in paused or each.kind == "reader"]
     waiting = [each for each in subscriptions if each.oldest_is_certain or each.waiting_since is not None]
-    lags = _told(sure, lambda each: _age(each.oldest_owed_at, now))
+    lags = _by_name(sure, lambda each: _age(each.oldest_owed_at, now))
     greatest = max(lags.values(), default=0.0)
     to.replace(of.database_up, {(): 1.0})
-    to.replace(of.depth, _told(subscriptions, _depth))
-    to.replace(of.parked, _told([each for each in subscriptions if each.kind != "job"], lambda each: each.parked))
+    to.replace(of.depth, _by_name(subscriptions, _depth))
+    to.replace(of.parked, _by_name([each for each in subscriptions if each.kind != "job"], lambda each: each.parked))
     to.replace(of.lag, lags)
-    to.replace(of.overdue, _told([*still, *waiting], lambda each: _age(each.waiting_since, now)))
-    to.replace(of.paused, _told(subscriptions, lambda each: each.name in paused))
-    to.replace(of.dead_letters, _told(subscriptions, lambda each: each.dead))
+    to.replace(of.overdue, _by_name([*still, *waiting], lambda each: _age(each.waiting_since, now)))
+    to.replace(of.paused, _by_name(subscriptions, lambda each: each.name in paused))
+    to.replace(of.dead_letters, _by_name(subscriptions, lambda each: each.dead))
     to.replace(of.oldest_owed, {(): greatest} if greatest or len(sure) == len(subscriptions) else {})
     to.replace(of.workers, {(): float(found.live)})
     to.replace(of.notify_queue, {(): server.queue})
     to.replace(of.dead_tuples, {(each.table,): float(each.dead) for each in tables})
-    to.replace(of.rollup_pending, _told(rollups, lambda each: each.pending))
-    to.replace(of.rollup_overdue, _told(rollups, lambda each: max(0, _age(each.oldest_at, now) - _longest(each))))
-    to.replace(of.rollup_failed, _told(rollups, lambda each: (each.last_run or {}).get("result") == "error"))
-    to.replace(of.rollup_set_aside, _told(rollups, lambda each: each.set_aside))
+    to.replace(of.rollup_pending, _by_name(rollups, lambda each: each.pending))
+    to.replace(of.rollup_overdue, _by_name(rollups, lambda each: max(0, _age(each.oldest_at, now) - _longest(each))))
+    to.replace(of.rollup_failed, _by_name(rollups, lambda each: (each.last_run or {}).get("result") == "error"))
+    to.replace(of.rollup_set_aside, _by_name(rollups, lambda each: each.set_aside))
 
 
-def _told(those: Iterable[T], value: Callable[[T], float]) -> dict[tuple[str, ...], float]:
+def _by_name(those: Iterable[T], value: Callable[[T], float]) -> dict[tuple[str, ...], float]:
     return {(each.name,): float(value(each)) for each in those}
 
 
@@ -231,7 +231,7 @@ def _age(since: datetime | None, now: datetime) -> float:
 
 
 def _depth(each: Standing) -> int:
-    """What is parked may be ahead of the cursor, and counted there already."""
+    """A parked event may be ahead of the cursor, and is then counted there."""
     return each.parked if each.kind == "job" else each.lag
 
 
@@ -240,6 +240,6 @@ def _longest(each: Rolling) -> float:
 
 
 def forget_state(to: Instruments) -> None:
-    """Nobody knows how the database is: what is not known is not told."""
+    """The database does not answer: gauges without a known value disappear."""
     for metric in of.STATE:
         to.replace(metric, {(): 0.0} if metric is of.database_up else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 FIRST = 16
+"""Events of the first batch."""
 BUDGET = 0.25
 """Seconds that handling one batch should take. The batch grows and shrinks towards it."""
 

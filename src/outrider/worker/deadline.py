@@ -1,6 +1,7 @@
-"""The timeout of a handler or a job. One timer for a whole batch cancels the task when the current handler has run too long;
-a timer per event would cost more than a small handler. One that blocks the event loop cannot be cancelled: it is late when
-it returns.
+"""The timeout of a handler or a job.
+
+One timer for a whole batch cancels the task when the current handler has run too long: a timer per event would cost more
+than a small handler. A handler that blocks the event loop cannot be cancelled; it fails when it returns.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-AGAIN = 1.0
+CANCEL_AGAIN = 1.0
+"""Seconds between two cancellations: a handler may swallow the first."""
 _at_work: dict[asyncio.Task[Any], Deadline] = {}
 
 
@@ -58,7 +60,7 @@ class Deadline:
 
     @property
     def late(self) -> bool:
-        """Time is up, whether or not the timer had a chance to say so."""
+        """The time is up, whether or not the timer could run."""
         return self._expired or monotonic() > self.began + self.seconds
 
     def _look(self) -> None:
@@ -68,11 +70,11 @@ class Deadline:
         elif self._task is not None:
             self._expired = True
             self._cancelled += 1
-            self._timer = self._loop.call_later(AGAIN, self._look)  # it may swallow the first
+            self._timer = self._loop.call_later(CANCEL_AGAIN, self._look)
             self._task.cancel()
 
     def absorb(self) -> bool:
-        """Whether the timer has cancelled the task; that is taken back."""
+        """Take the timer's cancellations back. Returns whether there were any."""
         while self._cancelled and self._task is not None:
             self._cancelled -= 1
             self._task.uncancel()

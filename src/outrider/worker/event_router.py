@@ -13,7 +13,9 @@ from outrider.worker.job_handler import JobHandler
 from outrider.worker.loop import BUSY_PAUSE, Loop
 
 LIMIT = 1000
+"""The most events that one batch turns into jobs."""
 SCAN = 10_000
+"""The most rows of the log that one batch looks at."""
 
 
 class EventRouter(Loop):

@@ -11,7 +11,7 @@ from outrider.postgres.log import ATTEMPT, WORKSPACE, envelope_of
 from outrider.postgres.tenant_context import Entry, home_of
 
 
-class _Context:
+class _AnyHandlerContext:
     __slots__ = ("_conn", "_enters", "_role", "_rows", "_tx", "lent")
 
     def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None, *, enters: bool) -> None:
@@ -59,7 +59,7 @@ class _Context:
             take_back(self._tx)
 
 
-class HandlerContext(_Context):
+class HandlerContext(_AnyHandlerContext):
     """Beside the event: `tx` is a psycopg AsyncConnection inside the handler's transaction. What is written through it
     commits with the receipt, or not at all. It cannot commit or roll back, and it is dead when the handler returns.
     `app.workspace_id` is the event's workspace there."""
@@ -75,7 +75,7 @@ class HandlerContext(_Context):
         return self._tx
 
 
-class SyncHandlerContext(_Context):
+class SyncHandlerContext(_AnyHandlerContext):
     """The same for a blocking handler, which runs in a thread: `tx` is a blocking psycopg Connection."""
 
     __slots__ = ()

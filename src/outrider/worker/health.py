@@ -1,8 +1,8 @@
-"""Two questions over HTTP, for whoever supervises processes: /healthz (is it alive?) and /readyz (does it work?).
+"""Health checks over HTTP: /healthz (is the process alive?) and /readyz (does it work?).
 
-/healthz is about the process: its event loop answers. A database that is away is no reason to restart a worker, which would
-restart all of them in a failover; that is what /readyz says. No more of HTTP than that: one request a connection, nothing
-read beyond its head, everything bounded in size and time.
+/healthz answers while the event loop runs. An unreachable database is no reason to restart a worker: in a failover that
+would restart all of them. /readyz reports it. The server answers one request per connection, reads only its head, and bounds
+everything in size and time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from outrider.worker.worker import Worker
 SILENCE = 30.0
 """Seconds without an answer of the database after which a worker is not ready."""
 HEAD = 8192
-PATIENCE = 5.0
+"""The most bytes of the head of a request."""
+CLIENT_SECONDS = 5.0
+"""Seconds for a client to send its request; twice as many for the whole connection."""
 CONNECTIONS = 64
+"""The most open connections. One more closes the oldest."""
 
 
 class Subject(Protocol):
@@ -62,7 +65,7 @@ class WorkerHealth:
 class HealthServer:
     """`async with HealthServer(subject, host, port) as server:` answers until the block ends; port 0 = any free one."""
 
-    def __init__(self, subject: Subject, host: str, port: int, *, patience: float = PATIENCE) -> None:
+    def __init__(self, subject: Subject, host: str, port: int, *, patience: float = CLIENT_SECONDS) -> None:
         self._subject = subject
         self._host, self.port = host, port
         self._patience = patience
@@ -97,7 +100,7 @@ class HealthServer:
         await self._server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A probe says all that it has to say at once: when there are too many, the one that is silent for longest goes."""
+        """A probe sends its request at once: when there are too many connections, the oldest is closed."""
         waiting = [each for each in self._answering if not each.cancelling()]
         if len(waiting) >= CONNECTIONS:
             waiting[0].cancel()

@@ -1,4 +1,4 @@
-"""Suspects run alone in their process: if it dies, nobody else can have done it, and nobody else is blamed for it."""
+"""Suspects run alone in their process: if it dies, the culprit is known, and no other event is blamed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-PATIENCE = 1.0
+WAIT_SECONDS = 1.0
+"""Seconds to wait until nothing else runs."""
 
 
 class Isolation:
@@ -17,7 +18,7 @@ class Isolation:
 
     @asynccontextmanager
     async def beside_others(self) -> AsyncIterator[None]:
-        async with self._alone:  # passed at once, unless somebody is alone or waits to be
+        async with self._alone:  # free unless a suspect runs alone, or waits to
             self._at_work += 1
         try:
             yield
@@ -28,8 +29,8 @@ class Isolation:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """TimeoutError when the others do not come to an end."""
+        """Raises TimeoutError if the others do not end in time."""
         async with self._alone:
-            async with asyncio.timeout(PATIENCE), self._changed:
+            async with asyncio.timeout(WAIT_SECONDS), self._changed:
                 await self._changed.wait_for(lambda: self._at_work == 0)
             yield

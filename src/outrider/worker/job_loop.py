@@ -21,7 +21,7 @@ from outrider.postgres.jobs import Asked, Claimed, Done, Lane, Leased, Other
 from outrider.postgres.worker_sessions import OwnSession
 from outrider.worker.job_handler import JobHandler
 from outrider.worker.job_processes import JobProcesses
-from outrider.worker.job_runner import JobOutcome, JobRunner
+from outrider.worker.job_runner import EndedJob, JobRunner
 from outrider.worker.job_signals import JOBS, Counts, JobSignals
 from outrider.worker.job_slots import JobSlots
 from outrider.worker.leases import RENEWAL, LeaseReport, Leases
@@ -324,8 +324,8 @@ class JobLoop(Loop):
             self._settled(outcomes, landed)
             return True
 
-    def _settled(self, outcomes: Sequence[JobOutcome], landed: dict[int, str]) -> None:
-        done: list[JobOutcome] = []
+    def _settled(self, outcomes: Sequence[EndedJob], landed: dict[int, str]) -> None:
+        done: list[EndedJob] = []
         for each in outcomes:
             settle, result = each.settle, landed.get(each.leased.delivery)
             if result == "held":

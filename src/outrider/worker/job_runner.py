@@ -65,7 +65,7 @@ class RunningJob:
 
 
 @dataclass(slots=True)
-class JobOutcome:
+class EndedJob:
     """A job that has ended, until it is settled."""
 
     leased: Leased
@@ -100,7 +100,7 @@ class JobRunner:
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
 
-    async def run(self, running: RunningJob, thread: HandlerThread) -> JobOutcome:
+    async def run(self, running: RunningJob, thread: HandlerThread) -> EndedJob:
         """In a context of its own, so that the context variables of a job do not reach the next one."""
         leased, row = running.leased, running.leased.row
         context = self._context.copy()
@@ -132,7 +132,7 @@ class JobRunner:
             outcome = "lost" if running.reason == "lost" else _outcome(settle)
             spans.end(outcome, error if outcome in ("failed", "dead") else None)
         hit("run.after")
-        return JobOutcome(leased, clock() - running.began, None if running.reason == "lost" else settle, error)
+        return EndedJob(leased, clock() - running.began, None if running.reason == "lost" else settle, error)
 
     async def _in_time(self, job: Any, running: RunningJob, thread: HandlerThread, context: Context) -> Any:
         with Deadline(self.handler.name, self.handler.timeout) as deadline:

@@ -21,7 +21,7 @@ from outrider.signals import (
     Troubled,
 )
 from outrider.trace import trace_id
-from outrider.worker.job_runner import JobOutcome
+from outrider.worker.job_runner import EndedJob
 
 JOBS = "(jobs)"
 """The name of the job loop in signals, in place of a subscription."""
@@ -52,13 +52,13 @@ class JobSignals:
     def claimed(self, leased: Sequence[Leased]) -> None:
         self._signals.emit(JobsClaimed(len(leased), lambda: (self._run(each) for each in leased)))
 
-    def completed(self, done: Sequence[JobOutcome]) -> None:
+    def completed(self, done: Sequence[EndedJob]) -> None:
         if self.counts is not None:
             self.counts.completed += len(done)
         details = lambda: ((self._run(each.leased), each.seconds * 1000) for each in done)  # noqa: E731
         self._signals.emit(JobsCompleted(len(done), details))
 
-    def ended(self, outcome: JobOutcome, settle: Other, landed: str) -> None:
+    def ended(self, outcome: EndedJob, settle: Other, landed: str) -> None:
         """It failed, or was released."""
         run = self._run(outcome.leased)
         if settle.verdict in ("back", "cancelled") or landed == "cancelled":

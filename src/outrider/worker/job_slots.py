@@ -10,7 +10,7 @@ from time import monotonic as clock
 
 from outrider.postgres.jobs import Done, Leased, Other
 from outrider.worker.job_processes import JobProcesses
-from outrider.worker.job_runner import JobOutcome, JobRunner, RunningJob
+from outrider.worker.job_runner import EndedJob, JobRunner, RunningJob
 from outrider.worker.leases import CrashRecord, LeaseReport
 from outrider.worker.thread import HandlerThread
 
@@ -51,9 +51,9 @@ class JobSlots:
         self._on_lost = on_lost
         self._waiting: deque[Leased] = deque()
         self._running: dict[int, RunningJob] = {}
-        self._ended: list[JobOutcome] = []
-        self._settling: Sequence[JobOutcome] = ()
-        self._held: list[tuple[float, JobOutcome]] = []
+        self._ended: list[EndedJob] = []
+        self._settling: Sequence[EndedJob] = ()
+        self._held: list[tuple[float, EndedJob]] = []
         """Jobs that another session had locked when they were settled, and when to settle them again."""
         self._unknown: set[tuple[int, int]] = set()
         """Leases of this worker in the last report whose jobs are not here: the answer of their claim was lost."""
@@ -166,7 +166,7 @@ class JobSlots:
     # Settle
 
     @contextmanager
-    def settling(self) -> Iterator[tuple[Sequence[JobOutcome], Sequence[Other]]]:
+    def settling(self) -> Iterator[tuple[Sequence[EndedJob], Sequence[Other]]]:
         """The jobs that have ended, and the unknown leases to release. If the block fails, they are settled again."""
         now = clock()
         outcomes = [*(each for at, each in self._held if at <= now), *self._ended]
@@ -184,7 +184,7 @@ class JobSlots:
         finally:
             self._settling = ()
 
-    def hold(self, outcome: JobOutcome) -> None:
+    def hold(self, outcome: EndedJob) -> None:
         """Another session had it locked: settle it again. After the grace time its lease runs out instead."""
         if not self._abandoned:
             self._held.append((clock() + HELD_SECONDS, outcome))
@@ -197,7 +197,7 @@ class JobSlots:
 
     def release(self, leased: Sequence[Leased], verdict: str = "back") -> None:
         """They end without having run to their end."""
-        self._ended += [JobOutcome(each, 0.0, Other(each.delivery, each.token, verdict)) for each in leased]
+        self._ended += [EndedJob(each, 0.0, Other(each.delivery, each.token, verdict)) for each in leased]
         self._on_change()
 
     # Stop

@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: it shows what the worker does and what troubles it, and finds what there is to serve."""
+"""The heartbeat of a worker: it reports what runs and what fails, and finds the generations to serve."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outrider.worker.loop import within
 from outrider.worker.site import Site
 from outrider.worker.troubles import HEARTBEAT, Troubles
 
-FAREWELL = 2.0
+LEAVE_SECONDS = 2.0
 """Seconds to try to delete the worker's row at shutdown. If that fails, the row expires."""
 HELD = 2.0
 """Seconds that the event loop may be held before the worker's row says so."""
@@ -48,9 +48,9 @@ class Presence:
         self.last_contact = float("-inf")
         """When the database last answered, by time.monotonic."""
         self.troubles = Troubles(self._loop_held)
-        self._unseen = 0
+        self._refused = 0
         """Heartbeats in a row that the database refused."""
-        self._telling: threading.Thread | None = None
+        self._reporting: threading.Thread | None = None
 
     def look_again(self) -> None:
         """The next heartbeat does not wait for its time."""
@@ -64,35 +64,35 @@ class Presence:
             await self.look()
 
     async def look(self) -> None:
-        """Be seen first, then see who else is there: of two workers that start at once, one sees the other."""
-        self._say_unable()
+        """Write the own heartbeat first, then look at the others: of two workers that start at once, one sees the other."""
+        self._update_unable()
         try:
             async with self.one_look, self._pool.autocommit() as conn:
                 self._identity.report = self.troubles.report()
                 await heartbeat.beat(conn, self._identity, self._schema)
                 if not self._identity.stopping:
                     await self._generations.look(conn)
-                if self._say_unable():
+                if self._update_unable():
                     await heartbeat.beat(conn, self._identity, self._schema)
             self.last_contact = clock()
-            if self._unseen:
-                self._signals.emit(Recovered(HEARTBEAT, self._unseen))
-            self._unseen = 0
+            if self._refused:
+                self._signals.emit(Recovered(HEARTBEAT, self._refused))
+            self._refused = 0
         except (DatabaseError, DatabaseUnavailable, SchemaMismatch) as error:
             if isinstance(error, SchemaMismatch) and self.last_contact == float("-inf"):
                 raise
             if (sqlstate(error) or "").startswith(REFUSED):  # everything else its loops will report
-                self._unseen += 1
-                self._signals.emit(Troubled(HEARTBEAT, code_of(error), describe(error), self._unseen))
+                self._refused += 1
+                self._signals.emit(Troubled(HEARTBEAT, code_of(error), describe(error), self._refused))
         if not self._identity.stopping:
             self._on_look()
 
     async def leave(self) -> None:
         with suppress(DatabaseError, DatabaseUnavailable, TimeoutError):
-            async with asyncio.timeout(FAREWELL), self._pool.autocommit() as conn:
+            async with asyncio.timeout(LEAVE_SECONDS), self._pool.autocommit() as conn:
                 await heartbeat.leave(conn, self._identity, self._schema)
 
-    def _say_unable(self) -> bool:
+    def _update_unable(self) -> bool:
         before, self._identity.unable = self._identity.unable, sorted(self._generations.unable)
         for name in self._generations.unable.difference(before):
             self._signals.emit(Skipped(name, "unknown"))
@@ -100,11 +100,11 @@ class Presence:
 
     def _loop_held(self, held: LoopHeld) -> None:
         """On the thread of the watchdog: no heartbeat comes while the event loop is held."""
-        if held.seconds >= HELD and (self._telling is None or not self._telling.is_alive()):
-            self._telling = threading.Thread(target=self._tell_held, name="outrider-report", daemon=True)
-            self._telling.start()
+        if held.seconds >= HELD and (self._reporting is None or not self._reporting.is_alive()):
+            self._reporting = threading.Thread(target=self._report_held, name="outrider-report", daemon=True)
+            self._reporting.start()
 
-    def _tell_held(self) -> None:
+    def _report_held(self) -> None:
         if (report := self.troubles.report()) is not None:
             with suppress(DatabaseError, DatabaseUnavailable, OSError):
                 heartbeat.tell(self._dsn, self._identity, report, self._schema)

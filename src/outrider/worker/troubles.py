@@ -1,4 +1,4 @@
-"""What troubles a worker now: kept from its signals, told by its heartbeats and by /readyz."""
+"""What fails in a worker now: collected from its signals, reported by its heartbeats and by /readyz."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from outrider.worker.deadline import longest
 from outrider.worker.job_signals import JOBS
 
 HEARTBEAT = "(heartbeat)"
-"""Where a subscription's name would stand."""
+"""The name of the heartbeat in signals, in place of a subscription."""
 SHOWN = 5
+"""The most failures in a report."""
 NAME, MESSAGE = 200, 300
 """Bytes of each; the table takes 8192 characters for all of them."""
 LASTS = {"rolled_back": 120.0, "broker": 120.0, "failing": 3600.0, "loop": 60.0}
-"""Seconds after its last sign that a trouble is over, although nothing has said so."""
+"""Seconds after its last report until a failure counts as over."""
 
 
 @dataclass(slots=True)

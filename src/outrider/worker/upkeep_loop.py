@@ -22,17 +22,20 @@ from outrider.worker.loop import BUSY_PAUSE, DEADLINE, TROUBLES, Loop, within
 
 NAME = "(upkeep)"
 FIRST = 20.0
+"""Seconds from the start of a worker to its first round."""
 EVERY = 300.0
+"""Seconds between two rounds."""
 IDLE = 30.0
+"""Seconds that its session may be idle."""
 TRIES = 3
-"""Attempts of a round at a lock that others hold. The next round tries again."""
+"""How often a round tries to get a lock that another session holds."""
 BUDGET = 20.0
-"""Seconds that a step which comes in pages may go on; the next round goes on from there."""
+"""Seconds for a step that works in pages. The next round continues it."""
 AT_ONCE = {"more", "detached"}
-"""There may be more to do in this step."""
+"""Actions after which the step is repeated at once."""
 
 LEFT = {"kept", "busy"}
-"""It was not done."""
+"""Actions that mean: not done."""
 
 Rest = Callable[[float], Awaitable[bool]]
 
@@ -114,7 +117,7 @@ class UpkeepLoop(Loop):
         super().__init__(NAME, signals)
         self._schema = settings.schema
         self._sessions = WorkerSessions(dsn, 1, IDLE, settings.notify)
-        self._said: dict[str, str | None] = {}
+        self._reported: dict[str, str | None] = {}
         self._refused = ""
         self._begun = False
 
@@ -145,10 +148,10 @@ class UpkeepLoop(Loop):
         async for did in keep(conn, self._schema, rest=self._rest, on_tick=self._tell_tick):
             if did.action == "kept":
                 kept[did.subject] = did.detail
-                if self._said.get(did.subject) == did.detail:
+                if self._reported.get(did.subject) == did.detail:
                     continue
             self._signals.emit(Upkept(did.action, did.subject, did.number, did.detail))
-        self._said = kept
+        self._reported = kept
 
     async def _rest(self, seconds: float) -> bool:
         return not await within(seconds, self._stopped.wait())

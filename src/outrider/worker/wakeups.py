@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from outrider.worker.loops import Loops
 
 JITTER = 0.1
+"""The part by which a pause is shortened at random, so that workers do not poll together."""
 WATCH = 0.05
 """Seconds between two looks at the log's sequence, where publishers notify after their commit or not at all."""
 LOOKS_AFTER_TICK = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""A position is drawn before its transaction commits: look again after so many seconds."""
+"""Seconds after which loops look again: a log position is used before its transaction commits."""
 
 
 @dataclass(frozen=True, slots=True)

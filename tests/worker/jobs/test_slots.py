@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from outrider.postgres.jobs import Done, Leased
-from outrider.worker.job_runner import JobOutcome, JobRunner, RunningJob
+from outrider.worker.job_runner import EndedJob, JobRunner, RunningJob
 from outrider.worker.job_slots import JobSlots
 from outrider.worker.thread import HandlerThread
 
@@ -19,12 +19,12 @@ class Quick:
         self.ran: list[int] = []
         self.afterwards: Callable[[], None] | None = None
 
-    async def run(self, running: RunningJob, thread: HandlerThread) -> JobOutcome:  # noqa: ARG002
+    async def run(self, running: RunningJob, thread: HandlerThread) -> EndedJob:  # noqa: ARG002
         self.ran.append(running.leased.delivery)
         if self.afterwards is not None:
             asyncio.get_running_loop().call_soon(self.afterwards)
             self.afterwards = None
-        return JobOutcome(running.leased, 0.0, Done(running.leased.delivery, 1, None))
+        return EndedJob(running.leased, 0.0, Done(running.leased.delivery, 1, None))
 
 
 def leased(delivery: int) -> Leased:
