@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,13 +103,24 @@ class Pace:
 
 class Torture:
     def __init__(
-        self, dsn: str, seed: int, *, rounds: int = 40, big: int = 50_000, asleep: frozenset[str] = frozenset()
+        self,
+        dsn: str,
+        seed: int,
+        *,
+        rounds: int = 40,
+        big: int = 50_000,
+        limits: Sequence[int] = (7, 60, 500),
+        asleep: frozenset[str] = frozenset(),
     ) -> None:
-        """`asleep` names subscribers that do not read in this run."""
+        """`limits`: sizes of batches, at random. With the smallest, late events fill a batch, and are read in pages.
+
+        `asleep` names subscribers that do not read in this run.
+        """
         self.dsn = dsn
         self.awake = [subscriber for subscriber in SUBSCRIBERS if subscriber.name not in asleep]
         self.random = random.Random(seed)
         self.rounds = rounds
+        self.limits = limits
         self.big = big
         self.pace = Pace()
         self.stopping = asyncio.Event()
@@ -283,7 +294,7 @@ class Torture:
     async def read(self, conn: Conn, subscriber: Subscriber, partition: int | None, *, careful: bool = False) -> str:
         """One take and its effects; unless careful, some of it is rolled back and some publish on the way."""
         dice = 1.0 if careful else self.random.random()
-        limit = self.random.choice([7, 60, 500])
+        limit = self.random.choice(self.limits)
         batch = await log.take(conn, subscriber.name, partition, limit, max(limit, subscriber.scan), "outrider")
         if batch.events:
             rows = [(e.key, e.payload["n"]) for e in batch.events]

@@ -10,14 +10,14 @@ from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from functools import partial
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 from uuid import UUID
 
 from outrider import names
 from outrider.config import Settings
 from outrider.envelope import inherited_cause, inherited_workspace
 from outrider.errors import ConfigError, EnqueueRefused, PublishRefused
-from outrider.ids import uuid7
+from outrider.ids import uuid7, uuid7s
 from outrider.job import Job
 from outrider.payload import encode
 from outrider.postgres.inserts import Driver
@@ -30,6 +30,7 @@ from outrider.signals import JobEnqueued, Signals
 from outrider.trace import Carrier, TracedMessage, current_trace, sending
 
 OnConflict = Literal["keep", "replace", "debounce"]
+ON_CONFLICT = get_args(OnConflict)
 UNIQUE_BYTES = 512
 MOST_PRIORITY = 100
 
@@ -67,6 +68,17 @@ class Enqueuer:
 
     def request(self, job: Job, **options: Unpack[EnqueueOptions]) -> Request:
         """What would be inserted; EnqueueRefused if it cannot be stored."""
+        return self._request(job, uuid7(), current_trace(), options)
+
+    def requests(self, jobs: Iterable[Job], options: EnqueueOptions) -> list[Request]:
+        if isinstance(jobs, Job):
+            raise TypeError("enqueue_many takes several jobs, not one: use enqueue, or a list")
+        if options.get("unique_key") is not None:
+            raise TypeError("enqueue_many gives all jobs the same options, and a unique_key is for one: use enqueue")
+        jobs, trace = list(jobs), current_trace()
+        return [self._request(job, job_id, trace, options) for job, job_id in zip(jobs, uuid7s(len(jobs)), strict=True)]
+
+    def _request(self, job: Job, job_id: UUID, trace: Carrier, options: EnqueueOptions) -> Request:
         if wrong := names.unknown_option("enqueue", options, OPTIONS):
             raise TypeError(wrong)
         spec = _spec_of(job)
@@ -94,15 +106,15 @@ class Enqueuer:
             raise EnqueueRefused(spec.type, "queue", wrong)
         if type(priority) is not int or abs(priority) > MOST_PRIORITY:
             raise EnqueueRefused(spec.type, "priority", f"{priority!r} is not a whole number from -100 to 100")
-        if on_conflict not in get_args(OnConflict):
-            known = ", ".join(get_args(OnConflict))
+        if on_conflict not in ON_CONFLICT:
+            known = ", ".join(ON_CONFLICT)
             raise EnqueueRefused(spec.type, "on_conflict", f"{on_conflict!r} is none of {known}")
         if on_conflict != "keep" and unique_key is None:
             raise EnqueueRefused(spec.type, "on_conflict", "needs a unique_key")
         if run_at is not None and (wrong := names.wrong_time(run_at)):
             raise EnqueueRefused(spec.type, "run_at", wrong)
         return Request(
-            id=uuid7(),
+            id=job_id,
             job_type=spec.type,
             version=spec.version,
             payload_json=payload,
@@ -116,16 +128,9 @@ class Enqueuer:
             unique_key=unique_key,
             on_conflict=on_conflict,
             workspace_id=workspace_id,
-            trace_context=current_trace(),
+            trace_context=trace,
             caused_by=_cause(),
         )
-
-    def requests(self, jobs: Iterable[Job], options: EnqueueOptions) -> list[Request]:
-        if isinstance(jobs, Job):
-            raise TypeError("enqueue_many takes several jobs, not one: use enqueue, or a list")
-        if options.get("unique_key") is not None:
-            raise TypeError("enqueue_many gives all jobs the same options, and a unique_key is for one: use enqueue")
-        return [self.request(job, **options) for job in jobs]
 
     async def insert(self, conn: object, requests: Sequence[Request]) -> list[Enqueued]:
         driver = self._driver_of(conn, blocking=False, verb="enqueue")
@@ -161,8 +166,10 @@ class Enqueuer:
             channel = f"outbox_gen_{generation}" if generation else "outbox_default"
             pokes = {(channel, each.job_type) for each in written}
             driver.after_commit(conn, lambda: self._poker.poke(pokes))
-        for each, asked in zip(written, requests, strict=True):
-            self._signals.emit(JobEnqueued(each.job_type, each.id, each.outcome, partial(asked.envelope, each.id)))
+        self._signals.emit_all(
+            JobEnqueued(each.job_type, each.id, each.outcome, partial(asked.envelope, each.id))
+            for each, asked in zip(written, requests, strict=True)
+        )
         return written
 
 
@@ -175,11 +182,12 @@ def _message(request: Request) -> TracedMessage:
     return TracedMessage(request.id, request.job_type, request.trace_context)
 
 
-def _spec_of(job: object) -> EventSpec:
-    if isinstance(job, type) or not isinstance(job, Job):
+def _spec_of(job: Any) -> EventSpec:
+    if Job not in type(job).__mro__:  # isinstance costs more: pydantic answers it
         found = job.__name__ if isinstance(job, type) else type(job).__name__
         raise EnqueueRefused(found, "job", "is not an instance of a Job class")
-    if (spec := type(job).__outrider__) is None:
+    spec: EventSpec | None = type(job).__outrider__
+    if spec is None:
         rule = 'is not registered: declare it as class X(Job, type="a.b")'
         raise EnqueueRefused(type(job).__name__, "job", rule)
     return spec

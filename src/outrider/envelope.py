@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,10 +57,10 @@ class Envelope:
     """The number in this log; None before the event has been written."""
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Envelope:
-        """From all its fields at once; a frozen dataclass assigns them one by one, which shows at thousands a second."""
+    def of(cls, fields: dict[str, Any]) -> Envelope:
+        """From all its fields at once; the dict becomes its own. A frozen dataclass would assign them one by one."""
         envelope = object.__new__(cls)
-        envelope.__dict__.update(fields)
+        object.__setattr__(envelope, "__dict__", fields)
         return envelope
 
     @property

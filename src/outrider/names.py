@@ -78,10 +78,10 @@ def _too_long(text: str, limit: int) -> str | None:
 
 def unknown_option(whose: str, given: Iterable[str], known: Iterable[str]) -> str | None:
     """Unknown options, with the known ones and the likely one."""
-    there = sorted(known)
-    unknown = sorted(set(given).difference(there))
+    unknown = sorted(set(given).difference(known))
     if not unknown:
         return None
+    there = sorted(known)
     meant = list(dict.fromkeys(like for each in unknown for like in get_close_matches(each, there, 1)))
     asked = f": did you mean {' and '.join(meant)}?" if meant else ""
     return f"{whose} has no option {', '.join(unknown)}; it has {', '.join(there)}{asked}"

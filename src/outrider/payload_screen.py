@@ -102,7 +102,7 @@ class _Compiler:
             values = value.__dict__
             if type(value) is not model or len(values) != len(fields) or value.__pydantic_extra__:
                 return True
-            return any(doubt(values[name]) for name, doubt in doubts.items())
+            return bool(doubts) and any(doubt(values[name]) for name, doubt in doubts.items())
 
         return in_doubt
 

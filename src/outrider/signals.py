@@ -7,7 +7,7 @@ warning in the log: observing must never break publishing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -441,6 +441,12 @@ class Signals:
         """Another thread may have removed it already."""
         with suppress(ValueError):
             self._listeners.remove(listener)
+
+    def emit_all(self, signals: Iterable[Signal]) -> None:
+        """One after another; they are not made where nobody listens."""
+        if self._listeners:
+            for signal in signals:
+                self.emit(signal)
 
     def emit(self, signal: Signal) -> None:
         for listener in tuple(self._listeners):

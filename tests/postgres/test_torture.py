@@ -15,3 +15,11 @@ async def test_cursor_is_exact_under_torture(database: str, seed: int) -> None:
     report = await torture.run()
     assert report.exact, str(report)
     assert report.published > 50_000
+
+
+async def test_cursor_is_exact_where_late_events_are_read_in_pages(database: str) -> None:
+    torture = Torture(database, 1, rounds=20, big=300, limits=(1, 2))
+    await torture.setup()
+    report = await torture.run()
+    assert report.exact, str(report)
+    assert report.published > 600

@@ -351,9 +351,7 @@ def test_what_another_codec_wrote_is_refused() -> None:
     own, cloud, replica = (codec.encode(replace(FULL, entity_version=1), "1-1") for codec in ALL)
     assert refusal(EnvelopeCodec(), cloud).startswith("v is None, not 1")
     assert refusal(EnvelopeCodec(), replica).startswith("v is None, not 1")
-    assert refusal(EnvelopeCodec(), changed(EnvelopeCodec(), v=2)).startswith(
-        "v is 2, not 1: another codec, or a newer"
-    )
+    assert refusal(EnvelopeCodec(), changed(EnvelopeCodec(), v=2)).startswith("v is 2, not 1: another codec or a newer")
     assert refusal(EnvelopeCodec(), changed(EnvelopeCodec(), v=True)).startswith("v is True")
     assert refusal(CloudEventsCodec(), own).startswith("specversion is None, not '1.0'")
     assert refusal(CloudEventsCodec(), changed(CloudEventsCodec(), specversion="0.3")).startswith(

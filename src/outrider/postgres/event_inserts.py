@@ -43,6 +43,8 @@ class Append(Insert):
     def written(self, rows: Rows) -> None:
         """Gives the envelopes what the database added."""
         [(numbers, microseconds, _)] = rows
+        if len(self.envelopes) == 1:
+            numbers, microseconds = [numbers], [microseconds]
         for envelope, number, since_epoch in zip(self.envelopes, numbers, microseconds, strict=True):
             envelope.__dict__.update(seq=number, occurred_at=_EPOCH + timedelta(microseconds=since_epoch))
 

@@ -46,12 +46,13 @@ class Insert:
         return text, tuple(self.params[name] for name in names)
 
     @contextmanager
-    def explaining(self, encoding: str | None = None) -> Iterator[None]:
+    def explaining(self, encoding: Callable[[], str] | None = None) -> Iterator[None]:
         """Clear errors for what the caller can mend; others pass as they are."""
         try:
             yield
         except UnicodeEncodeError as error:
-            rule = f"is {encoding or error.encoding}, which cannot carry {error.object[error.start]!r}"
+            found = error.encoding if encoding is None else encoding()
+            rule = f"is {found}, which cannot carry {error.object[error.start]!r}"
             field = "the connection's client_encoding"
             raise PublishRefused(self.subject, field, f"{rule}: set client_encoding to UTF8") from error
         except Exception as error:
@@ -82,7 +83,7 @@ class Driver:
 async def _run(conn: AsyncConnection[Any], insert: Insert) -> Rows:
     if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
         raise NoTransaction("wrap both in `async with conn.transaction():`")
-    with insert.explaining(conn.info.encoding):
+    with insert.explaining(lambda: conn.info.encoding):
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute(insert.query, insert.params)
             return _as_text(await cursor.fetchall())
@@ -91,7 +92,7 @@ async def _run(conn: AsyncConnection[Any], insert: Insert) -> Rows:
 def _run_sync(conn: Connection[Any], insert: Insert) -> Rows:
     if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
         raise NoTransaction("wrap both in `with conn.transaction():`")
-    with insert.explaining(conn.info.encoding), Cursor(conn, row_factory=tuple_row) as cursor:
+    with insert.explaining(lambda: conn.info.encoding), Cursor(conn, row_factory=tuple_row) as cursor:
         cursor.execute(insert.query, insert.params)
         return _as_text(cursor.fetchall())
 

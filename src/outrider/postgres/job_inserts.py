@@ -14,9 +14,9 @@ from outrider.postgres.inserts import Insert, Rows, array, arrays
 from outrider.postgres.statement import Params, statement
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
-    """One job to be enqueued, checked."""
+    """One job to be enqueued, checked. Not frozen, which takes three times as long to make."""
 
     id: UUID
     job_type: str

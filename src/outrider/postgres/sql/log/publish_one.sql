@@ -13,6 +13,6 @@ with made as (
     returning seq, (extract(epoch from occurred_at) * 1000000)::bigint as microseconds,
               set_config('outrider.notified', statement_timestamp()::text, true)
 )
-select array[made.seq], array[made.microseconds],
+select made.seq, made.microseconds,
        case when %(notify)s::boolean then /*schema*/notify(%(channel)s, %(event_type)s) end
 from made
