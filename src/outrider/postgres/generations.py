@@ -130,7 +130,7 @@ async def move(
 
 
 async def _alone(conn: AsyncConnection[Any], name: str, schema: str, params: Params) -> bool:
-    """A function that looks anew after it has waited for its locks, whatever the database's default is."""
+    """Calls a function in a READ COMMITTED transaction: it must see what was committed while it waited for locks."""
     async with conn.transaction():
         await conn.execute("set transaction isolation level read committed")
         return bool((await fetch_call(conn, name, schema, params))[0][0])
