@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from outrider.doctor.finding import SHOWN, Finding, critical, more, note, ok, warning
 from outrider.doctor.text import counted, span
 from outrider.postgres.admin.diagnostics import Holder, Lock, Right, Server, ServerSetting, Sharing, Slot
-from outrider.postgres.connection import OLDEST
+from outrider.postgres.dsn import OLDEST
 
 LONG, TOO_LONG = timedelta(minutes=5), timedelta(hours=1)
 """A transaction that is open for that long is a warning, or critical."""
