@@ -106,7 +106,7 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobDone:
     delivery: int
     token: int
     result: str | None
@@ -128,7 +128,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClaimRequest:
     """The arguments of the SQL function claim."""
 
     worker: UUID
@@ -161,13 +161,13 @@ class Claimed:
     """The only one that held anything."""
 
 
-async def claim(conn: AsyncSession, asked: Asked, schema: str) -> Claimed:
+async def claim(conn: AsyncSession, asked: ClaimRequest, schema: str) -> Claimed:
     params = {name: getattr(asked, name) for name in asked.__slots__}
     *rows, (head, *_) = await _claim(conn, "claim", params, schema)
     return Claimed(rows, head.get("due_in"), head["stop"], _lane(rows) if head.get("single") else None)
 
 
-async def claim_lane(conn: AsyncSession, asked: Asked, lane: Lane, schema: str) -> Claimed:
+async def claim_lane(conn: AsyncSession, asked: ClaimRequest, lane: Lane, schema: str) -> Claimed:
     params = {name: getattr(lane, name) for name in lane.__slots__} | {"worker": asked.worker, "limit": asked.limit}
     rows = await _claim(conn, "claim_lane", params, schema)
     return Claimed(rows, 0, (), _lane(rows))
@@ -196,7 +196,7 @@ SETTLED = ("names", "done", "tokens", "results::jsonb[]", "others", "worker")
 
 
 async def settle(
-    conn: AsyncSession, done: Sequence[Done], others: Sequence[Other], names: list[str], worker: str, schema: str
+    conn: AsyncSession, done: Sequence[JobDone], others: Sequence[Other], names: list[str], worker: str, schema: str
 ) -> dict[int, str]:
     """What landed, by delivery; what is missing was not this worker's any more."""
     with in_our_words(schema):
@@ -212,7 +212,7 @@ async def settle(
     return landed
 
 
-def _settling(done: Sequence[Done], others: Sequence[Other], names: list[str], worker: str) -> Params:
+def _settling(done: Sequence[JobDone], others: Sequence[Other], names: list[str], worker: str) -> Params:
     return {
         "names": names,
         "done": [each.delivery for each in done],

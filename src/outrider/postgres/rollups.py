@@ -76,7 +76,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RollupState:
     scheduler: Literal["cron", "worker"]
     installed: bool
     changed: bool
@@ -189,11 +189,11 @@ async def stage(conn: AsyncSession, slug: str, seqs: Sequence[int], schema: str)
     await conn.execute(sql.SQL("select {}(%s)").format(function), [list(seqs)])
 
 
-async def states(conn: AsyncSession, specs: Mapping[str, Spec], schema: str) -> dict[str, State]:
+async def states(conn: AsyncSession, specs: Mapping[str, Spec], schema: str) -> dict[str, RollupState]:
     """Of those that are installed, or were."""
     params = {"names": list(specs), "specs": [json.dumps(each) for each in specs.values()]}
     rows = await fetch(conn, "rollups/rollup_state", schema, params)
-    return {name: State(*rest) for name, *rest in rows}
+    return {name: RollupState(*rest) for name, *rest in rows}
 
 
 async def refuse_missing(conn: AsyncSession, names: Sequence[str], schema: str) -> None:
