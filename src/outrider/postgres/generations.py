@@ -43,7 +43,7 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class GenerationOverview:
     """One generation at one subscription."""
 
     generation: int
@@ -104,11 +104,13 @@ async def serving(conn: AsyncConnection[Any], subscriptions: Sequence[str], gene
     return found
 
 
-async def overview(conn: AsyncConnection[Any], schema: str) -> list[Overview]:
+async def overview(conn: AsyncConnection[Any], schema: str) -> list[GenerationOverview]:
     """Every generation that has cursors, by number."""
     rows = await fetch(conn, "handlers/generations", schema, {"most": MOST})
     return [
-        Overview(of, name, owner, lag, parked, dead, workers, {int(each): who for each, who in (instead or {}).items()})
+        GenerationOverview(
+            of, name, owner, lag, parked, dead, workers, {int(each): who for each, who in (instead or {}).items()}
+        )
         for of, name, owner, lag, parked, dead, workers, instead in rows
     ]
 

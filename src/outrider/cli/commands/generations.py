@@ -18,7 +18,7 @@ from outrider.errors import SubscriptionRefused
 from outrider.postgres import generations
 from outrider.postgres.admin.subscriptions import MOST
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.generations import Overview
+from outrider.postgres.generations import GenerationOverview
 
 commands = Commands(invoke_without_command=True)
 
@@ -84,7 +84,7 @@ def move(
       [bold]outrider generations move 41 41[/]
     """
 
-    async def run(conn: AsyncSession) -> list[Overview]:
+    async def run(conn: AsyncSession) -> list[GenerationOverview]:
         there = await generations.overview(conn, target.schema)
         chosen = [
             each.subscription
@@ -112,14 +112,14 @@ def move(
         )
 
 
-def _nowhere(there: Sequence[Overview], origin: int, subscription: str | None) -> str:
+def _nowhere(there: Sequence[GenerationOverview], origin: int, subscription: str | None) -> str:
     found = sorted({each.generation for each in there if subscription in (None, each.subscription)})
     where = f" of {subscription}" if subscription else ""
     known = ", ".join(map(str, found)) or "none"
     return f"there is no generation {origin}{where} with a position of its own; there are: {known}"
 
 
-def _became(each: Overview, origin: int, to: int) -> str:
+def _became(each: GenerationOverview, origin: int, to: int) -> str:
     whose = "its own workers" if origin == to else f"the workers of generation {to}"
     return (
         f"{each.subscription}: events of generation {origin} are handled by {whose}, who notice it within 10 s; "
@@ -127,7 +127,7 @@ def _became(each: Overview, origin: int, to: int) -> str:
     )
 
 
-def _served(each: Overview) -> tuple[str, bool]:
+def _served(each: GenerationOverview) -> tuple[str, bool]:
     """By whom, and whether that is as it should be."""
     owner = "" if each.owner == each.generation else f"moved to {each.owner}: "
     if each.workers:

@@ -21,7 +21,7 @@ from outrider.cli.output.text import one_line, print_json, say
 from outrider.cli.target import Target
 from outrider.errors import NoSuchJob
 from outrider.postgres.admin import jobs
-from outrider.postgres.admin.jobs import OWED, JobOutcome, JobRow, Listing
+from outrider.postgres.admin.jobs import OWED, JobListing, JobOutcome, JobRow
 from outrider.postgres.admin.tenants import refuse_hidden
 from outrider.postgres.connection import AsyncSession
 
@@ -114,7 +114,7 @@ def show(target: Target, job_id: JobId) -> None:
     Example: [bold]outrider job show 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a[/]
     """
 
-    async def look_up(conn: AsyncSession) -> Listing:
+    async def look_up(conn: AsyncSession) -> JobListing:
         found = await jobs.whole(conn, job_id, target.schema)
         if not found.jobs:
             await refuse_hidden(conn, target.schema)
@@ -192,7 +192,7 @@ def _act(
 
 
 def _states(target: Target, job_ids: Sequence[UUID]) -> Counter[str]:
-    async def look_up(conn: AsyncSession) -> list[Listing]:
+    async def look_up(conn: AsyncSession) -> list[JobListing]:
         return [await jobs.whole(conn, job_id, target.schema) for job_id in dict.fromkeys(job_ids)]
 
     found = target.run(look_up)

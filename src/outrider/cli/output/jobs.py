@@ -11,13 +11,13 @@ from rich.table import Table
 
 from outrider.cli.output.dead_letters import told
 from outrider.cli.output.text import UNREADABLE, capped, counted, lines, moment, one_line, roughly, safe, say, short
-from outrider.postgres.admin.jobs import JobRow, Listing
+from outrider.postgres.admin.jobs import JobListing, JobRow
 from outrider.postgres.admin.subscriptions import MOST
 
 BAR = 10
 
 
-def show_list(found: Listing) -> None:
+def show_list(found: JobListing) -> None:
     table = Table(show_lines=True)
     table.add_column("job", no_wrap=True)
     table.add_column("state", overflow="fold")
@@ -31,11 +31,11 @@ def show_list(found: Listing) -> None:
     Console().print(table)
 
 
-def total(found: Listing) -> str:
+def total(found: JobListing) -> str:
     return ", ".join(f"{capped(number, MOST)} {state}" for state, number in found.counts.items())
 
 
-def show_whole(each: JobRow, found: Listing) -> None:
+def show_whole(each: JobRow, found: JobListing) -> None:
     for name, said in _facts(each, found):
         if said is not None:
             say(f"{name:<10} {one_line(said)}")
@@ -55,7 +55,7 @@ def show_whole(each: JobRow, found: Listing) -> None:
         say(f"\nto let it run again: outrider dlq replay {each.id}")
 
 
-def standing(each: JobRow, found: Listing) -> str:
+def standing(each: JobRow, found: JobListing) -> str:
     """The state, and what it waits for."""
     match each.state:
         case "running" if each.cancelled_at is not None:
@@ -72,7 +72,7 @@ def standing(each: JobRow, found: Listing) -> str:
             return other
 
 
-def _why(each: JobRow, found: Listing) -> Iterator[str]:
+def _why(each: JobRow, found: JobListing) -> Iterator[str]:
     if found.paused_at is not None:
         yield "everything is paused"
     if each.paused:
@@ -102,7 +102,7 @@ def _course(each: JobRow) -> Iterator[str | None]:
         yield f"done {moment(each.done_at)}"
 
 
-def _facts(each: JobRow, found: Listing) -> Iterator[tuple[str, object]]:
+def _facts(each: JobRow, found: JobListing) -> Iterator[tuple[str, object]]:
     version = f" version {each.version}" if each.version is not None else ""
     yield "job", f"{each.id}, {each.event_type}{version}"
     if each.subscription != each.event_type:
