@@ -20,7 +20,7 @@ from outrider.worker.job_context import JobContext, SyncJobContext
 
 SHORTEST_LEASE = timedelta(seconds=1)
 OF_EVENTS = ("start", "queue", "priority")
-"""Options of jobs that events become (on=). For other jobs, enqueue() takes queue and priority."""
+"""Options of jobs that are made of events (on=). For other jobs, enqueue() takes queue and priority."""
 
 Executor = Literal["auto", "process"]
 
@@ -52,9 +52,9 @@ class JobHandler(Declaration):
 
     context: str
     events: tuple[type[Event], ...]
-    """Those that become jobs (on=); none for a job that is enqueued."""
+    """The events that become jobs (on=); empty for a job that is enqueued."""
     models: dict[str, type[Declared]]
-    """By type: one job, or the events that become jobs."""
+    """The job class, or the event classes that become jobs, by type."""
     call: Callable[[Any, Any], Any]
     """(job or event, context)"""
     function: Callable[..., Any]
@@ -77,9 +77,9 @@ class JobHandler(Declaration):
     start: Start = option("now")
     """Where a new job of events (on=) starts: "now", "beginning" or a time."""
     queue: str = option("default", word)
-    """Of the jobs that events become (on=)."""
+    """The queue of jobs that are made of events (on=)."""
     priority: int = option(0, whole(-100, 100))
-    """Of the jobs that events become (on=); more is sooner."""
+    """The priority of jobs that are made of events (on=). Higher runs first."""
 
     limits: Limits = field(init=False)
     subscription: Subscription = field(init=False)
@@ -141,7 +141,7 @@ def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any
 
 
 def _unfindable(function: Any) -> str | None:
-    """A process of its own finds the function by its name."""
+    """Why another process could not import the function by its name; None if it can."""
     name = getattr(function, "__qualname__", None)
     if name is None or "<locals>" in name or "<lambda>" in name:
         return "needs a function at the top of a module, which its process can import"
