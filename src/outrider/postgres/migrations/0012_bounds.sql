@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: e36bd7e63efe95c1
+-- functions: eaaf9b3a70d57a97
 
 -- Receipts that hold texts say whose they are, so that erase finds them when the job, or the event, is gone.
 alter table /*schema*/event_handled
