@@ -378,7 +378,7 @@ declare
     suspect boolean := false;
     reaped  integer;
     partly  boolean;
-    -- By type, the lane at which the session's last claim stopped.
+    -- By type, the lane at which the session's last claim stopped (see Reads).
     after   jsonb := coalesce(nullif(current_setting('outrider.lanes', true), ''), '{}');
 begin
     perform "outrider".sees_all();
@@ -409,7 +409,7 @@ begin
                    where d.subscription = n.name and d.status = 'in_flight'
                    order by d.lease_expires_at limit 1) as next);
 
-    -- The lanes that hold anything, by skipping from one to the next.
+    -- The lanes that hold pending jobs, by skipping from one to the next.
     with recursive lane as (
         select first.*, 1 as number from unnest(names) as n (name)
         cross join lateral (
@@ -482,7 +482,7 @@ begin
             filled := taken < cardinality(places);
         end if;
     end if;
-    -- A second time where others are about to take some of what was counted: whatever else is due, then.
+    -- A second pass if others locked some of the jobs that were counted: then any due job of these lanes.
     for pass in 1..2 loop
         wanted := p_limit - taken - cardinality(chosen);
         exit when filled or wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
@@ -491,7 +491,7 @@ begin
                 as l (subscription, generation, queue, priority, tenanted)
             where lanes.number > 0
         ),
-        -- How many of each lane are among the next; without locks, because it looks at more than it takes.
+        -- How many of the next jobs are of each lane. Without locks, because it reads more jobs than it takes.
         share as materialized (
             select next.subscription, next.generation, next.queue, next.priority, next.tenanted, count(*) as jobs
             from (select lane.*, d.run_at from lane
@@ -509,7 +509,7 @@ begin
             union all
             select lane.*, wanted from lane where lanes.number = 1 or pass = 2
         ),
-        -- By their place in the table: it stays what it is while they are locked.
+        -- By ctid, which does not change while the rows are locked.
         q as materialized (
             (select picked.ctid as place from share
              cross join lateral (
@@ -556,7 +556,7 @@ begin
         if due_in < 0 then
             due_in := 0;
         end if;
-        -- Due, and still there: others hold it, and whoever does not take it then (dies, rolls back) tells nobody.
+        -- A job is due and still there: others have it locked. If they do not take it (they die or roll back), nobody is notified.
         if (due_in <= 1) is not true and (
             held
             or exists (
@@ -589,7 +589,7 @@ begin
         due_in := least(due_in, 0.1);
     end if;
     if limited and taken = 0 and reaped = 0 then
-        -- The locked limits make it a transaction that is written to disk, and others wait for it: not for nothing.
+        -- Only the locks on the limits were written, and others wait for them: do not wait for the disk.
         perform set_config('synchronous_commit', 'off', true);
     end if;
     last.head := jsonb_build_object(
@@ -657,7 +657,7 @@ begin
     if found = '{}' then
         return;
     end if;
-    -- A transaction that keeps a job holds FOR KEY SHARE: the row can be changed, and not be locked FOR UPDATE.
+    -- A transaction that keeps a job holds FOR KEY SHARE: we can update the row, but not lock it FOR UPDATE.
     found := array(select d.id from "outrider".delivery as d
                    where d.id = any (found) and d.status = 'pending' for no key update skip locked);
     free := array(select d.id from "outrider".delivery as d where d.id = any (found) for update skip locked);
@@ -1393,7 +1393,7 @@ begin
     if p_generation = 0 or lowest < pg_sequence_last_value('"outrider".outbox_seq'::regclass) - 100000 then
         return false;
     end if;
-    -- Whoever holds it sees to it that there are no more and no fewer cursors: register, open_generation.
+    -- register and open_generation hold this row while they add cursors.
     select s.* into sub from "outrider".subscription as s where s.name = p_subscription for no key update skip locked;
     if (select count(*) from (select from "outrider".cursor as c
                               where c.subscription = p_subscription and c.generation in (0, p_generation)
@@ -1403,7 +1403,7 @@ begin
     end if;
 
     select "outrider".foreign_floor(pg_current_snapshot()),
-           -- The limit: as a plain join the planner might go through the log once for each cursor.
+           -- LIMIT 1, because for a plain join the planner might scan the log once per cursor.
            exists (select from "outrider".outbox as o cross join lateral (
                        select from "outrider".cursor as c
                        where c.subscription = p_subscription and c.generation in (0, p_generation) and o.seq > c.seq
@@ -1429,14 +1429,14 @@ begin
     if unread or exists (
         select from "outrider".cursor as c
         where c.subscription = p_subscription and c.generation in (0, p_generation)
-          -- Pages of late events, a breaker; a restore that takes have not come to terms with.
+          -- Pages of late events, an open breaker, or a restore after which no take has rebased the cursor.
           and (c.owing is not null or c.open_until > now() or strangers > c.seq
                or c.cluster <> (select "outrider".log_home())
                or c.horizon >= pg_snapshot_xmax(pg_current_snapshot()))) then
         return false;
     end if;
 
-    -- Read by the other cursor, and not to be found again as a late one: see take.
+    -- The generation's cursor has read these; generation 0 must not find them again as late events: see read.
     update "outrider".cursor as c set floor = strangers
     where c.subscription = p_subscription and c.generation = 0 and c.floor < strangers;
     with moved as (
@@ -1458,8 +1458,8 @@ CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
     SET jit TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
-    -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, looking for a tx that is not there
-    -- (a million events: 0.2 s instead of less than a millisecond).
+    -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, in search of a tx that is not there
+    -- (with a million events 0.2 s instead of less than 1 ms).
     select coalesce(greatest(
         (select max(newest.seq)
          from (select pg_snapshot_xip(p_now) as tx) as listed,
@@ -1521,7 +1521,7 @@ CREATE FUNCTION outrider.hold_subscription(p_name text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform "outrider".sees_all(true);  -- whoever does not would leave behind what it does not see
+    perform "outrider".sees_all(true);  -- otherwise the change would leave out rows that the role does not see
     perform from "outrider".subscription as s where s.name = p_name for no key update;
     if not found then
         raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
@@ -1615,7 +1615,7 @@ begin
         return query
         select listed.tx
         from (select pg_snapshot_xip(p_inflight) as tx) as listed,
-             -- Not EXISTS: the planner would turn it into a join that reads all their events.
+             -- Not EXISTS, which the planner would turn into a join that reads all their events.
              lateral (select from "outrider".outbox as o
                       where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
                         and o.seq > p_floor and o.seq <= p_upto
@@ -1704,7 +1704,7 @@ begin
             using errcode = 'OR001', hint = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
     end if;
     if pg_current_xact_id_if_assigned() is not null then
-        raise 'take must come before anything is written in its transaction'
+        raise 'take must come before any write in its transaction'
             using errcode = 'OR001', hint = 'Take once, at the start of a new transaction.';
     end if;
 
@@ -1716,9 +1716,9 @@ begin
           and (p_partition is null or c.partition = p_partition)
         order by random()
     loop
-        -- Looked up again: another session may have read on since.
+        -- Ask the sequence again: another session may have read further since.
         if cur.seq > drawn and cur.seq > coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0) then
-            raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, drawn
+            raise 'the cursor of "%" is at position %, ahead of the log, which has used %', p_subscription, cur.seq, drawn
                 using errcode = 'OR003',
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
         end if;
@@ -2064,7 +2064,7 @@ begin
     elsif p_cursor.open_until > now() and p_armed is null then
         return 'open';
     elsif p_first_seq <= p_cursor.seq and p_armed is null and not exists (
-        -- Late, and not read again since it failed: read on.
+        -- The first parked event was late, and has not been read again since it failed: read on.
         select from "outrider".delivery as d
         where d.subscription = p_cursor.subscription and d.seq = p_first_seq and not d.reached) and not exists (
         select from "outrider".delivery as d
@@ -2100,7 +2100,7 @@ begin
     if 64 <= (select count(distinct c.generation) from "outrider".cursor as c
               where c.subscription = p_subscription and c.generation <> 0) then
         raise '% has 64 open generations, and % would be one more', p_subscription, p_generation
-            using errcode = 'OR011', hint = 'Those without workers fold when they are read to the end: outrider generations';
+            using errcode = 'OR011', hint = 'Generations without workers are folded once they are read to the end: outrider generations';
     end if;
     perform from "outrider".cursor as c where c.subscription = p_subscription and c.generation = 0
     order by c.partition for update;
@@ -2272,10 +2272,10 @@ declare
     told  bigint[];
 begin
     perform "outrider".sees_all();
-    -- Before the wait for the cursor: others may take it meanwhile, fail and wait too, and would look like deaths.
+    -- Before the wait for the cursor: others that take it meanwhile, fail and wait too would look like deaths.
     perform "outrider".count_take(p_cursor, 0, 1);
     if p_failed is not null then
-        -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
+        -- Find the cursor that has the event now: its generation may have been opened or folded, or the partitions doubled.
         loop
             select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
             select coalesce(d.generation, own.generation, 0) as generation,
@@ -2292,7 +2292,7 @@ begin
             for update;
         end loop;
     end if;
-    -- After the cursor's lock, in the order in which everybody takes the two.
+    -- After the cursor's lock: everybody locks the two in this order.
     if p_armed is not null then
         update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
@@ -2319,7 +2319,7 @@ begin
             last_error      = f.message,
             last_traceback  = left(f.traceback, 4096),
             first_failed_at = coalesce(d.first_failed_at, now()),
-            -- The newest say most.
+            -- Keep the newest 100.
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
                                     else d.failure_history end)
                               || "outrider".failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker, f.batch)
@@ -2348,7 +2348,7 @@ begin
               select from "outrider".event_handled as h
               where h.handler_name = p_subscription
                 and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id))
-          -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
+          -- Not if it was withdrawn, or its type removed, while its batch held the cursor: nobody will read it again.
           and not exists (select from "outrider".withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
         on conflict (subscription, seq) where seq is not null do nothing
@@ -2431,7 +2431,7 @@ declare
 begin
     picked := '{}';
     cut := false;
-    -- What each type has room for, without what this claim has picked.
+    -- places: how many more jobs of each type may run, after those that this claim has picked.
     for lane in
         select n.name, s.concurrency, s.key_concurrency,
                s.concurrency - (select count(*) from "outrider".delivery as d
@@ -2442,7 +2442,8 @@ begin
         join "outrider".subscription as s on s.name = n.name
     loop
         places := places || jsonb_build_object(lane.name, least(coalesce(lane.room, p_wanted), p_wanted));
-        -- And each key of those that run, read once: by its key each would be found among all that wait for it.
+        -- keys: the same by key, for the keys of running jobs. One scan of the running jobs, because a look-up by key would also
+        -- read all jobs that wait for it.
         if lane.key_concurrency is not null then
             keys := keys || coalesce((
                 select jsonb_object_agg(lane.name || ' ' || taken.key, lane.key_concurrency - taken.number)
@@ -2459,7 +2460,7 @@ begin
         end if;
     end loop;
     for lane in
-        -- The tenants one by one, and after them all together, for those that were not looked at.
+        -- First the tenants one by one, then all together, for those that tenants_due did not return.
         with own as materialized (
             select l.* from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
                 as l (subscription, generation, queue, priority, tenanted)
@@ -2508,7 +2509,7 @@ begin
                 order by d.run_at, d.id limit room for update skip locked);
             continue;
         end if;
-        -- Each lane may fill the room of a key: which of them does is decided over all lanes.
+        -- Each lane may fill the room of a key by itself. The choice between lanes comes below.
         spare := '{}';
         number := 0;
         for job in
@@ -2547,7 +2548,7 @@ begin
         cut := cut or room > 0 and number = greatest(case when lane.tenant is null then 1000 else 100 end, p_wanted);
     end loop;
 
-    -- The best of them, as claim orders them, and of each type and key no more than it has room for.
+    -- The first candidates in claim's order, and of each type and key no more than it has room for.
     for best in
         with running as materialized (
             select d.workspace_id, count(*) as jobs from "outrider".delivery as d
@@ -2656,22 +2657,23 @@ CREATE FUNCTION outrider.read(p_cursor outrider.cursor, p_subscription outrider.
 #variable_conflict use_column
 declare
     cur       "outrider".cursor := p_cursor;
-    q         bigint := greatest(p_drawn, cur.seq);  -- another session may have read on before we had the lock; never go back
+    q         bigint := greatest(p_drawn, cur.seq);  -- never go back: another session may have read further before we had the lock
     r         xid8 := pg_current_xact_id();
     upto      bigint := q;
     others    bigint[] := '{}';
     withdrawn boolean;
 begin
     if cur.generation = 0 then
-        -- After the lock: who opens a generation copies this cursor under it.
+        -- After the lock, under which open_generation copies this cursor.
         others := array(select distinct c.generation from "outrider".cursor as c
                         where c.subscription = cur.subscription and c.generation <> 0);
     end if;
     withdrawn := exists (select from "outrider".withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
 
-    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
-    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
-    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
+    -- Rebase after a restore. The transactions of the old home are over, and what they left is here. Their ids mean nothing from
+    -- now on, except for what is owed. A transaction that advanced a cursor here has finished, so its id (horizon) is below xmax;
+    -- otherwise the cursor is from elsewhere, whatever its home says. One statement, so that a rebase is exact also for a cursor
+    -- that never left.
     if (cur.cluster <> p_home or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
         select nullif(array(
                    select "outrider".late_transactions(
@@ -2689,7 +2691,7 @@ begin
 
     if cur.owing is null then
         if upto > cur.seq + p_scan then
-            -- Far behind: a step of p_scan numbers, from the next event on.
+            -- Far behind: a step of p_scan positions, from the next event on.
             upto := least(upto, p_scan - 1 + coalesce((
                 select o.seq from "outrider".outbox as o where o.seq > cur.seq and o.seq <= upto order by o.seq limit 1), upto));
         end if;
@@ -2774,7 +2776,7 @@ begin
     end if;
 
     with page as materialized (
-        -- p_scan numbers, from the next event on.
+        -- p_scan positions, from the next event on.
         select least(cur.seq, min(o.seq) + p_scan - 1) as last
         from unnest(cur.owing) as owed (tx),
              lateral (select o.seq from "outrider".outbox as o
@@ -2990,7 +2992,7 @@ begin
     end if;
     if found and p_start not in ('now', 'beginning') and p_start::timestamptz > clock_timestamp() + interval '1 minute' then
         raise 'subscription "%" cannot start at %, which is in the future', p_name, p_start::timestamptz
-            using errcode = 'OR002', hint = 'Leave out start=, and deploy it then; or begin now, and pass over what comes before.';
+            using errcode = 'OR002', hint = 'Leave out start= and deploy it at that time; or start now, and skip earlier events in the handler.';
     end if;
     if found then
         r := pg_current_xact_id();
@@ -3026,8 +3028,9 @@ begin
     end if;
 
     if (sub.event_types = '{}') is distinct from (p_event_types = '{}') then
-        raise 'the job "%" is registered as one that is %, and cannot become the other', p_name,
-            case when sub.event_types = '{}' then 'enqueued' else 'made of events' end
+        raise 'the job "%" is registered as % and cannot become %', p_name,
+            case when sub.event_types = '{}' then 'enqueued' else 'made of events' end,
+            case when sub.event_types = '{}' then 'made of events' else 'enqueued' end
             using errcode = 'OR002', hint = 'Give the new one another name.';
     end if;
 
@@ -3050,8 +3053,8 @@ begin
 
     if sub.ordering <> p_ordering then
         update "outrider".subscription as s set ordering = p_ordering where s.name = p_name;
-        -- Under the cursors' locks: a take in progress parks by the order that it has read. Heads in a second step, since
-        -- a line must never have two.
+        -- Under the cursors' locks, because a take in progress parks by the order that it has read. Heads in a second step,
+        -- because a key must never have two.
         update "outrider".delivery as d
         set ordering_key = lined.line, head = lined.line is null and d.status = 'pending'
         from (select d.id, "outrider".ordering_key(p_ordering, o.workspace_id, o.aggregate_id) as line
@@ -3273,7 +3276,7 @@ begin
            clock_timestamp(), again.payload, again.cycle, again.failure_history
     from again order by again.seq, again.at desc
     on conflict (subscription, seq) where seq is not null do nothing;
-    -- What it will come past again, as event_status says it.
+    -- The cursor will pass these again; the rule is that of the view event_status.
     update "outrider".delivery as d set reached = false
     from "outrider".outbox as o
     where d.subscription = p_subscription and d.reached and o.seq = d.seq
@@ -3394,8 +3397,9 @@ begin
                                || "outrider".failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
-    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed job does not
-    -- yield to one that is running: that may have started before the transactions that kept this one had committed.
+    -- Two sessions may both find no other job with the unique key. Then the unique index decides, and the second pass supersedes
+    -- this one. A running job does not supersede a closed one: it may have started before the transactions that kept this one
+    -- had committed.
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
@@ -3424,7 +3428,7 @@ begin
             exit;
         end if;
     end loop;
-    -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
+    -- In every case: the job is due now, or at a time that only its worker knows, which may be gone by then; or there is room.
     perform "outrider".notify(
         "outrider".generation_channel(job.generation),
         job.subscription);
@@ -5158,7 +5162,7 @@ begin
            (select count(*) from made) + 0 * (select count(*) from poked),
            (select array_agg(made.id) from made where made.unique_key is not null)
     into outcome, routed, keyed;
-    -- A job that was settled while the statement above ran has left a receipt that the statement did not see.
+    -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
     if keyed is not null then
         delete from "outrider".delivery as d
         where d.id = any (keyed) and exists (
@@ -5501,7 +5505,7 @@ begin
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
-        -- Its first parked event: the log is read up to it, and no further.
+        -- In total order, the log is read up to the first parked event and no further.
         first_seq := case sub.ordering when 'total' then (
             select min(d.seq) from "outrider".delivery as d
             where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
@@ -5533,7 +5537,7 @@ begin
         if cur.open_until is not null then
             p_limit := 1;
         end if;
-        -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
+        -- If an event was parked or buried before the log was read up to it, or is parked in this partition: look at each event.
         diverting := suspicious or exists (
             select from "outrider".delivery as d
             where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after));
@@ -5596,7 +5600,7 @@ begin
             b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version, "outrider".as_text(b.payload),
             coalesce(b.idempotency_key, b.id::text), nullif("outrider".as_text(b.trace_context), ''), b.origin
      from batch as b
-     -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
+     -- The OR keeps this a hashed look-up. As a join it would be planned for a few rows and become quadratic.
      where not settles or b.seq in (select receipts.seq from receipts)
      order by b.seq);
     get diagnostics returned = row_count;
@@ -5694,7 +5698,7 @@ begin
                  where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
-        -- The first that fit into the bytes of a batch.
+        -- As many from the start as fit into batch_bytes.
         chosen := chosen[1 : (
             select count(*) from (
                 select sum(coalesce("outrider".stored_bytes(coalesce(d.payload, o.payload)), 0))
@@ -5802,7 +5806,7 @@ begin
                       where l.tenanted = 1 order by l.place),
                 least(64, 2 * p_wanted + 6), p_moment) as t
         ),
-        -- Of each about twice its part: who has less leaves room for the others, and claim fills what is left.
+        -- Of each tenant about twice its share, because some have fewer; claim fills what is left.
         most as materialized (
             select least(p_wanted, 1 + ceil(2.0 * p_wanted / greatest(1, count(distinct shared.tenant)))::integer) as jobs
             from shared
@@ -5832,14 +5836,14 @@ begin
                   and d.workspace_id is not null and d.run_at <= p_moment
                 order by d.run_at, d.id limit most.jobs) as d
         ),
-        -- How many of each lane it is the turn of; without locks, because it looks at more than it takes.
+        -- How many jobs of each lane have their turn. Without locks, because it reads more jobs than it takes.
         share as materialized (
             select turn.subscription, turn.generation, turn.queue, turn.priority, turn.tenant, count(*) as jobs
             from (select next.*, coalesce(running.jobs, 0) + row_number() over (
                              partition by next.tenant
                              order by next.run_at - next.priority * interval '1 minute', next.run_at, next.id) as number
                   from next left join running on running.tenant is not distinct from next.tenant
-                  -- Who is first among equals is drawn anew each time.
+                  -- Ties are broken at random, anew each time.
                   order by number, hashint8extended(coalesce(next.tenant, 0), seed), next.run_at, next.id
                   limit p_wanted) as turn
             group by 1, 2, 3, 4, 5

@@ -37,7 +37,7 @@ NEWEST = 5
 """How many of the rows that were set aside are shown."""
 KEY_TOPIC = "stable key"
 
-commands = Commands("Check, install, run and remove rollups.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The rollup.")]
 Declared = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The rollup. Default: the only one of the app.")]
