@@ -194,7 +194,7 @@ class JobsClaimed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class JobsCompleted(Signal):
-    """Jobs are done and have their receipts. Committed."""
+    """Jobs are done. Committed."""
 
     jobs: int
     details: Callable[[], Iterator[tuple[JobRun, float]]]

@@ -36,11 +36,12 @@ class State(StrEnum):
     done = "done"
 
 
+NO_TRACE = "no trace of it is kept: it is done, or unknown"
 CANCELLED = {
     "cancelled": "cancelled",
     "cancelling": "cancelling: it is running, and its worker was told",
     "done": "done, too late",
-    "not_found": "not found",
+    "not_found": NO_TRACE,
 }
 DUE = {
     "due": "due now",
@@ -48,7 +49,7 @@ DUE = {
     "dead": "not due: it is a dead letter; outrider dlq replay lets it run again",
     "cancelled": "not due: it was cancelled",
     "done": "not due: it is done",
-    "not_found": "not found",
+    "not_found": NO_TRACE,
 }
 
 JobId = Annotated[UUID, typer.Argument(metavar="JOB_ID", help="The job's id; of a job of events, the event's.")]
@@ -79,7 +80,7 @@ def show_all(
     """Show what runs, what waits in the order in which it will run, and what failed.
 
     With --state cancelled also what was superseded or discarded; with --state done
-    what is done, the last to be enqueued first. Counts end at 10,000.
+    the jobs that left a receipt, the last to be enqueued first. Counts end at 10,000.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -115,8 +116,9 @@ def show(
 ) -> None:
     """Show all that is known of one job: state, lease, progress, history, payload, result.
 
-    A job that is done has left a receipt: when, its result, and what failed before.
-    Exits with 1 if there is no such job.
+    A job that is done leaves a receipt if it came from an event, returned a result,
+    failed before, or its type sets keep=: when, its result, and what failed before.
+    Of other jobs nothing remains. Exits with 1 if there is no trace of the job.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -150,7 +152,7 @@ def cancel(
     running is told to stop: an async job at its next await, a blocking one when it
     asks its context, one in a process of its own by a signal. What it did stays
     done. Audited. To bring one back: outrider dlq replay JOB_ID --force.
-    Exits with 1 if one of them is not there.
+    Exits with 1 if there is no trace of one of them: it is done, or unknown.
 
     Needs: a role that may operate.
 
@@ -221,7 +223,7 @@ async def _states(place: Place, job_ids: Sequence[UUID]) -> Counter[str]:
     async with place.connect() as conn:
         found = [await jobs.whole(conn, job_id, place.schema) for job_id in dict.fromkeys(job_ids)]
     return Counter(job.state for each in found for job in each.jobs) + Counter(
-        {"not found": [each.jobs for each in found].count([])}
+        {"without a trace": [each.jobs for each in found].count([])}
     )
 
 

@@ -1,6 +1,6 @@
 -- cancel: a job shall not run, or not go on. cancelled: it was pending, or a dead letter that nobody shall replay;
--- cancelling: it is running, and its worker was told; done: it has a receipt; not_found. One row per subscription: an event
--- may be several jobs. Audited.
+-- cancelling: it is running, and its worker was told; done: it has a receipt; not_found: no trace of it is kept, it is done or
+-- unknown. One row per subscription: an event may be several jobs. Audited.
 -- Locks:  the job.
 create or replace function /*schema*/cancel(
     p_job_id uuid, p_by text default null, p_reason text default null, p_subscription text default null

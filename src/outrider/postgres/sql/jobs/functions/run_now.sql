@@ -1,5 +1,5 @@
--- run_now: a job that waits for its time does not wait any more. due; running (it is running); dead (replay it); done;
--- cancelled; not_found. Audited where it is due now.
+-- run_now: a job that waits for its time does not wait any more. due; running (it is running); dead (replay it); done (it has a receipt);
+-- cancelled; not_found (no trace of it is kept: it is done, or unknown). Audited where it is due now.
 -- Locks:  the job.
 create or replace function /*schema*/run_now(
     p_job_id uuid, p_subscription text default null, p_by text default null, p_reason text default null
