@@ -89,7 +89,9 @@ def serve(wire: socket.socket) -> None:
         importlib.import_module(name)
     # To build all commands takes longer than to run one.
     typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(importlib.import_module("outrider.cli.main").cli)
+    top: Any = typer.main.get_command(importlib.import_module("outrider.cli.main").cli)
+    for name in top.list_commands(None):
+        top.get_command(None, name)
     gc.freeze()
     while True:
         size, streams, _, _ = socket.recv_fds(wire, 4, 2)

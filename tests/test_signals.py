@@ -44,7 +44,7 @@ def test_one_that_raises_is_dropped_with_a_warning_and_the_others_hear_on(caplog
     signals.listen(heard.append)
     signals.emit(ONE)
     [told] = [each.getMessage() for each in caplog.records]
-    assert told.endswith("broken was removed: it raised RuntimeError: out of paper: redis://:***@printer")
+    assert told.endswith("broken was removed: RuntimeError: out of paper: redis://:***@printer")
     signals.emit(TWO)
     end()
     assert heard == [ONE, TWO]

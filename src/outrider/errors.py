@@ -123,6 +123,10 @@ class UpkeepRefused(OutriderError):
     """Upkeep cannot do this now, or not with these settings."""
 
 
+class NotConfirmed(OutriderError):
+    """A command asked for confirmation and did not get it; nothing was changed."""
+
+
 class ReplayRefused(OutriderError):
     """A dead letter cannot be replayed."""
 

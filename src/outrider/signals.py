@@ -1,7 +1,8 @@
 """Signals: one class for everything that can happen. The log and the metrics listen to them, and tests wait for them.
 
 A listener is called in the thread or task that emits the signal, so it must be quick. One that raises is removed, with a
-warning in the log: observing must never break publishing.
+warning in the log: observing must never break publishing. "Committed" means that the transaction was committed before the
+signal was emitted. `details` and `times` are computed only when they are called.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import dataclass_transform
 from uuid import UUID
 
 from outrider.envelope import Envelope
@@ -18,27 +20,28 @@ from outrider.error_text import describe
 from outrider.outcome import Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+@dataclass(frozen=True)
 class Signal:
-    """Something that has happened in this process."""
+    """Something that has happened in this process. Every subclass is a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
 
-@dataclass(frozen=True, slots=True)
 class Published(Signal):
     """An event was appended in the caller's transaction, which may still roll back."""
 
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True)
 class Woken(Signal):
-    """A loop was woken. `reason`: poke (a notification), listener, sequence, generations, poll."""
+    """A loop was woken. `reason`: poke (a notification), listener, sequence, generations or poll."""
 
     subscription: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class Notified(Signal):
     """A notification has arrived. `kind` is the type of an event or a job. Any role may send notifications."""
 
@@ -46,9 +49,8 @@ class Notified(Signal):
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
 class Taken(Signal):
-    """A batch was taken, in a transaction that is still open. `outcome`: as take returns it."""
+    """A batch was taken, in a transaction that is still open. `outcome`: as the SQL function `take` returns it."""
 
     subscription: str
     partition: int | None
@@ -65,25 +67,19 @@ class HandledEvent:
     duration_ms: float
 
 
-@dataclass(frozen=True, slots=True)
 class Settled(Signal):
-    """A batch was committed: the effects of the handlers, the receipts and the position together."""
+    """A batch was committed: the effects of the handlers, the receipts and the position together. `conceded`: duplicates
+    skipped. `times` is cheaper than `details`: the type of each event, its age in seconds, and the seconds it took."""
 
     subscription: str
     partition: int
     events: int
     conceded: int
-    """Duplicates, which were skipped because they already had a receipt."""
     duration_ms: float
-    """From the take to the commit, in milliseconds."""
     details: Callable[[], Iterator[HandledEvent]]
-    """The events one by one, made on demand."""
     times: Callable[[], Iterator[tuple[str, float, float]]] = lambda: iter(())
-    """For each event its type, its age in seconds by the clock of this machine, and the seconds that its handler took.
-    Made on demand, and cheaper than `details`."""
 
 
-@dataclass(frozen=True, slots=True)
 class Failed(Signal):
     """A handler failed and was rolled back. `Parked` or `Buried` follows when that is committed."""
 
@@ -95,7 +91,6 @@ class Failed(Signal):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
 class Parked(Signal):
     """A failed event waits for its retry. Committed."""
 
@@ -106,7 +101,6 @@ class Parked(Signal):
     delay: timedelta
 
 
-@dataclass(frozen=True, slots=True)
 class Buried(Signal):
     """A failed event became a dead letter. Committed."""
 
@@ -117,49 +111,40 @@ class Buried(Signal):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
 class Troubled(Signal):
-    """A loop met an infrastructure failure, such as a lost connection. It tries again; no attempt is used."""
+    """A loop met an infrastructure failure, such as a lost connection. It tries again. `in_a_row` is counted per `loop`."""
 
     subscription: str
     code: str
     message: str
     in_a_row: int = 1
     loop: str = ""
-    """Which loop of the subscription, if it has several: `in_a_row` is counted for each."""
 
 
-@dataclass(frozen=True, slots=True)
 class Recovered(Signal):
-    """A loop works again after infrastructure failures."""
+    """A loop works again after `in_a_row` consecutive infrastructure failures."""
 
     subscription: str
     in_a_row: int
-    """How many consecutive failures there were."""
     loop: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Skipped(Signal):
-    """A subscription is not served. `reason`: paused, open (its breaker), unknown (this code does not know all its event
-    types), not installed, changed."""
+    """A subscription is not served. `reason`: paused, open (its breaker), unknown (event types), not installed, changed."""
 
     subscription: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class LoopHeld(Signal):
-    """Something blocks the event loop of a worker, and everything that runs there. Emitted from a thread while it lasts."""
+    """Something blocks the event loop of a worker. Emitted from a thread, repeatedly while it lasts. `subscription`: the
+    handler or job that runs, otherwise the name of the task. `where`: file, line and function."""
 
     subscription: str | None
-    """The handler or job that runs; otherwise the name of the task, or None."""
     seconds: float
     where: str
-    """File, line and function."""
 
 
-@dataclass(frozen=True, slots=True)
 class JobEnqueued(Signal):
     """A job was enqueued in the caller's transaction, which may still roll back. `outcome`: what its unique key decided."""
 
@@ -167,12 +152,11 @@ class JobEnqueued(Signal):
     job_id: UUID
     outcome: str
     details: Callable[[], Envelope]
-    """The envelope of the job, made on demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """One attempt at one job."""
+    """One attempt at one job. In signals, a "superseded" job gave way to a newer one with the same unique key."""
 
     subscription: str
     job_id: UUID
@@ -183,28 +167,22 @@ class JobRun:
     trace_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class JobsClaimed(Signal):
     """A worker has claimed jobs; they belong to it for the time of their leases. Committed."""
 
     jobs: int
     details: Callable[[], Iterator[JobRun]]
-    """The jobs one by one, made on demand."""
 
 
-@dataclass(frozen=True, slots=True)
 class JobsCompleted(Signal):
-    """Jobs are done. Committed."""
+    """Jobs are done. Committed. `details` yields each job with its duration in milliseconds."""
 
     jobs: int
     details: Callable[[], Iterator[tuple[JobRun, float]]]
-    """Each job with the milliseconds that it took, made on demand."""
 
 
-@dataclass(frozen=True, slots=True)
 class JobFailed(Signal):
-    """An attempt at a job failed. Committed. `outcome`: retry, buried (dead letter), superseded (by a newer job with its
-    unique key), or cancelled."""
+    """An attempt at a job failed. Committed. `outcome`: retry, buried (dead letter), superseded, cancelled."""
 
     run: JobRun
     duration_ms: float
@@ -214,22 +192,19 @@ class JobFailed(Signal):
     error: BaseException | None
 
 
-@dataclass(frozen=True, slots=True)
 class JobReleased(Signal):
-    """A worker has released a job that did not fail. `outcome`: back (pending again), cancelled, or superseded."""
+    """A worker has released a job that did not fail. `outcome`: back (pending again), cancelled or superseded."""
 
     run: JobRun
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
 class LeasesRenewed(Signal):
     """The leases of the jobs that run here were renewed. Committed."""
 
     leases: int
 
 
-@dataclass(frozen=True, slots=True)
 class LeaseLost(Signal):
     """The lease of a running job was lost. Another worker may run it now, and its result here is discarded."""
 
@@ -237,7 +212,6 @@ class LeaseLost(Signal):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class Routed(Signal):
     """Events of a subscription have become jobs. Committed."""
 
@@ -245,7 +219,6 @@ class Routed(Signal):
     jobs: int
 
 
-@dataclass(frozen=True, slots=True)
 class Fired(Signal):
     """A schedule was due, and this worker has enqueued its jobs."""
 
@@ -253,21 +226,18 @@ class Fired(Signal):
     jobs: int
 
 
-@dataclass(frozen=True, slots=True)
 class Relayed(Signal):
-    """Events are in a stream of the broker, up to `position`. Committed."""
+    """A relay has written events to a stream, up to `position`. Committed. `topics`: the number of events by type."""
 
     relay: str
     stream: str
     events: int
     position: str
     topics: Mapping[str, int]
-    """The number of events by type."""
 
 
-@dataclass(frozen=True, slots=True)
 class Rejection(Signal):
-    """The broker or the codec rejects an event because of its content. Committed. It needs attention."""
+    """The broker or the codec rejects an event for its content. Committed. Unless `buried`, the events behind it wait."""
 
     relay: str
     envelope: Envelope
@@ -275,36 +245,28 @@ class Rejection(Signal):
     code: str
     message: str
     buried: bool
-    """True: it is a dead letter. False: the events behind it wait."""
 
 
-@dataclass(frozen=True, slots=True)
 class Rewound(Signal):
-    """A stream has lost its end. A relay goes back to its position at the time `at` and sends the missing events again;
-    an inbox (`at` = None) reads the stream again."""
+    """A stream has lost its end: it was known up to `position`, and ends at `end` now. A relay sends what it had sent since
+    `at` again; unless `whole`, older events are missing too. An inbox (`at` = None) reads the stream again."""
 
     subscription: str
     stream: str
     position: str
-    """The position up to which it had been written or read."""
     end: str
-    """The position at which it ends now."""
     at: datetime | None
     whole: bool
-    """False: events from before `at` are lost in the stream, and no mark reaches back to them."""
 
 
-@dataclass(frozen=True, slots=True)
 class Trimmed(Signal):
-    """Entries after `position` were removed from a stream before they were read. An inbox has missed them; a relay cannot
-    tell which they were, and sends them again."""
+    """Entries after `position` were removed before they were read. A relay sends them again; an inbox has missed them."""
 
     subscription: str
     stream: str
     position: str
 
 
-@dataclass(frozen=True, slots=True)
 class Intruded(Signal):
     """A stream of a relay contains entries that the relay has not written. It must be the only writer."""
 
@@ -314,7 +276,6 @@ class Intruded(Signal):
     event_id: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
 class BrokerDown(Signal):
     """A broker does not answer, or a stream is missing or misconfigured. It is tried again; no event is given up."""
 
@@ -324,28 +285,23 @@ class BrokerDown(Signal):
     in_a_row: int
 
 
-@dataclass(frozen=True, slots=True)
 class BrokerUp(Signal):
     """A broker answers again."""
 
     subscription: str
 
 
-@dataclass(frozen=True, slots=True)
 class Ingested(Signal):
-    """An inbox has read a stream up to `position`. Committed."""
+    """An inbox has read a stream up to `position`. Committed. `events`: new ones. `known`: those that had arrived before."""
 
     inbox: str
     stream: str
     events: int
-    """New events."""
     known: int
-    """Events that had arrived before."""
     refused: int
     position: str
 
 
-@dataclass(frozen=True, slots=True)
 class EntryRefused(Signal):
     """An inbox could not read an entry as an event. The entry is kept, with the reason. Committed."""
 
@@ -355,48 +311,39 @@ class EntryRefused(Signal):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
 class RolledUp(Signal):
-    """A tick of a rollup has emitted events, or has failed. Committed."""
+    """A tick of a rollup has emitted events, or has failed and will try again. Committed. `groups`: rollup events. `pieces`:
+    single events. `set_aside`: rows that could not be turned into events, which need attention."""
 
     rollup: str
     groups: int
-    """Rollup events."""
     pieces: int
-    """Single events."""
     conflicts: int
     set_aside: int
-    """Staged rows that could not be turned into events. They need attention."""
     pending: int
     failed: bool
-    """Nothing was emitted; the staged rows wait for the next tick."""
     message: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class Upkept(Signal):
-    """Upkeep has done something, or could not (`kept`: still needed; `busy`: locked by another session). Committed."""
+    """Upkeep did something, or could not: `action` is then kept (still needed) or busy (locked by another session)."""
 
     action: str
-    """made, cut, detached, dropped, expired, reaped, ticked, kept, busy."""
     subject: str
     number: int
     detail: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class ListenerUp(Signal):
     """Notifications arrive: a test notification was received."""
 
 
-@dataclass(frozen=True, slots=True)
 class ListenerDown(Signal):
     """Notifications do not arrive. Workers poll instead."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerUp(Signal):
     """A worker is registered and begins to work."""
 
@@ -404,20 +351,15 @@ class WorkerUp(Signal):
     subscriptions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerStopping(Signal):
-    """A worker was told to stop. It takes nothing more, and waits for running handlers and jobs."""
+    """A worker was told to stop. It takes nothing more, and waits up to `grace` seconds for running handlers and jobs."""
 
     worker: UUID
     handlers: tuple[str, ...]
-    """The handlers that run."""
     jobs: tuple[str, ...]
-    """The types of the jobs that run."""
     grace: float
-    """The longest wait, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerDown(Signal):
     """A worker has ended. `clean`: all handlers and jobs had finished."""
 
@@ -438,12 +380,11 @@ class Signals:
         return lambda: self._drop(listener)
 
     def _drop(self, listener: Listener) -> None:
-        """Another thread may have removed it already."""
-        with suppress(ValueError):
+        with suppress(ValueError):  # another thread may have removed it already
             self._listeners.remove(listener)
 
     def emit_all(self, signals: Iterable[Signal]) -> None:
-        """One after another; they are not made where nobody listens."""
+        """Emit each of them. Without listeners the signals are not even created."""
         if self._listeners:
             for signal in signals:
                 self.emit(signal)
@@ -455,6 +396,4 @@ class Signals:
             except Exception as error:
                 self._drop(listener)
                 name = getattr(listener, "__qualname__", type(listener).__name__)
-                logging.getLogger("outrider").warning(
-                    "the listener %s was removed: it raised %s", name, describe(error)
-                )
+                logging.getLogger("outrider").warning("the listener %s was removed: %s", name, describe(error))

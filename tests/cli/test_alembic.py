@@ -192,7 +192,7 @@ def test_only_what_no_revision_has_is_written(outrider: Run, project: Project) -
     outrider("migrate", "--alembic", "--app", "shop:app")
     again = outrider("migrate", "--alembic", "--app", "shop:app")
     assert again.stdout == (
-        f'nothing to write: the revisions bring the schema "outrider" to version {NEWEST} already\n'
+        f'nothing to write: the revisions already bring the schema "outrider" to version {NEWEST}\n'
     )
     assert len(project.written()) == 2
     (project.folder / "shop.py").write_text(APP + "\napp.reader(name='shop.more')\n")
@@ -248,7 +248,7 @@ def test_an_upgrade_in_two_phases(outrider: Run, project: Project, request: pyte
     request.getfixturevalue("next_release")
     assert inprocess.run(project.folder, "migrate", "--alembic", "--phase", "pre").returncode == 0
     again = inprocess.run(project.folder, "migrate", "--alembic", "--phase", "pre").stdout
-    assert again == 'nothing to write: the revisions have the pre phase of the schema "outrider" already\n'
+    assert again == 'nothing to write: the revisions already have the pre phase of the schema "outrider"\n'
     assert inprocess.run(project.folder, "migrate", "--alembic").returncode == 0
     assert project.written() == [f"outrider_{NEWEST + n:04}.py" for n in range(3)]
 

@@ -31,11 +31,11 @@ DESTRUCTIVE = {
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     found: Any = command or get_command(cli)
-    below = getattr(found, "commands", {})
+    below = found.list_commands(None) if hasattr(found, "list_commands") else []
     if path and (not below or found.invoke_without_command):
         yield " ".join(path), found
-    for name, each in below.items():
-        yield from commands(each, (*path, name))
+    for name in below:
+        yield from commands(found.get_command(None, name), (*path, name))
 
 
 def options(command: Any) -> set[str]:

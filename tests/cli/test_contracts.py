@@ -118,10 +118,10 @@ def test_two_folders_that_promise_different_things(outrider: Run, project: Path)
     snapshot = (project / "there" / "orders.placed.v1.json").read_text()
     command = ["contracts", "check", "--app", "billing:app", "--dir", "here", "--against", "there", "--against", "copy"]
     (project / "copy" / "orders.placed.v1.json").write_text(snapshot)
-    assert "promise different things" not in outrider(*command).stderr
+    assert "differ under the same name" not in outrider(*command).stderr
     (project / "copy" / "orders.placed.v1.json").write_text(snapshot.replace('"shop"', '"another"'))
     assert (
-        "there/orders.placed.v1.json and copy/orders.placed.v1.json promise different things"
+        "there/orders.placed.v1.json and copy/orders.placed.v1.json differ under the same name"
         in outrider(*command).stderr
     )
 
@@ -219,7 +219,7 @@ def test_other_files_in_the_folder_are_left_alone(outrider: Run, project: Path) 
         (b"{", "cannot be read: it is not JSON"),
         (b"{}", "it is no snapshot of an event"),
         (b'{"x-outrider": {"type": "orders.other", "version": 1}, "type": "object"}',
-         "it is the snapshot of orders.other version 1, under another name"),
+         "it is the snapshot of orders.other version 1, under a wrong name"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_snapshot(outrider: Run, project: Path, content: bytes, why: str) -> None:
@@ -265,7 +265,7 @@ def test_the_catalogue_overwrites_no_page_but_its_own(outrider: Run, project: Pa
         done = outrider(*docs)
         assert (done.returncode, page.read_bytes()) == (1, written)
         assert done.stderr == (
-            "outrider: events.md was not made by outrider contracts docs: name another file with --out, "
+            "outrider: events.md was not written by outrider contracts docs: name another file with --out, "
             "or overwrite it with --force\n"
         )
     assert outrider(*docs, "--force").stdout == "updated    events.md\n"
@@ -406,7 +406,7 @@ def test_the_events_of_outrider_itself_are_nobodys(process: Run, project: Path) 
         (["check"], "no app: name it with --app module:app, OUTRIDER_APP"),
         (["check", "--app", "nowhere:app"], "names the module 'nowhere'"),
         (["check", "--app", "shop:app", "--dir", "shop.py"], "shop.py is not a folder"),
-        (["check", "--app", "shop:app", "--against", "nowhere"], "--against names nowhere, which is not there"),
+        (["check", "--app", "shop:app", "--against", "nowhere"], "--against names nowhere, which does not exist"),
         (["snapshot", "--app", "odd:app"], "odd.Odd has no contract: "),
     ],
 )

@@ -160,7 +160,7 @@ def test_list_filters(desk: Desk) -> None:
         (["--since", "1h"], 4 if query(desk.dsn, "select now() > '2026-07-31T11:00+00'") == [(True,)] else 6),
     ):
         assert desk.json("list", *options)["letters"] == expected, options
-    assert desk.dlq("list", "--type", "cli.other").stdout == "no dead letters fit\n"
+    assert desk.dlq("list", "--type", "cli.other").stdout == "no dead letters match\n"
     done = desk.dlq("list", "--since", "yesterday")
     assert (done.returncode, done.stdout) == (2, "")
     assert "neither a time" in done.stderr
@@ -169,7 +169,7 @@ def test_list_filters(desk: Desk) -> None:
 def test_none_at_all(desk: Desk) -> None:
     query(desk.dsn, "delete from outrider.delivery")
     assert desk.dlq("list").stdout == "no dead letters\n"
-    assert desk.dlq("replay", "--all").stdout == "no dead letters fit: nothing was replayed\n"
+    assert desk.dlq("replay", "--all").stdout == "no dead letters match: nothing was replayed\n"
 
 
 def test_a_misspelt_subscription_is_no_clean_slate(desk: Desk) -> None:
@@ -196,7 +196,7 @@ def test_show_tells_everything(desk: Desk) -> None:
     shown = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d", "THEN", done.stdout)
     for line in (
         f"event         {event}, cli.dead version 1",
-        "published     THEN by sql, number 1",
+        "published     THEN by sql, log position 1",
         "key           k",
         "status        dead letter, generation 0",
         "attempts      2 in cycle 2",
@@ -250,14 +250,14 @@ if __name__ == "__main__":
     desk = Desk(tmp_path, database)
     event = desk.event()
     shown = desk.dlq("show", event).stdout
-    where, _, rest = shown.partition("raised at, innermost last\n")[2].partition("\nhistory\n")
+    where, _, rest = shown.partition("traceback, innermost call last\n")[2].partition("\nhistory\n")
     assert re.fullmatch(
         r'  File ".*/shop\.py", line \d+, in one\n    return charge\(event\)\n( +\^+\n)?'
         r'  File ".*/shop\.py", line \d+, in charge\n    raise ValueError\(f\'order {event\.n} has no price\'\)\n',
         where,
     )
     assert rest.partition("\nnext\n")[2].splitlines() == [
-        f"  outrider dlq replay {event} --subscription shop.one  # handle it again, when the cause is gone",
+        f"  outrider dlq replay {event} --subscription shop.one  # handle it again, when the cause is mended",
         f"  outrider dlq replay {event} --subscription shop.one --edit  # with another payload",
         f"  outrider dlq discard {event} --subscription shop.one --reason TEXT  # give it up",
     ]
@@ -270,9 +270,7 @@ if __name__ == "__main__":
 def test_show_of_what_is_no_dead_letter(desk: Desk) -> None:
     assert "is not a dead letter" in desk.refused("show", str(uuid4()))
     desk.dlq("replay", desk.event(), "--subscription", "shop.one")
-    assert (
-        "no dead letter: it waits for its retry" in desk.dlq("show", desk.event(), "--subscription", "shop.one").stdout
-    )
+    assert "no dead letter: it waits for a retry" in desk.dlq("show", desk.event(), "--subscription", "shop.one").stdout
 
 
 def test_nothing_in_the_data_acts_on_the_terminal(desk: Desk, wide: None) -> None:
@@ -323,10 +321,7 @@ def test_replay_of_one_event(desk: Desk) -> None:
 
 def test_replay_by_filter_asks_first(desk: Desk) -> None:
     said = desk.refused("replay", "--subscription", "shop.one")
-    assert (
-        "nothing was replayed: there is no terminal to ask at; if it is meant, add --yes (Replay 3 dead letters?)"
-        in said
-    )
+    assert "nothing was replayed: there is no terminal to ask at; to do it, add --yes (Replay 3 dead letters?)" in said
     done = desk.dlq("replay", "--subscription", "shop.one", "--yes")
     assert (done.returncode, done.stdout) == (0, "3 of 3\n3 replayed, 0 skipped because handled, 0 not found\n")
     assert query(desk.dsn, PENDING) == [("shop.one", 3)]
@@ -380,7 +375,7 @@ def test_a_dry_run_changes_nothing(desk: Desk) -> None:
         (["replay", "--all", "--payload", "-"], "are for one event"),
         (["replay", "EVENT", "--edit", "--payload", "-"], "exclude each other"),
         (["replay", "EVENT", "--force"], "needs --subscription"),
-        (["replay", "EVENT", "--rate", "10"], "is for many"),
+        (["replay", "EVENT", "--rate", "10"], "is for a filter"),
         (["discard", "--all"], "--reason"),
         (["discard", "--reason", "x"], "--all"),
         (["replay", "not-an-id"], "EVENT_ID"),
@@ -403,8 +398,8 @@ def test_force_says_what_it_does_and_needs_a_yes(desk: Desk) -> None:
     handle(desk.dsn, "shop.one", 1)
     command = ("replay", desk.event(), "--subscription", "shop.one", "--force")
     said = desk.refused(*command)
-    assert "deletes the receipt of shop.one" in said
-    assert "once more outside" in said
+    assert "moves the receipt of shop.one" in said
+    assert "in your tables and outside" in said
     done = desk.dlq(*command, "--yes", "--by", "an operator")
     assert (done.returncode, done.stdout) == (0, "shop.one: replayed\n")
     assert query(desk.dsn, "select action, by from outrider.audit") == [("force_replay", "an operator")]

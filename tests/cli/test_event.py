@@ -116,12 +116,12 @@ def test_a_list_of_events_for_people(busy: str, tmp_path: Path, monkeypatch: pyt
         conn.execute("update outrider.outbox set aggregate_id = %s where seq = 10", [HOSTILE])
     said = shown(inprocess.run(tmp_path, "event", "list", "--since", "20h", "--dsn", busy))
     assert "shop.pay pending" in said
-    assert said.endswith("\n4 events fit; no older ones do\n")
+    assert said.endswith("\n4 events match; no older ones do\n")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said)
     said = shown(inprocess.run(tmp_path, "event", "list", "--limit", "1", "--key", "o0", "--dsn", busy))
-    assert said.endswith("\n1 event fits; older ones: --before 9\n")
+    assert said.endswith("\n1 event matches; older ones: --before 9\n")
     said = shown(inprocess.run(tmp_path, "event", "list", "--key", "o7", "--dsn", busy))
-    assert said == "no event fits\n"
+    assert said == "no event matches\n"
 
 
 async def test_a_list_looks_at_so_many_events_and_says_where_it_ended(busy: str) -> None:
@@ -146,7 +146,7 @@ async def test_a_list_looks_at_so_many_events_and_says_where_it_ended(busy: str)
 def test_the_life_of_an_event(database: str, tmp_path: Path) -> None:
     event = lived(database)
     said = shown(inprocess.run(tmp_path, "event", "show", str(event), "--dsn", database))
-    assert said.startswith(f"dispatch.placed version 1, number 1 of the log\n  id               {event}\n")
+    assert said.startswith(f"dispatch.placed version 1, log position 1\n  id               {event}\n")
     for fact in (
         "source           shop",
         "key              a",
@@ -159,7 +159,7 @@ def test_the_life_of_an_event(database: str, tmp_path: Path) -> None:
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+\d\d:\d\d"
     for line in (
         r"shop\.audit: pending: not read yet",
-        rf"shop\.broken: pending: waits for its retry at {when}, in 59 min, no worker serves the subscription; .*",
+        rf"shop\.broken: pending: waits for a retry at {when}, in 59 min, no worker serves the subscription; .*",
         rf"  {when}  attempt 1 failed: value_error, on drain",
         r"      ValueError: not today",
         rf"shop\.dead: failed: a dead letter since {when}, bury after 1 attempt",
@@ -180,7 +180,7 @@ def test_the_jobs_that_its_handlers_enqueued(busy: str, tmp_path: Path) -> None:
     asked = f"select job_id from outrider.enqueue_one('shop.mail', '{{}}', p_caused_by => '{event}')"
     [[job]] = query(busy, asked)
     said = shown(inprocess.run(tmp_path, "event", "show", str(event), "--dsn", busy))
-    assert f"\njobs that its handlers enqueued and that are not done\n  {job}  shop.mail: pending\n" in said
+    assert f"\nunfinished jobs that its handlers enqueued\n  {job}  shop.mail: pending\n" in said
     told = json.loads(shown(inprocess.run(tmp_path, "event", "show", str(event), "--dsn", busy, "--json")))
     assert told["jobs"] == [{"id": str(job), "job_type": "shop.mail", "status": "pending"}]
 
@@ -255,7 +255,9 @@ def test_a_long_payload_is_cut(database: str, tmp_path: Path) -> None:
     assert "… (cut)" in said
     assert "… (405 more lines; --json has all)" in said
     assert max(map(len, said.splitlines())) < 1100
-    assert said.endswith("\nno subscription wants it, or all that do were made later, or its dead letter has expired\n")
+    assert said.endswith(
+        "\nno subscription has it: none wants it, those that do came later, or its dead letter has expired\n"
+    )
     told = json.loads(shown(inprocess.run(tmp_path, "event", "show", str(row[0]), "--dsn", database, "--json")))
     assert told["event"]["payload"] == {"lines": list(range(1, 501)), "a": "x" * 5000}
 
@@ -287,8 +289,8 @@ def test_withdraw_asks_first(database: str, tmp_path: Path) -> None:
     assert "shop.effect: delivered" in refused.stdout
     assert "shop.dead: failed" in refused.stdout
     assert refused.stderr == (
-        "outrider: nothing was withdrawn: it would be kept from 3 of 4 subscriptions, and there is no terminal to ask at; "
-        "if it is meant, add --yes\n"
+        "outrider: nothing was withdrawn: there is no terminal to ask at; to do it, add --yes "
+        "(Withdraw it from 3 of 4 subscriptions?)\n"
     )
     assert query(database, "select count(*) from outrider.withdrawal") == [(0,)]
     done = inprocess.run(tmp_path, "event", "withdraw", str(event), "--dsn", database, "--yes")
@@ -297,7 +299,7 @@ def test_withdraw_asks_first(database: str, tmp_path: Path) -> None:
     )
     assert query(database, "select withdrawn_by, reason from outrider.withdrawal") == [(getpass.getuser(), None)]
     again = inprocess.run(tmp_path, "event", "withdraw", str(event), "--dsn", database)
-    assert "kept from none but subscriptions to come" in again.stderr
+    assert "Withdraw it from future subscriptions only" in again.stderr
 
 
 def test_withdraw_for_programs(database: str, tmp_path: Path) -> None:
@@ -319,7 +321,7 @@ def test_withdraw_for_programs(database: str, tmp_path: Path) -> None:
 def test_an_event_that_concerns_nobody(database: str, tmp_path: Path) -> None:
     [(event,)] = query(database, "select outrider.publish('a.one', '{}')")
     done = inprocess.run(tmp_path, "event", "withdraw", str(event), "--dsn", database, "--yes")
-    assert shown(done) == "withdrawn; it concerned no subscription that there is now\n"
+    assert shown(done) == "withdrawn; no present subscription wanted it\n"
 
 
 @pytest.mark.verify
@@ -339,7 +341,7 @@ def test_at_a_terminal_it_asks(database: str, tmp_path: Path, answer: str, withd
     finally:
         os.close(controller)
         os.close(terminal)
-    assert "Keep it from 1 of 1 subscriptions? [y/N]:" in done.stderr
+    assert "Withdraw it from 1 of 1 subscriptions? [y/N]:" in done.stderr
     assert done.returncode == 1 - withdrawn
     assert query(database, "select count(*) from outrider.withdrawal") == [(withdrawn,)]
     assert ("nothing was withdrawn" in done.stderr) == (not withdrawn)

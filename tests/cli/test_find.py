@@ -81,7 +81,8 @@ def test_an_app_of_no_use(outrider: Run, tmp_path: Path, content: str | None, ap
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"), [("[tool", "not valid TOML"), ("[tool.outrider]\napp = 1", "not a text"), ("tool = 1", "")]
+    ("content", "sentence"),
+    [("[tool", "not valid TOML"), ("[tool.outrider]\napp = 1", "not a string"), ("tool = 1", "")],
 )
 def test_a_broken_pyproject(outrider: Run, tmp_path: Path, content: str, sentence: str) -> None:
     (tmp_path / "pyproject.toml").write_text(content)

@@ -74,14 +74,14 @@ def test_move_and_move_back(outrider: Run, shop: str) -> None:
     moved = outrider("generations", "move", "41", "42", "--by", "me", "--dsn", shop)
     assert (moved.returncode, moved.stderr) == (0, "")
     assert moved.stdout == (
-        "shop.count: what generation 41 has published and will publish is handled by the workers of generation 42, "
-        "who notice it within 10 s; 0 parked events go with it\n"
+        "shop.count: events of generation 41 are handled by the workers of generation 42, who notice it within 10 s; "
+        "0 waiting events move with it\n"
     )
     assert query(shop, served) == [(0, None), (41, 42)]
     assert "moved to 42: here:1" in outrider("generations", "--dsn", shop).stdout
     back = outrider("generations", "move", "41", "41", "--subscription", "shop.count", "--dsn", shop)
     assert "handled by its own workers" in back.stdout
-    assert "warning: generation 41 has no worker there for shop.count" in back.stderr
+    assert "warning: generation 41 has no worker for shop.count" in back.stderr
     assert query(shop, served) == [(0, None), (41, None)]
     audit = query(
         shop, "select action, subscription, details ->> 'from', details ->> 'to' from outrider.audit order by id"
@@ -92,7 +92,7 @@ def test_move_and_move_back(outrider: Run, shop: str) -> None:
 
 def test_what_is_not_there_cannot_be_moved(outrider: Run, shop: str) -> None:
     for arguments, said in (
-        (["7", "8"], "there is no generation 7 that has a position of its own; there are: 0, 41"),
+        (["7", "8"], "there is no generation 7 with a position of its own; there are: 0, 41"),
         (["41", "8", "--subscription", "shop.reader"], "there is no generation 41 of shop.reader"),
         (["--", "-1", "8"], "greater than or equal to 0"),
     ):

@@ -86,4 +86,4 @@ def test_who_sees_every_tenant_keeps_it(house: House, tmp_path: Path) -> None:
     assert enable("--role", stranger, "--only") == ([], [worker], [app, worker])
     told = inprocess.run(tmp_path, "tenants", "enable", "--only", "--dsn", house.dsn("owner"))
     assert f"no longer see every tenant: {stranger}\n" in told.stdout
-    assert "may read, and see only the tenant of app.workspace_id: " in told.stdout
+    assert "may read, but see only the tenant of app.workspace_id: " in told.stdout

@@ -157,7 +157,7 @@ def test_the_list(desk: Desk) -> None:
 
 @pytest.mark.verify
 def test_what_was_refused(desk: Desk) -> None:
-    assert desk.said("refused") == "nothing was refused\n"
+    assert desk.said("refused") == "no entry was refused\n"
     desk.comes(HOSTILE, b"\xff\x00bytes", entry(1), b"x" * 2 * SHOWN)
     desk.drain()
     said = desk.said("refused")
@@ -172,7 +172,7 @@ def test_what_was_refused(desk: Desk) -> None:
     assert {(each["inbox"], each["stream"]) for each in told} == {("shop.in", desk.stream)}
     assert all(each["message"] for each in told)
     first = desk.said("refused", "--limit", "1")
-    assert f"the first 1; go on with --after {told[0]['id']}" in first
+    assert f"the first 1; for more: --after {told[0]['id']}" in first
     assert [each["id"] for each in desk.json("refused", "--after", str(told[0]["id"]))["refused"]] == desk.kept()[1:]
     assert desk.json("refused", "shop.copy")["refused"] == []
     assert "there is no subscription 'shop.no'" in desk.refused("refused", "shop.no")

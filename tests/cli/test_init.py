@@ -181,7 +181,7 @@ def test_nothing_is_overwritten(outrider: Run, tmp_path: Path) -> None:
     (tmp_path / "billing" / "app.py").write_text("mine")
     refused = outrider("init", "--service", "billing")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "nothing was written, since these exist: billing/app.py;" in refused.stderr
+    assert "nothing was written, because these exist: billing/app.py;" in refused.stderr
     assert files(tmp_path) == ["billing/app.py"]
     assert outrider("init", "--service", "billing", "--force").returncode == 0
     assert "mine" not in (tmp_path / "billing" / "app.py").read_text()

@@ -74,7 +74,7 @@ def desk(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def test_an_empty_list(desk: Desk) -> None:
     assert desk.said("list") == "no jobs\n0 running, 0 pending, 0 failed\n"
-    assert desk.said("list", "--state", "failed") == "no jobs fit\n0 running, 0 pending, 0 failed\n"
+    assert desk.said("list", "--state", "failed") == "no jobs match\n0 running, 0 pending, 0 failed\n"
 
 
 def test_the_list_shows_what_runs_then_what_will_then_what_failed(desk: Desk) -> None:
@@ -333,7 +333,7 @@ def test_cancel_says_what_became_of_each(desk: Desk) -> None:
     sqljobs.done(desk.conn, finished, result=1)
     said = desk.said("cancel", running, pending, ready, pending, "--by", "me", "--reason", "a test", "--yes")
     assert said == (
-        f"{running} mail.send: cancelling: it is running, and its worker was told\n"
+        f"{running} mail.send: cancelling: it is running, and its worker was told to stop it\n"
         f"{pending} mail.send: cancelled\n"
         f"{ready} mail.send: done, too late\n"
     )
@@ -346,7 +346,7 @@ def test_cancel_says_what_became_of_each(desk: Desk) -> None:
 def test_cancel_asks(desk: Desk) -> None:
     job_id = desk.enqueue(n=1)
     assert desk.refused("cancel", job_id) == (
-        "outrider: nothing was cancelled: there is no terminal to ask at; if it is meant, add --yes "
+        "outrider: nothing was cancelled: there is no terminal to ask at; to do it, add --yes "
         f"(Cancel {job_id} (1 pending)?)\n"
     )
     assert "(Cancel 2 jobs (1 pending, 1 without a trace)?)" in desk.refused("cancel", job_id, NOBODY)
@@ -459,7 +459,7 @@ def test_the_life_of_an_event_that_is_a_job(desk: Desk) -> None:
     assert _life(desk, event) == ["running, attempt 1"]
     assert _fate(desk, event) == ("running", [], [])
     assert sqljobs.settle(desk.conn, job, "crashed") == "retry"
-    assert _life(desk, event)[0] == "pending: a worker died with it, so that it runs alone, due now"
+    assert _life(desk, event)[0] == "pending: a worker died while it ran, so it runs alone, due now"
     [job] = desk.claim(names=["mail.notify"], worker=worker)
     sqljobs.cancel(desk.conn, event)
     assert _life(desk, event)[0] == "running, attempt 1, cancelling"
@@ -526,7 +526,7 @@ def test_status_and_subscriptions_count_jobs(desk: Desk) -> None:
     sqljobs.serve(desk.conn, worker, "mail.send")
     status = inprocess.run(desk.folder, "status", "--dsn", desk.dsn).stdout
     assert "\njobs: 1 running, 2 pending, 1 failed (outrider job list)\n" in status
-    assert "0 parked and 0 dead events" in status
+    assert "0 waiting for retry; 0 dead letters" in status
     row = re.search(r"│(mail\.send *│.*)\n│(.*)│", status)
     assert row is not None
     assert [cell.strip() for cell in row.group(1).split("│")][:7] == [

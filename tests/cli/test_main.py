@@ -22,8 +22,9 @@ def test_version(outrider: Run) -> None:
 
 
 def every_command(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
-    for name, command in group.commands.items():
-        if getattr(command, "commands", None):
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
             yield from every_command(command, *path, name)
         if getattr(command, "invoke_without_command", True):
             yield (*path, name)

@@ -209,13 +209,13 @@ def test_an_upgrade_beside_an_old_worker(database: str, tmp_path: Path) -> None:
     assert "would be refused" not in run("--dry-run", "--force").stdout
     assert "would be refused" not in run("--dry-run", "--phase", "pre").stdout
     before = run("status").stdout
-    assert "held up by db-7:41" in " ".join(before.replace("│", " ").split())
-    assert before.splitlines()[-1].startswith("next: outrider migrate; beside workers of the release before: ")
+    assert "blocked by db-7:41" in " ".join(before.replace("│", " ").split())
+    assert before.splitlines()[-1].startswith("next: outrider migrate; beside workers of the previous release: ")
     assert ledger(database) == NEWEST
 
     pre = run("--phase", "pre", "--app", "shop:app")
     assert f"{NEWEST + 1:04} add: applied" in pre.stdout
-    assert f"{NEWEST + 2:04} break: left; outrider migrate, when no older code runs" in pre.stdout
+    assert f"{NEWEST + 2:04} break: not applied yet; run outrider migrate when no older code runs" in pre.stdout
     assert "shop.audit: created" in pre.stdout
     again = json.loads(run("--phase", "pre", "--json").stdout)
     assert (again["applied"], [(each["name"], each["phase"]) for each in again["left"]]) == ([], [("break", "post")])
@@ -224,7 +224,7 @@ def test_an_upgrade_beside_an_old_worker(database: str, tmp_path: Path) -> None:
     assert [row["phase"] for row in rows[-2:]] == ["pre", "post"]
     held = {"place": "db-7:41", "code": "outrider 0.0.9", "knows": NEWEST}
     assert [row["held_up_by"] for row in rows[-3:]] == [[], [], [held]]
-    assert run("status").stdout.splitlines()[-1] == "next: when those workers have ended, outrider migrate"
+    assert run("status").stdout.splitlines()[-1] == "next: outrider migrate, when those workers have ended"
 
     psql(database, "delete from outrider.worker")
     assert run("status").stdout.splitlines()[-1] == "next: outrider migrate"

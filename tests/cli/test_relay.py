@@ -225,9 +225,9 @@ def test_a_relay_goes_on_after_what_is_in_a_stream(desk: Desk) -> None:
     desk.publish("a")
     adopt = ("relay", "adopt", "depot.out", desk.stream, "--app", "depot:app")
     said = desk.refused(*adopt)
-    assert f"Let depot.out go on in {desk.stream} after {position.decode()}, where it ends?" in said
+    assert f"Let depot.out continue in {desk.stream} after {position.decode()}, where it ends?" in said
     assert desk.conn.execute("select from outrider.stream").rowcount == 0
-    assert desk.said(*adopt, "--yes") == f"depot.out goes on in {desk.stream} after {position.decode()}\n"
+    assert desk.said(*adopt, "--yes") == f"depot.out continues in {desk.stream} after {position.decode()}\n"
     drain(desk)
     assert desk.sent() == ["old", "a"]
     audit = desk.conn.execute("select by, action, subscription, details from outrider.audit").fetchall()
@@ -242,9 +242,9 @@ def test_adopting_says_what_is_lost_or_stays(desk: Desk) -> None:
     drain(desk)
     adopt = ("relay", "adopt", "depot.out", desk.stream, "--app", "depot:app")
     desk.redis.xadd(desk.stream, {"event": '{"key": "theirs"}'})
-    assert "what came after that will stay. Let depot.out go on" in desk.refused(*adopt)
+    assert "the entries after that will stay. Let depot.out continue" in desk.refused(*adopt)
     desk.redis.delete(desk.stream)
-    assert "what is lost of that will not be sent again. Let depot.out go on" in desk.refused(*adopt)
+    assert "what the stream has lost of that will not be sent again. Let depot.out continue" in desk.refused(*adopt)
     done = json.loads(desk.said(*adopt, "--yes", "--json", "--by", "somebody"))
     assert (done["relay"], done["stream"], done["position"]) == ("depot.out", desk.stream, "0-0")
     desk.publish("b")

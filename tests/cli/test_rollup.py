@@ -194,7 +194,7 @@ def test_from_preflight_to_verify(desk: Desk) -> None:
     assert lines(desk.said("verify", "hub.imports", app=True, code=1))["declared"] == [
         "FAIL",
         "CHANGED",
-        "declared otherwise than installed: debounce, every: outrider rollup install hub.imports",
+        "declared and installed differ in debounce, every: outrider rollup install hub.imports",
     ]
     assert "tick it, every 10 min" in desk.said("install", app=True)
     desk.declare("hub.other")
@@ -292,15 +292,13 @@ def test_what_is_set_aside_is_shown_and_tried_again(desk: Desk) -> None:
     desk.insert("a", "a", "x")
     assert "0 single events of 2 rows, 1 set aside, 0 left waiting" in desk.said("run", "hub.imports", "--flush")
     said = desk.said("status")
-    assert "  set aside   1; to try them again: outrider rollup run hub.imports --retry\n" in said
+    assert "  set aside   1; to retry: outrider rollup run hub.imports --retry\n" in said
     assert re.search(r"^    3 \(key x, 2.*\): 23514: .*no_x", said, re.MULTILINE)
     [told] = desk.json("status", "hub.imports")["rollups"]
     assert ([each["id"] for each in told["newest_set_aside"]], told["set_aside"]) == ([3], 1)
     desk.conn.execute("alter table note drop constraint no_x")
     said = desk.said("run", "hub.imports", "--retry", "--flush")
-    assert said.startswith(
-        "hub.imports: of what had been set aside 1 row waits again\nhub.imports: processed: 0 rollup"
-    )
+    assert said.startswith("hub.imports: of what was set aside 1 row waits again\nhub.imports: processed: 0 rollup")
     assert desk.json("run", "hub.imports", "--retry")["retried"] == 0
 
 
@@ -386,19 +384,19 @@ def test_uninstall(desk: Desk) -> None:
     assert "1. drop the trigger on public.piece\n   drop trigger outrider_rollup_hub_imports on public.piece\n" in said
     assert "drop the function outrider.rollup_note_hub_imports(bigint[]): stays: the rows that wait need it\n" in said
     assert "delete its rows: 2 wait: stays: outrider rollup run hub.imports --flush emits what waits" in said
-    assert said.endswith("all that it touches is there; nothing was changed (dry run)\n")
+    assert said.endswith("all objects of the plan exist; nothing was changed (dry run)\n")
     told = desk.json("uninstall", "hub.imports", "--dry-run")
     assert (told["dry_run"], told["uninstalled"], told["missing"]) == (True, False, [])
     assert desk.catalogue() == installed
     refused = desk.refused("uninstall", "hub.imports", "--force")
     assert "nothing was changed: there is no terminal to ask at" in refused
-    assert "Take hub.imports off and delete its rows: 2 wait?" in refused
+    assert "Remove hub.imports and delete its rows: 2 wait?" in refused
 
     said = desk.said("uninstall", "hub.imports", "--yes")
     assert re.search(r"\nhub\.imports is removed; \d of \d steps were skipped \(see above\)\n$", said)
     desk.insert("a")
     status = desk.said("status")
-    assert "taken off 2" in status
+    assert "uninstalled 2" in status
     assert "waiting     2," in status, "its trigger is gone, what waited is there"
     assert lines(desk.said("verify", "hub.imports", code=1))["installed"][1] == "UNINSTALLED"
     assert "1 rollup event and 0 single events of 2 rows" in desk.said("run", "hub.imports", "--flush")
@@ -430,7 +428,7 @@ def test_a_plan_that_could_not_be_carried_out_is_noticed(desk: Desk) -> None:
                 as $$select 7, 'do', 'the impossible', '{command}', null$$""".encode()
         )
         said = desk.said("uninstall", "hub.imports", "--dry-run", code=1)
-        assert said.endswith("not there: step 7, the impossible; nothing was changed (dry run)\n")
+        assert said.endswith("missing: step 7, the impossible; nothing was changed (dry run)\n")
         assert desk.json("uninstall", "hub.imports", "--dry-run", code=1)["missing"] == ["step 7, the impossible"]
 
 
@@ -489,4 +487,4 @@ def test_the_role_of_a_worker_may_look_and_tick_and_no_more(desk: Desk, inherits
 
 def test_its_help(outrider: Run) -> None:
     assert "outrider rollup" in outrider("rollup").stdout
-    assert "outrider rollup" in outrider("--help").stdout
+    assert "│ rollup " in outrider("--help").stdout

@@ -43,8 +43,8 @@ def test_roles_are_told_in_few_words(database: str, tmp_path: Path) -> None:
             done = inprocess.run(tmp_path, "roles", "--prefix", prefix, "--dsn", database)
             assert done.returncode == 0, done
             assert max(map(len, done.stdout.splitlines())) < 100, done.stdout
-            assert f"{prefix}worker was there already" in done.stderr
-            assert f"its members have: {prefix}old\n" in done.stderr
+            assert f"{prefix}worker existed" in done.stderr
+            assert f"its members have the granted rights too: {prefix}old\n" in done.stderr
             conn.execute(f"grant delete on outrider.event_handled to {prefix}worker".encode())
             again = inprocess.run(tmp_path, "roles", "--prefix", prefix, "--dsn", database)
             assert f"{prefix}cron: unchanged" in again.stdout

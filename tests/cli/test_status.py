@@ -60,17 +60,18 @@ def test_at_one_glance(database: str, tmp_path: Path, wide: None) -> None:
     asyncio.run(busy(database))
     done = inprocess.run(tmp_path, "status", "--dsn", database)
     assert (done.returncode, done.stderr) == (0, "")
-    first, second, *_ = done.stdout.splitlines()
+    first, second, third, *_ = done.stdout.splitlines()
     assert first == f"schema outrider: version {known()[-1].version}, up to date"
-    assert second == "4 numbers drawn; 1 subscription, 1 parked and 1 dead events; 2 workers"
+    assert second == "1 subscription; 2 workers"
+    assert third == "4 log positions used; 1 waiting for retry; 1 dead letter"
     rows = [re.split(r" *│ *", line.strip("│").strip()) for line in done.stdout.splitlines() if line.startswith("│")]
-    assert rows[0][:3] + rows[0][4:] == ["shop.effect", "running", "1", "1", "1", "0 at 3: 1 worker"]
+    assert rows[0][:3] + rows[0][4:] == ["shop.effect", "running", "1", "1", "1", "read to 3, 1 worker"]
     assert re.fullmatch(r"\d+ s", rows[0][3])
     assert [row[0] for row in rows[1:]] == ["host:11", "host:12", "host:13"]
     assert [(row[4], row[6]) for row in rows[1:]] == [
-        ("pokes", "running"),
-        ("polls", "lost"),
-        ("polls", "stopping; takes nothing from shop.effect"),
+        ("notifications", "running"),
+        ("polling", "lost"),
+        ("polling", "stopping; takes nothing from shop.effect"),
     ]
     assert rows[2][5] == "5 min ago"
 
@@ -79,7 +80,7 @@ def test_everything_is_paused_and_one_more_for_itself(database: str, tmp_path: P
     asyncio.run(busy(database))
     inprocess.run(tmp_path, "subscription", "pause", "--all", "--dsn", database)
     said = inprocess.run(tmp_path, "status", "--dsn", database).stdout
-    assert re.search(r"^everything is paused since \d{4}.*; to go on: outrider subscription resume --all$", said, re.M)
+    assert re.search(r"^everything is paused since \d{4}.*; to resume: outrider subscription resume --all$", said, re.M)
     assert "paused with all" in said
     inprocess.run(tmp_path, "subscription", "pause", "shop.effect", "--dsn", database)
     assert re.search(r"│paused since \d{4}-", inprocess.run(tmp_path, "status", "--dsn", database).stdout)
@@ -145,7 +146,7 @@ def test_rollups(database: str, tmp_path: Path, wide: None) -> None:
         assert (rolled["name"], rolled["every"], rolled["pending"], rolled["set_aside"]) == ("hub.imports", 120.0, 0, 1)
         assert rolled["last_run"]["groups_emitted"] == 1
         conn.execute("select * from outrider.rollup_uninstall('hub.imports')")
-        assert row()[2] == "nobody: taken off"
+        assert row()[2] == "nobody: uninstalled"
 
 
 def test_names_are_not_obeyed(database: str, tmp_path: Path, wide: None) -> None:

@@ -72,14 +72,14 @@ def test_pause_and_resume(outrider: Run, shop: str) -> None:
 def test_pause_and_resume_everything(outrider: Run, shop: str) -> None:
     switch = "select value from outrider.setting where name = 'paused'"
     done = outrider("subscription", "pause", "--all", "--dsn", shop)
-    assert done.stdout == "all subscriptions are paused; to go on: outrider subscription resume --all\n"
+    assert done.stdout == "all subscriptions are paused; to resume: outrider subscription resume --all\n"
     assert query(shop, switch) == [(1,)]
     one = outrider("subscription", "resume", "shop.count", "--dsn", shop)
-    assert (one.returncode, one.stdout) == (0, "shop.count goes on\n")
+    assert (one.returncode, one.stdout) == (0, "shop.count is resumed\n")
     assert "everything is paused" in one.stderr
     outrider("subscription", "pause", "shop.count", "--dsn", shop)
     done = outrider("subscription", "resume", "--all", "--dsn", shop)
-    assert done.stdout == "all subscriptions go on, except shop.count\n"
+    assert done.stdout == "all subscriptions are resumed, except shop.count\n"
     assert query(shop, switch) == [(0,)]
     assert outrider("subscription", "pause", "--dsn", shop).returncode == 2
     assert outrider("subscription", "pause", "shop.count", "--all", "--dsn", shop).returncode == 2
@@ -163,7 +163,7 @@ def test_retire_needs_force_and_yes(outrider: Run, shop: str) -> None:
         assert (refused.returncode, refused.stdout) == (1, "")
         assert said in refused.stderr
     done = outrider("subscription", "retire", "shop.count", "--force", "--yes", "--app", "shop:app", "--dsn", shop)
-    assert "lost with it: 1 unread" in done.stdout
+    assert "lost: 1 unread" in done.stdout
     assert "still declares shop.count" in done.stdout
     assert query(shop, "select name from outrider.subscription") == []
 

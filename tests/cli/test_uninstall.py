@@ -64,15 +64,15 @@ def test_help_teaches(outrider: Run) -> None:
 def test_what_is_owed_is_not_lost_without_force(outrider: Run, shop: str) -> None:
     refused = outrider("uninstall", "--dsn", shop, "--yes")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert "shop.count (1 unread, 0 parked and 0 dead events)" in refused.stderr
-    assert "events in the log: 1; receipts of what was handled: 0" in refused.stdout
+    assert "shop.count (1 unread, 0 waiting for retry, 0 dead letters)" in refused.stderr
+    assert "events in the log: 1; receipts of handled events: 0" in refused.stdout
     answer = json.loads(outrider("uninstall", "--dsn", shop, "--yes", "--json").stdout)
     assert (answer["dropped"], len(answer["refused"])) == (False, 1)
     assert "outrider" in schemas(shop)
     done = outrider("uninstall", "--dsn", shop, "--yes", "--force")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(
-        'Outrider is gone from the schema "outrider"; lost with it: shop.count (1 unread, 0 parked and 0 dead events)\n'
+        'Outrider is removed from the schema "outrider"; lost: shop.count (1 unread, 0 waiting for retry, 0 dead letters)\n'
     )
     assert "outrider" not in schemas(shop)
 
@@ -104,8 +104,8 @@ def test_a_dry_run_shows_and_changes_nothing(outrider: Run, shop: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     for said in (
         "open transactions that may have published more: 1",
-        "names the schema, stays, and may fail from then on: function tell()",
-        'names the schema, stays, and may fail from then on: function "\\x1b[2Jfake"()',
+        "stays, but names the schema and may fail from then on: function tell()",
+        'stays, but names the schema and may fail from then on: function "\\x1b[2Jfake"()',
         "shop.count",
         "would be refused: others depend on it: view report",
         'would be refused: not all in the schema "outrider" is ours: table outrider.mine',
@@ -153,7 +153,7 @@ def test_rollups_are_taken_off_first(shop: str, tmp_path: Path) -> None:
         assert "outrider" in schemas(shop)
         done = run("uninstall", "--dsn", shop, "--yes", "--force")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "lost with it: hub.imports (3 rows wait)" in done.stdout
+        assert "lost: hub.imports (3 rows wait)" in done.stdout
         conn.execute("insert into piece values ('c')")
 
 
@@ -169,7 +169,7 @@ def test_nothing_installed_is_nothing_to_do(outrider: Run, empty_database: str) 
 def test_another_schema(outrider: Run, database: str) -> None:
     outrider("migrate", "--dsn", database, "--schema", "events")
     done = outrider("uninstall", "--dsn", database, "--yes", env={"OUTRIDER_SCHEMA": "events"})
-    assert 'Outrider is gone from the schema "events"' in done.stdout
+    assert 'Outrider is removed from the schema "events"' in done.stdout
     assert schemas(database) == {"public", "information_schema", "outrider"}
 
 
@@ -239,7 +239,7 @@ def test_without_a_terminal_it_wants_a_yes(outrider: Run, database: str) -> None
     assert (told["dropped"], "add --yes" in told["refused"][0]) == (False, True)
     assert (done.returncode, done.stderr) == (
         1,
-        "outrider: nothing was dropped: there is no terminal to ask at; if it is meant, add --yes\n",
+        "outrider: nothing was dropped: there is no terminal to ask at; to do it, add --yes\n",
     )
     assert "outrider" in schemas(database)
 

@@ -25,8 +25,11 @@ def test_one_block_per_look(start: Start, database: str) -> None:
         watching = start("status", "--watch", "--every", "0.1", "--dsn", proxy.dsn, env={"COLUMNS": "150"})
         assert watching.stdout is not None
         first = block(watching.stdout)
-        assert first[2] == "0 numbers drawn (? a second); 1 subscription, 0 parked and 0 dead events; 0 workers"
-        assert [cell.strip() for cell in first[4].strip("┃").split("┃")][:4] == [
+        assert first[2:4] == [
+            "1 subscription; 0 workers",
+            "0 log positions used (? a second); 0 waiting for retry; 0 dead letters",
+        ]
+        assert [cell.strip() for cell in first[5].strip("┃").split("┃")][:4] == [
             "subscription",
             "state",
             "lag",
@@ -37,9 +40,9 @@ def test_one_block_per_look(start: Start, database: str) -> None:
         drawn, read = 0.0, 0.0
         while not (drawn and read):
             seen = block(watching.stdout)
-            drawn = drawn or float(seen[2].partition("(")[2].split()[0])
+            drawn = drawn or float(seen[3].partition("(")[2].split()[0])
             read = read or float(next(line for line in seen if "a.reader" in line).split("│")[4])
-        assert seen[2].startswith("1000 numbers drawn (")
+        assert seen[3].startswith("1,000 log positions used (")
         proxy.refuse()
         proxy.cut()
         while not (lost := block(watching.stdout))[0].startswith("no answer: "):

@@ -367,7 +367,7 @@ def test_a_killed_process_is_replaced_and_the_others_end_with_the_parent(desk: D
     parent.terminate()
     code, err = end(parent)
     assert code == 0, err
-    assert f"(pid {victim}) was killed by SIGKILL; the next one starts in 1 s" in err
+    assert f"(pid {victim}) was killed by SIGKILL; it is restarted in 1 s" in err
     assert desk.workers() == {victim}
     assert desk.effects() == [1, 100]
 

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from outrider.demo.draw import INTRODUCTION, MOST_NEWS, Activity, News, Screen, line, next_steps, summary
+from outrider.demo.draw import INTRODUCTION, MOST_NEWS, Activity, DemoScreen, News, line, next_steps, summary
 from outrider.demo.figures import Figures
 
 BIG = 9_999_999
@@ -32,7 +32,7 @@ def news() -> News:
 @pytest.mark.parametrize(("width", "height", "news_of_each"), [(80, 24, 1), (80, 40, 5), (120, 40, 5)])
 def test_the_screen_fits(news: News, width: int, height: int, news_of_each: int) -> None:
     console = Console(file=StringIO(), width=width, height=height)
-    screen = Screen(FIGURES, ACTIVITY, news)
+    screen = DemoScreen(FIGURES, ACTIVITY, news)
     drawn = ["".join(part.text for part in row) for row in console.render_lines(screen)]
     assert len(drawn) <= height
     assert {len(row) for row in drawn} == {width}

@@ -424,7 +424,9 @@ async def test_events_that_are_not_read(fragile: str) -> None:
         await conn.execute("update outrider.outbox set occurred_at = now() - interval '10 minutes'")
         await worker(conn, "shop.effect", listening=True)
         found = await ask(fragile, shop.app)
-        assert only(found["lag"]).found == "shop.effect has not read an event of 10 min ago; 1 log position is ahead of it"
+        assert (
+            only(found["lag"]).found == "shop.effect has not read an event of 10 min ago; 1 log position is ahead of it"
+        )
         await shop.app.pause("shop.effect")
         found = await ask(fragile, shop.app)
         assert "lag" not in found
@@ -553,7 +555,9 @@ async def test_a_backlog_that_was_handled_is_not_slow_any_more(fragile: str) -> 
         execute(fragile, "update outrider.outbox set occurred_at = occurred_at - interval '40 minutes'")
         execute(fragile, "update outrider.event_handled set handled_at = handled_at - interval '20 minutes'")
         found = only((await ask(fragile))["latency"], Severity.ok).found
-        assert found.startswith("nothing was handled within the last 5 min; before, from publish to receipt (p99): 1200.")
+        assert found.startswith(
+            "nothing was handled within the last 5 min; before, from publish to receipt (p99): 1200."
+        )
         await shop.publish("c1")
         await shop.app.drain()
     found = only((await ask(fragile))["latency"], Severity.ok).found

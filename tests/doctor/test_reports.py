@@ -28,8 +28,8 @@ from tests.worker.test_generations import working
 from tests.worker.test_health import get
 
 from outrider import Outrider, RetryPolicy
-from outrider.cli.commands.status import _view
-from outrider.cli.target import Asked, find_place
+from outrider.cli.output.status import view
+from outrider.cli.target import Target
 from outrider.doctor import checks, doctor, server_checks
 from outrider.doctor.doctor import examine_all
 from outrider.doctor.finding import Finding, Severity
@@ -193,7 +193,7 @@ async def test_a_broker_that_is_down(fragile: str) -> None:
 
 
 async def test_what_a_worker_is_doing(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.cli.commands.status.BUSY", -checks.LATE)
+    monkeypatch.setattr("outrider.cli.output.status.BUSY", -checks.LATE)
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     def declare(shop: Shop) -> None:
@@ -221,7 +221,7 @@ def _shown(seen: Status | None) -> str:
     assert seen is not None
     console = Console(width=400, file=io.StringIO())
     with console.capture() as shown:
-        for each in _view(seen, place=find_place(Asked(None, "postgresql://nowhere", False, None))):
+        for each in view(seen, target=Target(dsn="postgresql://nowhere")):
             console.print(each)
     return shown.get()
 

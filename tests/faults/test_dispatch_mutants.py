@@ -18,7 +18,7 @@ from tests.mutants import changed
 from outrider.postgres import handler_batches
 from outrider.postgres.handler_batches import Claim, Connection
 from outrider.postgres.lent_transaction import LentSession, lend
-from outrider.postgres.log import Asked
+from outrider.postgres.log import TakeRequest
 from outrider.signals import ListenerUp
 from outrider.worker import handler_context
 from outrider.worker.wakeups import Wakeups
@@ -93,7 +93,7 @@ async def test_the_claim_commits_before_the_effects(
 ) -> None:
     take, settle = handler_batches.take, handler_batches.settle
 
-    async def take_and_commit(conn: Connection, asked: Asked, schema: str) -> Claim:
+    async def take_and_commit(conn: Connection, asked: TakeRequest, schema: str) -> Claim:
         claim = await take(conn, asked, schema)
         if claim.batch is not None:
             await settle(conn, claim.batch, schema)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from threading import Thread
-from typing import Any
-from uuid import uuid4
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID, uuid4
 
 import pytest
 from tests.brokers import RedisServer
@@ -267,3 +270,30 @@ def test_a_record_has_the_same_fields_for_handlers_of_the_application(caplog: py
     assert kind.startswith("k\\x1b]0;PWN")
     assert kind.isprintable()
     assert len(kind.encode()) <= 300
+
+
+def example(hint: Any) -> Any:
+    """A value of an annotated type."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return example(args[0])
+    if origin is Callable:
+        return lambda: example(args[-1])
+    if origin is Iterator:
+        return iter([example(args[0])])
+    if origin is tuple:
+        return () if Ellipsis in args else tuple(example(each) for each in args)
+    if origin in (Mapping, dict):
+        return {}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return hint(**{each.name: example(hints[each.name]) for each in dataclasses.fields(hint)})
+    simple = {str: "a", int: 1, float: 1.0, bool: True, UUID: uuid4(), datetime: datetime.now(UTC)}
+    return (simple | {timedelta: timedelta(seconds=1), BaseException: RuntimeError()})[hint]
+
+
+@pytest.mark.parametrize("kind", Signal.__subclasses__())
+def test_every_signal_has_a_line(kind: type[Signal], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "outrider"):
+        write_line(example(kind))
+    assert len(caplog.records) == 1

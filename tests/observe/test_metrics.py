@@ -33,8 +33,7 @@ from tests.relay.test_relay import Refusing
 from tests.rollup import archive
 
 from outrider import Bury, Event, HandlerContext, Outrider
-from outrider.cli.serve import Options
-from outrider.cli.target import Asked
+from outrider.cli.serve import ServeOptions
 from outrider.errors import ConfigError
 from outrider.observe import exposed, vocabulary
 from outrider.observe.metrics import Metrics, PrometheusInstruments
@@ -543,7 +542,7 @@ def test_what_is_wrong_is_said(database: str, folder: Path, outrider: Run) -> No
 
 def test_without_the_client_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.observe.metrics.find_spec", lambda _: None)
-    options = Options(Asked(), (), (), (), 1, (), "30s", None, "", 0, "127.0.0.1", None, None)
+    options = ServeOptions(metrics_port=0)
     with pytest.raises(ConfigError, match=r"install outrider\[metrics\]"):
         options.check(2)
 
@@ -556,7 +555,7 @@ def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("port", "processes", "fits"), [(65535, 1, True), (65534, 3, False), (0, 99, True)])
 def test_there_must_be_a_port_for_each_process(port: int, processes: int, fits: bool) -> None:
-    options = Options(Asked(), (), (), (), 1, (), "30s", None, "", port, "127.0.0.1", None, None)
+    options = ServeOptions(metrics_port=port)
     if fits:
         options.check(processes)
     else:
@@ -566,7 +565,7 @@ def test_there_must_be_a_port_for_each_process(port: int, processes: int, fits: 
 
 @pytest.mark.parametrize(("health", "processes", "fits"), [(29111, 2, False), (29112, 2, True), (29110, 1, False)])
 def test_the_port_of_health_is_none_of_them(health: int, processes: int, fits: bool) -> None:
-    options = Options(Asked(), (), (), (), 1, (), "30s", health, "", 29110, "127.0.0.1", None, None)
+    options = ServeOptions(health_port=health, metrics_port=29110)
     if fits:
         options.check(processes)
     else:

@@ -1393,7 +1393,7 @@ begin
     if p_generation = 0 or lowest < pg_sequence_last_value('"outrider".outbox_seq'::regclass) - 100000 then
         return false;
     end if;
-    -- Whoever holds it sees to it that there are no more and no fewer cursors: register, open_generation.
+    -- register and open_generation hold this row while they add cursors.
     select s.* into sub from "outrider".subscription as s where s.name = p_subscription for no key update skip locked;
     if (select count(*) from (select from "outrider".cursor as c
                               where c.subscription = p_subscription and c.generation in (0, p_generation)
@@ -1403,7 +1403,7 @@ begin
     end if;
 
     select "outrider".foreign_floor(pg_current_snapshot()),
-           -- The limit: as a plain join the planner might go through the log once for each cursor.
+           -- LIMIT 1, because for a plain join the planner might scan the log once per cursor.
            exists (select from "outrider".outbox as o cross join lateral (
                        select from "outrider".cursor as c
                        where c.subscription = p_subscription and c.generation in (0, p_generation) and o.seq > c.seq
@@ -1429,14 +1429,14 @@ begin
     if unread or exists (
         select from "outrider".cursor as c
         where c.subscription = p_subscription and c.generation in (0, p_generation)
-          -- Pages of late events, a breaker; a restore that takes have not come to terms with.
+          -- Pages of late events, an open breaker, or a restore after which no take has rebased the cursor.
           and (c.owing is not null or c.open_until > now() or strangers > c.seq
                or c.cluster <> (select "outrider".log_home())
                or c.horizon >= pg_snapshot_xmax(pg_current_snapshot()))) then
         return false;
     end if;
 
-    -- Read by the other cursor, and not to be found again as a late one: see take.
+    -- The generation's cursor has read these; generation 0 must not find them again as late events: see read.
     update "outrider".cursor as c set floor = strangers
     where c.subscription = p_subscription and c.generation = 0 and c.floor < strangers;
     with moved as (
@@ -1458,8 +1458,8 @@ CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
     SET jit TO 'off'
     SET enable_bitmapscan TO 'off'
     AS $$
-    -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, looking for a tx that is not there
-    -- (a million events: 0.2 s instead of less than a millisecond).
+    -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, in search of a tx that is not there
+    -- (with a million events 0.2 s instead of less than 1 ms).
     select coalesce(greatest(
         (select max(newest.seq)
          from (select pg_snapshot_xip(p_now) as tx) as listed,
@@ -1521,7 +1521,7 @@ CREATE FUNCTION outrider.hold_subscription(p_name text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform "outrider".sees_all(true);  -- whoever does not would leave behind what it does not see
+    perform "outrider".sees_all(true);  -- otherwise the change would leave out rows that the role does not see
     perform from "outrider".subscription as s where s.name = p_name for no key update;
     if not found then
         raise 'there is no subscription %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
@@ -1615,7 +1615,7 @@ begin
         return query
         select listed.tx
         from (select pg_snapshot_xip(p_inflight) as tx) as listed,
-             -- Not EXISTS: the planner would turn it into a join that reads all their events.
+             -- Not EXISTS, which the planner would turn into a join that reads all their events.
              lateral (select from "outrider".outbox as o
                       where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
                         and o.seq > p_floor and o.seq <= p_upto
@@ -1704,7 +1704,7 @@ begin
             using errcode = 'OR001', hint = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
     end if;
     if pg_current_xact_id_if_assigned() is not null then
-        raise 'take must come before anything is written in its transaction'
+        raise 'take must come before any write in its transaction'
             using errcode = 'OR001', hint = 'Take once, at the start of a new transaction.';
     end if;
 
@@ -1716,9 +1716,9 @@ begin
           and (p_partition is null or c.partition = p_partition)
         order by random()
     loop
-        -- Looked up again: another session may have read on since.
+        -- Ask the sequence again: another session may have read further since.
         if cur.seq > drawn and cur.seq > coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0) then
-            raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, drawn
+            raise 'the cursor of "%" is at position %, ahead of the log, which has used %', p_subscription, cur.seq, drawn
                 using errcode = 'OR003',
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
         end if;
@@ -2068,7 +2068,7 @@ begin
     elsif p_cursor.open_until > now() and p_armed is null then
         return 'open';
     elsif p_first_seq <= p_cursor.seq and p_armed is null and not exists (
-        -- Late, and not read again since it failed: read on.
+        -- The first parked event was late, and has not been read again since it failed: read on.
         select from "outrider".delivery as d
         where d.subscription = p_cursor.subscription and d.seq = p_first_seq and not d.reached) and not exists (
         select from "outrider".delivery as d
@@ -2104,7 +2104,7 @@ begin
     if 64 <= (select count(distinct c.generation) from "outrider".cursor as c
               where c.subscription = p_subscription and c.generation <> 0) then
         raise '% has 64 open generations, and % would be one more', p_subscription, p_generation
-            using errcode = 'OR011', hint = 'Those without workers fold when they are read to the end: outrider generations';
+            using errcode = 'OR011', hint = 'Generations without workers are folded once they are read to the end: outrider generations';
     end if;
     perform from "outrider".cursor as c where c.subscription = p_subscription and c.generation = 0
     order by c.partition for update;
@@ -2276,10 +2276,10 @@ declare
     told  bigint[];
 begin
     perform "outrider".sees_all();
-    -- Before the wait for the cursor: others may take it meanwhile, fail and wait too, and would look like deaths.
+    -- Before the wait for the cursor: others that take it meanwhile, fail and wait too would look like deaths.
     perform "outrider".count_take(p_cursor, 0, 1);
     if p_failed is not null then
-        -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
+        -- Find the cursor that has the event now: its generation may have been opened or folded, or the partitions doubled.
         loop
             select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
             select coalesce(d.generation, own.generation, 0) as generation,
@@ -2296,7 +2296,7 @@ begin
             for update;
         end loop;
     end if;
-    -- After the cursor's lock, in the order in which everybody takes the two.
+    -- After the cursor's lock: everybody locks the two in this order.
     if p_armed is not null then
         update "outrider".delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
@@ -2323,7 +2323,7 @@ begin
             last_error      = f.message,
             last_traceback  = left(f.traceback, 4096),
             first_failed_at = coalesce(d.first_failed_at, now()),
-            -- The newest say most.
+            -- Keep the newest 100.
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
                                     else d.failure_history end)
                               || "outrider".failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker, f.batch)
@@ -2352,7 +2352,7 @@ begin
               select from "outrider".event_handled as h
               where h.handler_name = p_subscription
                 and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id))
-          -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
+          -- Not if it was withdrawn, or its type removed, while its batch held the cursor: nobody will read it again.
           and not exists (select from "outrider".withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
         on conflict (subscription, seq) where seq is not null do nothing
@@ -2660,22 +2660,23 @@ CREATE FUNCTION outrider.read(p_cursor outrider.cursor, p_subscription outrider.
 #variable_conflict use_column
 declare
     cur       "outrider".cursor := p_cursor;
-    q         bigint := greatest(p_drawn, cur.seq);  -- another session may have read on before we had the lock; never go back
+    q         bigint := greatest(p_drawn, cur.seq);  -- never go back: another session may have read further before we had the lock
     r         xid8 := pg_current_xact_id();
     upto      bigint := q;
     others    bigint[] := '{}';
     withdrawn boolean;
 begin
     if cur.generation = 0 then
-        -- After the lock: who opens a generation copies this cursor under it.
+        -- After the lock, under which open_generation copies this cursor.
         others := array(select distinct c.generation from "outrider".cursor as c
                         where c.subscription = cur.subscription and c.generation <> 0);
     end if;
     withdrawn := exists (select from "outrider".withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
 
-    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
-    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
-    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
+    -- Rebase after a restore. The transactions of the old home are over, and what they left is here. Their ids mean nothing from
+    -- now on, except for what is owed. A transaction that advanced a cursor here has finished, so its id (horizon) is below xmax;
+    -- otherwise the cursor is from elsewhere, whatever its home says. One statement, so that a rebase is exact also for a cursor
+    -- that never left.
     if (cur.cluster <> p_home or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
         select nullif(array(
                    select "outrider".late_transactions(
@@ -2693,7 +2694,7 @@ begin
 
     if cur.owing is null then
         if upto > cur.seq + p_scan then
-            -- Far behind: a step of p_scan numbers, from the next event on.
+            -- Far behind: a step of p_scan positions, from the next event on.
             upto := least(upto, p_scan - 1 + coalesce((
                 select o.seq from "outrider".outbox as o where o.seq > cur.seq and o.seq <= upto order by o.seq limit 1), upto));
         end if;
@@ -2778,7 +2779,7 @@ begin
     end if;
 
     with page as materialized (
-        -- p_scan numbers, from the next event on.
+        -- p_scan positions, from the next event on.
         select least(cur.seq, min(o.seq) + p_scan - 1) as last
         from unnest(cur.owing) as owed (tx),
              lateral (select o.seq from "outrider".outbox as o
@@ -2994,7 +2995,7 @@ begin
     end if;
     if found and p_start not in ('now', 'beginning') and p_start::timestamptz > clock_timestamp() + interval '1 minute' then
         raise 'subscription "%" cannot start at %, which is in the future', p_name, p_start::timestamptz
-            using errcode = 'OR002', hint = 'Leave out start=, and deploy it then; or begin now, and pass over what comes before.';
+            using errcode = 'OR002', hint = 'Leave out start= and deploy it at that time; or start now, and skip earlier events in the handler.';
     end if;
     if found then
         r := pg_current_xact_id();
@@ -3030,8 +3031,9 @@ begin
     end if;
 
     if (sub.event_types = '{}') is distinct from (p_event_types = '{}') then
-        raise 'the job "%" is registered as one that is %, and cannot become the other', p_name,
-            case when sub.event_types = '{}' then 'enqueued' else 'made of events' end
+        raise 'the job "%" is registered as % and cannot become %', p_name,
+            case when sub.event_types = '{}' then 'enqueued' else 'made of events' end,
+            case when sub.event_types = '{}' then 'made of events' else 'enqueued' end
             using errcode = 'OR002', hint = 'Give the new one another name.';
     end if;
 
@@ -3054,8 +3056,8 @@ begin
 
     if sub.ordering <> p_ordering then
         update "outrider".subscription as s set ordering = p_ordering where s.name = p_name;
-        -- Under the cursors' locks: a take in progress parks by the order that it has read. Heads in a second step, since
-        -- a line must never have two.
+        -- Under the cursors' locks, because a take in progress parks by the order that it has read. Heads in a second step,
+        -- because a key must never have two.
         update "outrider".delivery as d
         set ordering_key = lined.line, head = lined.line is null and d.status = 'pending'
         from (select d.id, "outrider".ordering_key(p_ordering, o.workspace_id, o.aggregate_id) as line
@@ -5495,7 +5497,7 @@ begin
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
-        -- Its first parked event: the log is read up to it, and no further.
+        -- In total order, the log is read up to the first parked event and no further.
         first_seq := case sub.ordering when 'total' then (
             select min(d.seq) from "outrider".delivery as d
             where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
@@ -5527,7 +5529,7 @@ begin
         if cur.open_until is not null then
             p_limit := 1;
         end if;
-        -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
+        -- If an event was parked or buried before the log was read up to it, or is parked in this partition: look at each event.
         diverting := suspicious or exists (
             select from "outrider".delivery as d
             where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after));
@@ -5590,7 +5592,7 @@ begin
             b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version, "outrider".as_text(b.payload),
             coalesce(b.idempotency_key, b.id::text), nullif("outrider".as_text(b.trace_context), ''), b.origin
      from batch as b
-     -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
+     -- The OR keeps this a hashed look-up. As a join it would be planned for a few rows and become quadratic.
      where not settles or b.seq in (select receipts.seq from receipts)
      order by b.seq);
     get diagnostics returned = row_count;
@@ -5688,7 +5690,7 @@ begin
                  where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
-        -- The first that fit into the bytes of a batch.
+        -- As many from the start as fit into batch_bytes.
         chosen := chosen[1 : (
             select count(*) from (
                 select sum(coalesce("outrider".stored_bytes(coalesce(d.payload, o.payload)), 0))

@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from outrider import Event, Outrider
 from outrider.errors import CursorError
 from outrider.postgres import handler_batches, relays
-from outrider.postgres.log import Asked
+from outrider.postgres.log import TakeRequest
 from outrider.postgres.worker_sessions import WorkerSessions
 
 GONE = "select count(*) from pg_stat_activity where pid = %s"
@@ -24,7 +24,7 @@ class Noted(Event, type="lanes.noted"):
 
 
 async def take(conn: Any) -> object:
-    return await handler_batches.take(conn, Asked("lanes.reader"), "outrider")
+    return await handler_batches.take(conn, TakeRequest("lanes.reader"), "outrider")
 
 
 async def relay(conn: Any) -> object:

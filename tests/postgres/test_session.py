@@ -249,13 +249,13 @@ async def test_a_server_that_never_answers(kind: str, silent_port: int) -> None:
 
 
 async def test_the_wait_for_an_answer_has_an_end_by_default(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 2)
+    monkeypatch.setattr("outrider.postgres.dsn.CONNECT_TIMEOUT", 2)
     assert "did not answer within 2 s" in await failure("async", f"host=127.0.0.1 port={silent_port} user=shop")
 
 
 @KINDS
 async def test_too_old_a_server(kind: str, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "OLDEST", 99)
+    monkeypatch.setattr("outrider.postgres.dsn.OLDEST", 99)
     text = await failure(kind, make_conninfo(server, password=PASSWORD))
     with psycopg.connect(server) as conn:
         version = conn.info.server_version // 10000

@@ -478,7 +478,7 @@ async def test_take_refuses_a_transaction_that_has_written(desk: Desk) -> None:
     await desk.register()
     conn = await desk.session()
     await publish(conn, "one")
-    with pytest.raises(CursorError, match="before anything is written"):
+    with pytest.raises(CursorError, match="before any write"):
         await log.take(conn, "a.reader", 0, 10, 10, "outrider")
 
 

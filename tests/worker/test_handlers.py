@@ -284,7 +284,7 @@ async def noop(event: Event) -> None:
     [
         (lambda app: app.handler(name="a.b")(noop), "needs the event classes"),
         (lambda app: app.handler(Placed, name="a.b", partitions=3)(noop), "power of two"),
-        (lambda app: app.handler(Placed, name="a.b", order="total", partitions=2)(noop), "one line"),
+        (lambda app: app.handler(Placed, name="a.b", order="total", partitions=2)(noop), "needs partitions=1"),
         (lambda app: app.handler(Placed, name="a.b", order="fifo")(noop), "none of key, none, total"),
         (lambda app: app.handler(Placed, name="a.b", limit=0)(noop), "limit=0"),
         (lambda app: app.handler(Placed, name="a.b")(lambda: None), r"takes \(event, ctx\) or \(event\)"),

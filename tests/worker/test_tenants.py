@@ -25,7 +25,7 @@ from outrider.errors import ConfigError, DeclarationError
 from outrider.postgres.lent_transaction import LentSyncSession, lend_sync, take_back
 from outrider.postgres.orm_transaction import borrow
 from outrider.postgres.psycopg_private import LentCursor
-from outrider.postgres.tenant_context import Entry
+from outrider.postgres.tenant_context import TenantEntry
 from outrider.signals import Failed, Signal
 from outrider.testing import drain, drain_sync
 
@@ -865,7 +865,7 @@ def test_a_borrowed_session_enters_once_with_its_lender(house: House) -> None:
         owner.execute("select 1")
         for first in ("lender", "borrower"):
             lent = lend_sync(owner)
-            lent.entry = Entry(house.tenant, "w1")
+            lent.entry = TenantEntry(house.tenant, "w1")
             borrowed = borrow(lent, cursor_factory=Cursor, types=psycopg, prepares=False)  # type: ignore[arg-type]
             order: list[LentSyncSession] = [lent, borrowed] if first == "lender" else [borrowed, lent]
             assert order[0].execute(f"{SEES} where name <> %s", ["a"]).fetchone() == ("w1",)

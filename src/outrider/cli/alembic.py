@@ -22,9 +22,9 @@ from outrider.postgres.schema.phases import Phase, through
 from outrider.subscription import Subscription
 
 PATIENCE = "60s"
-"""The longest wait for another migration of the same schema."""
+"""How long to wait for another migration of the same schema."""
 _REGISTERED = r"""register\('([^']+)'::text, '(\w+)'::text, '(\w+)'::text, (?:NULL|'{([^}]*)}')"""
-"""Name, kind, context and event types, as registration.script writes them."""
+"""Matches name, kind, context and event types, as registration.script writes them."""
 
 
 def write(
@@ -37,7 +37,7 @@ def write(
     head: str | None = None,
     allow_orphans: bool = False,
 ) -> list[Path]:
-    """One revision for the schema and one for the subscriptions, as far as earlier revisions do not have them."""
+    """One revision for the schema and one for the subscriptions, unless earlier revisions contain them."""
     project = find_project(versions)
     head_now = project.head(head)
     folder = versions or project.folder(head_now)
@@ -68,10 +68,10 @@ def tell(written: Sequence[Path], schema: str, phase: Phase, *, as_json: bool) -
     if written:
         typer.echo("next: alembic upgrade head")
     elif phase is Phase.pre:
-        typer.echo(f'nothing to write: the revisions have the pre phase of the schema "{schema}" already')
+        typer.echo(f'nothing to write: the revisions already have the pre phase of the schema "{schema}"')
     else:
         typer.echo(
-            f'nothing to write: the revisions bring the schema "{schema}" to version {known()[-1].version} already'
+            f'nothing to write: the revisions already bring the schema "{schema}" to version {known()[-1].version}'
         )
 
 
@@ -90,7 +90,7 @@ def _schema(schema: str, after: int, steps: Sequence[Migration], phase: Phase) -
     comment = (
         "# Forward only."
         if after
-        else "# Refuses while anything is unread, parked, dead or in use; else drops the schema.\n# Without a --force."
+        else "# Drops the schema. Refused while events are unread or waiting, dead letters exist, or it is in use."
     )
     return {
         "first": first, "last": last, "upgrade": _raw(f"\n{upgrade}"),
@@ -99,13 +99,13 @@ def _schema(schema: str, after: int, steps: Sequence[Migration], phase: Phase) -
 
 
 def _unwritten(subscriptions: Iterable[Subscription], schema: str, project: Project) -> list[str]:
-    """What registers them, as far as no earlier revision does so word by word."""
+    """The calls that register them, without those that an earlier revision contains word for word."""
     calls = [_raw(registration.script(each, schema).strip().removesuffix(";")) for each in subscriptions]
     return [f"    {call}," for call in calls if not any(call in each.text for each in project.revisions)]
 
 
 def _refuse_renamed(subscriptions: Sequence[Subscription], schema: str, project: Project) -> None:
-    """As in a database (orphans.refuse_renamed), by what the earlier revisions have registered, renamed and retired."""
+    """As orphans.refuse_renamed in a database, from what earlier revisions have registered, renamed and retired."""
     text = "\n".join(each.text for each in project.revisions)
     gone = set(re.findall(rf"""{schema}"?[.](?:rename|retire)\('([^']+)'""", text))
     known = {name: rest for name, *rest in re.findall(rf'''"{schema}".{_REGISTERED}''', text)}
@@ -121,7 +121,7 @@ def _refuse_renamed(subscriptions: Sequence[Subscription], schema: str, project:
             if forgotten and overlap(kind, types.split(",") if types else None, new):
                 raise DeclarationError(
                     f"{new.name} is new and wants the same events as {old}, which an earlier revision has registered and "
-                    f'which the app does not declare. Renamed: add a revision with op.execute("select {schema}.rename('
+                    f'the app does not declare. Renamed: add a revision with op.execute("select {schema}.rename('
                     f"'{old}', '{new.name}')\"). Given up: one with op.execute(\"select {schema}.retire('{old}')\"). "
                     "Both wanted: set OUTRIDER_ALLOW_ORPHANS=1"
                 )
@@ -137,6 +137,6 @@ def _save(file: Path, text: str) -> Path:
 
 
 def _raw(text: str) -> str:
-    """As a raw string of Python's: the SQL stands in the file as it is run."""
+    """A raw string of Python, so that the file shows the SQL as it is run."""
     assert '"""' not in text
     return f'r"""{text}"""'

@@ -1,23 +1,34 @@
-"""Who gives a command that is kept for the record."""
+"""The options `--by` and `--reason` of commands that the audit records."""
 
 from __future__ import annotations
 
 import getpass
 import os
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from outrider.cli.options import OptionGroup
 from outrider.postgres.admin.audit import Signed
 
-ByOption = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Who you are, for the record. Else the login name.")
-]
-ReasonOption = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the audit.")]
 
+@dataclass(frozen=True)
+class AuditOptions(OptionGroup):
+    panel = "For the audit"
 
-def signed(by: str | None, reason: str | None) -> Signed:
-    return Signed(who(by), reason)
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why you do it.")] = None
+    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who you are. Default: your login name.")] = (
+        None
+    )
+
+    @property
+    def who(self) -> str:
+        return who(self.by)
+
+    @property
+    def signed(self) -> Signed:
+        return Signed(self.who, self.reason)
 
 
 def who(by: str | None) -> str:

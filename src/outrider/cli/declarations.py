@@ -1,4 +1,4 @@
-"""What the apps that a command names declare: which context publishes an event, which reads it, and the snapshots."""
+"""What the named apps declare: which context publishes an event, which subscriptions read it, and the snapshots."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def load(names: Sequence[str] | None, folder: Path, against: Iterable[Path] = ()
 def _producer(
     model: type[Event], apps: Sequence[tuple[Outrider, str]], kept: Mapping[tuple[str, int], Snapshot]
 ) -> str | None:
-    """The app that has the class in its own module; else the context that its snapshot names; else the nearest package.
+    """The app that has the class in its own module, else the context in its snapshot, else the nearest package.
 
-    Which apps are loaded must not change the answer, so a package counts for less than a snapshot: it may have other apps.
+    Which apps are loaded must not change the answer. A package may contain other apps, so it counts less than a snapshot.
     """
     own = {app.settings.context for app, module in apps if module == model.__module__}
     if len(own) == 1:
@@ -62,7 +62,7 @@ def _producer(
 
 
 def _nearest(model: type[Event], apps: Iterable[tuple[Outrider, str]]) -> str | None:
-    """None when no app has the class in its package, or several have it as near."""
+    """None when no app has the class in its package, or several are equally near."""
     near: dict[int, set[str]] = {}
     for app, module in apps:
         if (package := _package(module)) and _within(model.__module__, package):
@@ -72,7 +72,7 @@ def _nearest(model: type[Event], apps: Iterable[tuple[Outrider, str]]) -> str | 
 
 
 def _package(module: str) -> str:
-    """Of the module `shop.web.app` it is `shop.web`."""
+    """The package of the module `shop.web.app` is `shop.web`."""
     is_package = hasattr(sys.modules.get(module), "__path__")
     return module if is_package else module.rpartition(".")[0]
 
@@ -82,10 +82,10 @@ def _within(module: str, package: str) -> bool:
 
 
 def _module(app: Outrider) -> str:
-    """Where an app was found that the environment or pyproject.toml names."""
+    """The module of an app that the environment or pyproject.toml names."""
     return next((name for name, module in list(sys.modules.items()) if _holds(module, app)), "")
 
 
 def _holds(module: object, app: Outrider) -> bool:
-    """By identity: to ask some values what they are, as Django's settings, is an error while nobody has configured them."""
+    """Compares by identity: comparing by value fails for some objects, like Django's settings before they are configured."""
     return any(value is app for value in getattr(module, "__dict__", {}).values())

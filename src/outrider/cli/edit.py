@@ -1,4 +1,4 @@
-"""Another payload for a dead letter: from a file, or edited by hand in a file that nobody else can read."""
+"""Another payload for a dead letter: from a file, or edited by hand in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from outrider.subscription import Subscription
 
 
 def from_file(file: str, found: Sequence[WholeLetter], declared: Iterable[Subscription]) -> str:
-    """The new payload, refused where it cannot be decoded; - is standard input."""
+    """The new payload. It is refused if it cannot be decoded. `-` is standard input."""
     text = json_of(_read(file))
     refuse_unfit(found, text, declared)
     return text
 
 
 def by_hand(found: Sequence[WholeLetter], declared: Sequence[Subscription]) -> str | None:
-    """What the operator makes of the payload, with another try where it cannot be decoded; None when it is unchanged."""
+    """The payload as the operator edits it, again and again until it can be decoded; None when it is unchanged."""
     before = {each.edited or each.payload for each in found}
     if len(before) != 1:
         at = ", ".join(each.subscription for each in found) or "none"
@@ -36,7 +36,7 @@ def by_hand(found: Sequence[WholeLetter], declared: Sequence[Subscription]) -> s
     [draft] = before
     if not draft:
         raise ReplayRefused(
-            "nothing was replayed: its payload is too long to be read; give another one: --payload FILE"
+            "nothing was replayed: its payload is too long to be read; give another with --payload FILE"
         )
     original = draft
     while True:
@@ -55,7 +55,7 @@ def by_hand(found: Sequence[WholeLetter], declared: Sequence[Subscription]) -> s
 
 
 def _same(one: str, other: str) -> bool:
-    """Apart from white space and the order of the fields; numbers are compared as they are written."""
+    """White space and the order of fields do not count; numbers are compared as they are written."""
     first, second = (json.loads(each, parse_float=str, parse_int=str) for each in (one, other))
     return bool(first == second)
 
@@ -68,7 +68,7 @@ def _read(file: str) -> str:
 
 
 def _edited(text: str) -> str:
-    """What the operator made of it, in $VISUAL or $EDITOR."""
+    """The text after the operator has edited it in $VISUAL or $EDITOR."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with TemporaryDirectory(prefix="outrider-") as folder:
         file = Path(folder) / "payload.json"

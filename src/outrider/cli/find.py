@@ -17,7 +17,7 @@ VARIABLE = "OUTRIDER_APP"
 
 
 def find_app(asked: str | None) -> Outrider | None:
-    """None when nobody names an app. The current folder is importable, as it is for `python -m`."""
+    """None when no app is named. Modules of the current folder can be imported, as with `python -m`."""
     for name, named_by in (
         (asked, "--app"),
         (os.environ.get(VARIABLE), VARIABLE),
@@ -37,7 +37,7 @@ def need_app(asked: str | None) -> Outrider:
 
 
 def in_pyproject(setting: str, example: str) -> str | None:
-    """A text under [tool.outrider] in the pyproject.toml of the current folder."""
+    """A string under [tool.outrider] in the pyproject.toml of the current folder."""
     file = Path("pyproject.toml")
     if not file.is_file():
         return None
@@ -49,7 +49,7 @@ def in_pyproject(setting: str, example: str) -> str | None:
         found = found.get(step) if isinstance(found, dict) else None
     if found is not None and not isinstance(found, str):
         raise ConfigError(
-            f'[tool.outrider] {setting} in {file.resolve()} is not a text: write it like {setting} = "{example}"'
+            f'[tool.outrider] {setting} in {file.resolve()} is not a string: write it like {setting} = "{example}"'
         )
     return found
 
@@ -89,5 +89,5 @@ def _import(module_name: str, named_by: str) -> ModuleType:
 def _broken(module_name: str, error: BaseException) -> ConfigError:
     reason = describe(error).splitlines()[0]
     return ConfigError(
-        f"importing {module_name!r} failed with {reason}; for the whole story run: python -c 'import {module_name}'"
+        f"importing {module_name!r} failed with {reason}; for the traceback run: python -c 'import {module_name}'"
     )

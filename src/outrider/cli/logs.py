@@ -1,4 +1,4 @@
-"""Where a command's log lines go: to stderr, as text or as JSON, unless the app has arranged something itself."""
+"""Where log lines of a command go: to stderr, as text or as JSON, unless the app has configured logging itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: what every record has, and the fields of this one."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
@@ -30,7 +30,7 @@ class JsonLines(logging.Formatter):
 
 
 def arrange(level: Level | None, as_json: bool | None) -> None:
-    """None: not asked for. An app that has set up logging keeps its own."""
+    """None means that the option was not given. An app that has configured logging keeps its own."""
     logger = logging.getLogger(LOGGER)
     own = logger.hasHandlers()
     if level is not None or not own:
@@ -41,6 +41,6 @@ def arrange(level: Level | None, as_json: bool | None) -> None:
     handler.setFormatter(JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.handlers = [handler]
     logger.propagate = False
-    # What goes wrong with a session is told as signals of ours, and not once more by the driver.
+    # Our own signals report what goes wrong with a session; the driver need not repeat it.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)

@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.main import get_command
 
-from outrider.cli.commands import (
-    audit,
-    contracts,
-    demo,
-    dev,
-    dlq,
-    doctor,
-    event,
-    generations,
-    inbox,
-    init,
-    job,
-    migrate,
-    relay,
-    roles,
-    rollup,
-    setting,
-    status,
-    subscription,
-    tenants,
-    uninstall,
-    upkeep,
-    worker,
-)
+from outrider.cli.options import CliGroup, Commands
 from outrider.cli.output.text import one_line, safe
 from outrider.errors import OutriderError
 from outrider.names import unstorable
 from outrider.postgres.connection import DatabaseError
 from outrider.redaction import mask
 
+COMMANDS = {
+    "Develop": ("demo", "dev", "init", "contracts"),
+    "Run": ("migrate", "worker", "relay"),
+    "Look": ("status", "doctor", "event", "job", "dlq", "subscription", "inbox", "generations", "audit"),
+    "Administer": ("rollup", "setting", "upkeep", "roles", "tenants", "uninstall"),
+}
+"""The commands by their group in the help. Each is a module in outrider.cli.commands, imported when it is needed."""
 INTERRUPTED = 130
 USAGE: Any = typer.BadParameter.__mro__[1]
-"""What every wrong command line is; some versions of typer carry a click of their own."""
+"""The class of every usage error; some versions of typer carry a click of their own."""
 
 
-class Commands(TyperGroup):
+class TopLevel(CliGroup):
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return [name for names in COMMANDS.values() for name in names]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for panel, names in COMMANDS.items():
+            if cmd_name in names and cmd_name not in self.commands:
+                command: Any = get_command(import_module(f"outrider.cli.commands.{cmd_name}").commands)
+                command.name, command.rich_help_panel = cmd_name, panel
+                self.commands[cmd_name] = command
+        return super().get_command(ctx, cmd_name)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for each in args:
             if unstorable(each):
@@ -71,36 +67,18 @@ def fail(sentence: str) -> typer.Exit:
     return typer.Exit(1)
 
 
-cli = typer.Typer(
-    cls=Commands,
+cli = Commands(
+    cls=TopLevel,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="The app: --app, OUTRIDER_APP, or app under \\[tool.outrider] in pyproject.toml.\n\n"
+    "The database: --dsn, the app's own, OUTRIDER_DSN, the file that OUTRIDER_DSN_FILE names, or dsn under "
+    "\\[tool.outrider] in pyproject.toml.\n\n"
+    "Exit codes: 0 done; 1 refused or failed, with one sentence on stderr; 2 the command line is wrong; "
+    "130 ended by Ctrl-C. Commands with other exit codes name them in their help.",
 )
-cli.command("demo")(demo.demo)
-cli.command("dev")(dev.dev)
-cli.command("init")(init.init)
-cli.command("worker")(worker.worker)
-cli.command("status")(status.status)
-cli.command("doctor")(doctor.doctor)
-cli.command("audit")(audit.audit)
-cli.command("roles")(roles.roles)
-cli.command("uninstall")(uninstall.uninstall)
-cli.add_typer(migrate.commands, name="migrate")
-cli.add_typer(event.commands, name="event")
-cli.add_typer(subscription.commands, name="subscription")
-cli.add_typer(job.commands, name="job")
-cli.add_typer(relay.commands, name="relay")
-cli.add_typer(inbox.commands, name="inbox")
-cli.add_typer(rollup.commands, name="rollup")
-cli.add_typer(generations.commands, name="generations")
-cli.add_typer(contracts.commands, name="contracts")
-cli.add_typer(dlq.commands, name="dlq")
-cli.add_typer(upkeep.commands, name="upkeep")
-cli.add_typer(setting.commands, name="setting")
-cli.add_typer(tenants.commands, name="tenants")
 
 
 def show_version(wanted: bool) -> None:
@@ -117,36 +95,7 @@ def outrider(
 ) -> None:
     """Events out of your Postgres transaction, to every subscriber.
 
-    See it work:                     [bold]outrider demo[/]
-    Develop without a Postgres:      [bold]outrider dev[/]
-    Begin a service:                 [bold]outrider init[/]
-    Install or upgrade the schema:   [bold]outrider migrate[/]
-    Run all that an app declares:    [bold]outrider worker[/]
-    Run only its relays, see them:   [bold]outrider relay[/]
-    See what comes in, and did not:  [bold]outrider inbox[/]
-    Make one event of many facts:    [bold]outrider rollup[/]
-    See how everything is:           [bold]outrider status[/]
-    See what is wrong, and why:      [bold]outrider doctor[/]
-    See an event's whole life:       [bold]outrider event[/]
-    See and change subscriptions:    [bold]outrider subscription[/]
-    See, cancel and hasten jobs:     [bold]outrider job[/]
-    See and move generations:        [bold]outrider generations[/]
-    See and replay dead letters:     [bold]outrider dlq[/]
-    See and change settings:         [bold]outrider setting[/]
-    See what operators did:          [bold]outrider audit[/]
-    Make roles with least rights:    [bold]outrider roles[/]
-    Keep tenants apart, erase one:   [bold]outrider tenants[/]
-    Keep events readable:            [bold]outrider contracts[/]
-    Keep the log from growing:       [bold]outrider upkeep[/]
-    Take it out of a database:       [bold]outrider uninstall[/]
-
-    The database: --dsn, else the app's, else OUTRIDER_DSN, else the file that
-    OUTRIDER_DSN_FILE names, else dsn under \\[tool.outrider] in pyproject.toml.
-    The app: --app, else OUTRIDER_APP, else app under \\[tool.outrider].
-
-    Exit codes: 0 done; 1 refused or failed, with one sentence on stderr; 2 the
-    command line is wrong; 130 ended by Ctrl-C. Where a command has others, its
-    help says so.
+    Begin with [bold]outrider demo[/]. [bold]outrider COMMAND --help[/] explains a command, with examples.
     """
 
 

@@ -1,4 +1,4 @@
-"""Several workers, each in a process of its own: the parent starts them, starts them again, and ends with them."""
+"""Several worker processes: the parent starts them, restarts them when they end, and stops them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from outrider.cli.shutdown import HURRY, leave, obeying
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 STEADY = 60.0
-"""A process that lived so long is started again without a longer pause."""
+"""Seconds after which a process counts as steady: the pause before its restart is short again."""
 MARGIN = 20.0
-"""Beyond the grace time, which the processes keep themselves."""
+"""Seconds after the grace time until the processes are killed; they keep the grace time themselves."""
 HURRIED = 5.0
-"""Seconds after the second signal until they are killed; they end by themselves before that."""
+"""Seconds after the second signal until the processes are killed; normally they end before that."""
 
 
 @dataclass(slots=True)
-class Place:
+class ProcessSlot:
     number: int
     process: Process | None = None
     restarts: int = 0
 
 
-class Processes:
+class WorkerProcesses:
     def __init__(
         self, command: Callable[[int], Sequence[str]], environment: Mapping[str, str], count: int, grace: float
     ) -> None:
         self._command = command
         self._environment = os.environ | environment
-        self._places = [Place(number) for number in range(1, count + 1)]
+        self._slots = [ProcessSlot(number) for number in range(1, count + 1)]
         self._grace = grace
         self.hurried: int | None = None
         """The second signal."""
@@ -46,9 +46,9 @@ class Processes:
         self._since = self._clock()
 
     async def run(self) -> bool:
-        """Until a signal; True when every process has finished what it had begun."""
+        """Runs until a signal. True when every process has finished what it had begun."""
         with obeying(self._stop, self._again):
-            keepers = [asyncio.create_task(self._keep(place)) for place in self._places]
+            keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
             stopping = asyncio.create_task(self._stopping.wait())
             try:
                 await asyncio.wait([stopping, *keepers], return_when=asyncio.FIRST_COMPLETED)
@@ -60,28 +60,28 @@ class Processes:
                 stopping.cancel()
             return all(results)
 
-    async def _keep(self, place: Place) -> bool:
-        """One process after the other; whether the last one ended cleanly."""
+    async def _keep(self, slot: ProcessSlot) -> bool:
+        """Keeps one process running. True when the last one ended cleanly."""
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             begun = self._clock()
-            code, said = await self._one(place)
+            code, said = await self._one(slot)
             if self._stopping.is_set():
-                return code in (0, -signal.SIGTERM)  # killed by SIGTERM: before it had begun anything
+                return code in (0, -signal.SIGTERM)  # killed by SIGTERM: it had not begun anything
             pause = FIRST_PAUSE if self._clock() - begun >= STEADY else pause
-            typer.echo(f"outrider: process {place.number} {said}; the next one starts in {pause:g} s", err=True)
+            typer.echo(f"outrider: process {slot.number} {said}; it is restarted in {pause:g} s", err=True)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-            place.restarts += 1
+            slot.restarts += 1
         return True
 
-    async def _one(self, place: Place) -> tuple[int, str]:
-        """How it ended, as a code and in words."""
+    async def _one(self, slot: ProcessSlot) -> tuple[int, str]:
+        """Runs one process. Returns its exit code, and a sentence about it."""
         try:
-            # In a group of its own: a terminal sends Ctrl-C to the whole group, and we pass it on.
+            # In its own process group: a terminal sends Ctrl-C to the whole group, and we pass it on.
             process = await asyncio.create_subprocess_exec(
-                *self._command(place.number),
+                *self._command(slot.number),
                 *("--parent", str(os.getpid())),
                 stdin=DEVNULL,
                 process_group=0,
@@ -89,11 +89,11 @@ class Processes:
             )
         except OSError as error:
             return 1, f"could not be started ({error.strerror or error})"
-        place.process = process
+        slot.process = process
         if self._stopping.is_set():
             process.terminate()
         code = await process.wait()
-        place.process = None
+        slot.process = None
         how = f"ended with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
         return code, f"(pid {process.pid}) {how}"
 
@@ -115,15 +115,15 @@ class Processes:
         leave(number)
 
     def _send(self, number: int) -> None:
-        for place in self._places:
-            if place.process is not None:
+        for slot in self._slots:
+            if slot.process is not None:
                 with suppress(ProcessLookupError):
-                    place.process.send_signal(number)
+                    slot.process.send_signal(number)
 
-    # The health of all of them: see dispatch.health.Subject
+    # The health of all processes: see worker.health.Subject
 
     def unready(self) -> str | None:
-        down = [str(place.number) for place in self._places if place.process is None]
+        down = [str(slot.number) for slot in self._slots if slot.process is None]
         if self._stopping.is_set():
             return "stopping"
         return f"not running: process {', '.join(down)}" if down else None
@@ -131,8 +131,8 @@ class Processes:
     def facts(self) -> dict[str, object]:
         return {
             "processes": [
-                {"number": place.number, "pid": place.process and place.process.pid, "restarts": place.restarts}
-                for place in self._places
+                {"number": slot.number, "pid": slot.process and slot.process.pid, "restarts": slot.restarts}
+                for slot in self._slots
             ],
             "uptime": round(self._clock() - self._since, 3),
         }

@@ -1,4 +1,4 @@
-"""Serving what an app declares: in this process, or in several that it keeps running."""
+"""Runs what an app declares: in this process, or in several that it keeps running."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
 from outrider.app import Outrider
 from outrider.cli.logs import Level
-from outrider.cli.processes import Processes
+from outrider.cli.options import OptionGroup
+from outrider.cli.processes import WorkerProcesses
 from outrider.cli.shutdown import HURRY, hearing, leave, leave_after, obeying, until_alone
-from outrider.cli.target import Asked
+from outrider.cli.target import Location
 from outrider.errors import ConfigError
 from outrider.observe.exposed import exposed, measured
 from outrider.observe.metrics import need_client
 from outrider.observe.otel_metrics import OtelMetrics, need_provider
 from outrider.retry import parse_duration
 from outrider.worker.health import HealthServer, Subject, WorkerHealth
+from outrider.worker.job_loop import SLOTS
 from outrider.worker.worker import Worker
 
 CHILD_DSN = "OUTRIDER_CHILD_DSN"
@@ -33,25 +36,49 @@ MARGIN = 10.0
 HURRIED = 3.0
 """Seconds after the second signal until the process is ended, whatever holds it up."""
 STUBBORN = 0.5
-"""Seconds to wait for tasks that ignore their cancellation. Their work is rolled back, or done again."""
+"""Seconds to wait for tasks that ignore their cancellation. Their work is rolled back, or runs again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    asked: Asked
-    handlers: Sequence[str]
-    exclude: Sequence[str]
-    classes: Sequence[str]
-    slots: int
-    queues: Sequence[str]
-    grace: str
-    health_port: int | None
-    health_host: str
-    metrics_port: int | None
-    metrics_host: str
-    log_level: Level | None
-    log_json: bool | None
-    otel_metrics: bool = False
+@dataclass(frozen=True)
+class ServeOptions(OptionGroup):
+    """Of commands that run until they are told to stop."""
+
+    panel = "Stop, health, metrics and log"
+
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="How long running handlers and jobs may take to finish.")
+    ] = "30s"
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            "--health-port", metavar="PORT", min=0, max=LAST_PORT, help="Serve /healthz and /readyz here; 0 = any port."
+        ),
+    ] = None
+    health_host: Annotated[
+        str, typer.Option("--health-host", metavar="HOST", help="The address for --health-port.")
+    ] = "127.0.0.1"
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=LAST_PORT,
+            help="Serve /metrics for Prometheus here; 0 = any port. Several processes use this port and the next ones.",
+        ),
+    ] = None
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", metavar="HOST", help="The address for --metrics-port.")
+    ] = "127.0.0.1"
+    otel_metrics: Annotated[
+        bool, typer.Option("--otel-metrics", help="Export metrics through OpenTelemetry, as the app has configured it.")
+    ] = False
+    log_level: Annotated[
+        Level | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info (the default), warning or error.")
+    ] = None
+    log_json: Annotated[
+        bool | None, typer.Option("--log-json/--log-console", help="Log lines as JSON, or as text (the default).")
+    ] = None
 
     @property
     def seconds(self) -> float:
@@ -71,48 +98,61 @@ class Options:
         if self.metrics_port and self.health_port in range(self.metrics_port, self.metrics_port + processes):
             raise ConfigError(f"--health-port: {self.health_port} is a port of --metrics-port, one for each process")
 
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What one worker process runs, and where."""
+
+    location: Location
+    options: ServeOptions
+    handlers: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    classes: Sequence[str] = ()
+    slots: int = SLOTS
+    queues: Sequence[str] = ()
+
     def command(self, number: int) -> list[str]:
-        """The same worker as a process of its own, one of several. Its health is the parent's to tell."""
-        asked, port = self.asked, self.metrics_port
-        given = [("--app", asked.app), ("--schema", asked.schema), ("--grace", self.grace)]
-        if port is not None:
-            own = port + number - 1 if port else 0
-            given += [("--metrics-port", str(own)), ("--metrics-host", self.metrics_host)]
+        """The same worker as a process of its own, one of several. The parent reports its health."""
+        location, options = self.location, self.options
+        given = [("--app", location.app_name), ("--schema", location.schema_name), ("--grace", options.grace)]
+        if options.metrics_port is not None:
+            own = options.metrics_port + number - 1 if options.metrics_port else 0
+            given += [("--metrics-port", str(own)), ("--metrics-host", options.metrics_host)]
         given += [("--handlers", name) for name in self.handlers] + [("--exclude", name) for name in self.exclude]
         given += [("--class", name) for name in self.classes] + [("--queue", name) for name in self.queues]
         given += [("--slots", str(self.slots))]
-        given += [("--log-level", self.log_level.value if self.log_level else None)]
+        given += [("--log-level", options.log_level.value if options.log_level else None)]
         flags = [
-            (asked.embedded, "--embedded"),
-            (self.otel_metrics, "--otel-metrics"),
-            (self.log_json, "--log-json"),
-            (self.log_json is False, "--log-console"),
+            (location.embedded, "--embedded"),
+            (options.otel_metrics, "--otel-metrics"),
+            (options.log_json, "--log-json"),
+            (options.log_json is False, "--log-console"),
         ]
         command = [sys.executable, "-P", "-m", "outrider.cli", "worker"]
         command += [f"{option}={value}" for option, value in given if value is not None]
         return command + [flag for wanted, flag in flags if wanted]
 
     def environment(self) -> dict[str, str]:
-        """Everybody can read the arguments of a process, and a DSN may hold a password."""
-        return {} if self.asked.dsn is None else {CHILD_DSN: self.asked.dsn}
+        """The DSN goes here because everybody can read the arguments of a process, and it may hold a password."""
+        return {} if self.location.dsn is None else {CHILD_DSN: self.location.dsn}
 
 
-def run_here(app: Outrider, options: Options, parent: int | None = None) -> bool:
+def run_here(app: Outrider, service: Service, parent: int | None = None) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(work(app, options, parent))
+        exit_unless_clean(runner.run(work(app, service, parent)), service.options.grace)
 
 
-def say_unless(clean: bool, grace: str) -> None:
+def exit_unless_clean(clean: bool, grace: str) -> None:
     if not clean:
         typer.echo(
-            f"outrider: the grace time of {grace} was not enough; what was not finished is rolled back and comes again",
+            f"outrider: the grace time of {grace} was not enough; unfinished work was rolled back and will run again",
             err=True,
         )
         raise typer.Exit(1)
 
 
-class Obedience:
-    """What SIGTERM and Ctrl-C do to a worker: the first stops it, the second ends its grace time, the third the process."""
+class StopSignals:
+    """Reacts to SIGTERM and Ctrl-C: the first stops the worker, the second ends its grace time, the third the process."""
 
     def __init__(self, grace: float) -> None:
         self.worker: Worker | None = None
@@ -124,14 +164,14 @@ class Obedience:
 
     def listen(self, *, child: bool) -> ExitStack:
         stack = ExitStack()
-        # A child is told by its parent, and perhaps by the system too (systemd signals every process of a service).
+        # A child is signalled by its parent, and perhaps by systemd, which signals every process of a service.
         stack.enter_context(obeying(self.stop.set, (lambda _: None) if child else self._again, self.at_once))
         if child:
             stack.enter_context(hearing([HURRY], self._hurry_at_once))
         return stack
 
     def at_once(self) -> None:
-        """In the signal's handler: the event loop may be blocked."""
+        """Runs in the signal handler: the event loop may be blocked."""
         leave_after(self._grace + MARGIN)
         if self.worker is not None:
             self.worker.ignore_crashes()
@@ -158,17 +198,18 @@ class Obedience:
             self.worker.hurry()
 
 
-async def work(app: Outrider, options: Options, parent: int | None) -> bool:
-    told = Obedience(options.seconds)
+async def work(app: Outrider, service: Service, parent: int | None) -> bool:
+    options = service.options
+    told = StopSignals(options.seconds)
     with told.listen(child=parent is not None):
         async with app:
             worker = told.worker = app.worker(
-                handlers=options.handlers,
-                exclude=options.exclude,
-                classes=options.classes,
+                handlers=service.handlers,
+                exclude=service.exclude,
+                classes=service.classes,
                 grace=options.seconds,
-                slots=options.slots,
-                queues=options.queues,
+                slots=service.slots,
+                queues=service.queues,
             )
             beside = [asyncio.create_task(_then(told.stop.wait, worker.stop))]
             if parent is not None:
@@ -188,17 +229,18 @@ async def work(app: Outrider, options: Options, parent: int | None) -> bool:
                 await asyncio.gather(*beside, return_exceptions=True)
 
 
-async def supervise(options: Options, count: int) -> bool:
-    processes = Processes(options.command, options.environment(), count, options.seconds)
+async def supervise(service: Service, count: int) -> None:
+    options = service.options
+    processes = WorkerProcesses(service.command, service.environment(), count, options.seconds)
     async with _health(processes, options):
         clean = await processes.run()
     if processes.hurried is not None:
         raise typer.Exit(128 + processes.hurried)
-    return clean
+    exit_unless_clean(clean, options.grace)
 
 
 @asynccontextmanager
-async def _health(subject: Subject, options: Options) -> AsyncIterator[None]:
+async def _health(subject: Subject, options: ServeOptions) -> AsyncIterator[None]:
     if options.health_port is None:
         yield
         return
@@ -208,7 +250,7 @@ async def _health(subject: Subject, options: Options) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _metrics(app: Outrider, options: Options) -> AsyncIterator[None]:
+async def _metrics(app: Outrider, options: ServeOptions) -> AsyncIterator[None]:
     schema = app.settings.schema
     async with AsyncExitStack() as stack:
         if options.metrics_port is not None:

@@ -1,4 +1,4 @@
-"""How a process that works until it is told to stop hears SIGTERM and SIGINT, and that it ends whatever holds it up."""
+"""How a long-running process reacts to SIGTERM and SIGINT, and how it ends even if something blocks it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from contextlib import contextmanager
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 HURRY = signal.SIGUSR2
-"""From a parent to its processes: it was told a second time. They ignore a second SIGTERM, which systemd sends to each."""
+"""A parent sends this to its processes after a second signal. They ignore a second SIGTERM: systemd sends it to each."""
 PR_SET_PDEATHSIG = 1
 LOOK = 1.0
+"""Seconds between two checks whether the parent is alive."""
 
 
 @contextmanager
 def obeying(
     first: Callable[[], None], again: Callable[[int], None], at_once: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """The first signal calls `at_once` in place, then `first` on the event loop; the others call `again` in place. What is
-    called in place is called also when the loop is stuck."""
+    """The first signal calls `at_once` in the signal handler, then `first` on the event loop. Later signals call `again` in
+    the signal handler, which runs even when the event loop is blocked."""
     loop = asyncio.get_running_loop()
     told = False
 
@@ -51,19 +52,19 @@ def hearing(numbers: Sequence[signal.Signals], hear: Callable[[int], None]) -> I
 
 
 def leave(number: int) -> None:
-    """At once: Postgres rolls back what was begun."""
+    """Ends the process at once; Postgres rolls back open transactions."""
     os._exit(128 + number)
 
 
 def leave_after(seconds: float, code: int = 1) -> None:
-    """For a handler that blocks the event loop, or one that does not let itself be cancelled."""
+    """For handlers that block the event loop or ignore their cancellation."""
     timer = threading.Timer(seconds, os._exit, [code])
     timer.daemon = True
     timer.start()
 
 
 def end_with(parent: int) -> None:
-    """Linux sends this process a SIGTERM when its parent dies; it may have died already."""
+    """On Linux this process gets a SIGTERM when its parent dies. The parent may have died already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != parent:
@@ -71,6 +72,6 @@ def end_with(parent: int) -> None:
 
 
 async def until_alone(parent: int) -> None:
-    """Until the parent has died, on any system."""
+    """Returns when the parent has died, on any system."""
     while os.getppid() == parent:  # noqa: ASYNC110 (no event tells)
         await asyncio.sleep(LOOK)

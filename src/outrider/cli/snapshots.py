@@ -1,4 +1,4 @@
-"""The snapshots as files: `<type>.v<version>.json` in a folder, read with all that can be wrong, written atomically."""
+"""Snapshots as files, `<type>.v<version>.json` in a folder: read with every error reported, written atomically."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def path_of(folder: Path, contract: Contract) -> Path:
 
 
 def read_all(folder: Path, *, ours: bool) -> Found:
-    """Every snapshot in the folder; other files are none of our business. A folder of ours need not be there yet."""
+    """Every snapshot in the folder; other files are ignored. A folder of ours may be missing."""
     if not folder.is_dir():
         if folder.exists():
-            raise ConfigError(f"{folder} is not a folder: snapshots are files of a folder of their own")
+            raise ConfigError(f"{folder} is not a folder: snapshots need a folder of their own")
         if not ours:
-            raise ConfigError(f"--against names {folder}, which is not there: name a folder with snapshots")
+            raise ConfigError(f"--against names {folder}, which does not exist: name a folder with snapshots")
         return Found()
     found = Found()
     try:
@@ -49,14 +49,14 @@ def read_all(folder: Path, *, ours: bool) -> Found:
 
 
 def read_others(folders: Iterable[Path]) -> Found:
-    """Those of other producers. Two folders may have the same one, but not two different ones."""
+    """Snapshots of other producers. Two folders may hold the same snapshot, but not two versions of it."""
     found = Found()
     for folder in folders:
         one = read_all(folder, ours=False)
         for key in one.kept.keys() & found.kept.keys():
             if one.kept[key].contract.text != found.kept[key].contract.text:
                 raise ConfigError(
-                    f"{found.kept[key].where} and {one.kept[key].where} promise different things under the same name: "
+                    f"{found.kept[key].where} and {one.kept[key].where} differ under the same name: "
                     "name the folder of its producer alone with --against"
                 )
         found.kept = one.kept | found.kept
@@ -70,12 +70,12 @@ def _read(file: Path, key: tuple[str, int]) -> Contract:
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from None
     if (contract.type, contract.version) != key:
-        raise ValueError(f"it is the snapshot of {contract}, under another name")
+        raise ValueError(f"it is the snapshot of {contract}, under a wrong name")
     return contract
 
 
 def write(file: Path, text: str) -> None:
-    """All of it or nothing: whoever reads the file meanwhile sees the old text or the new one."""
+    """Atomic: a reader sees the old text or the new one."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")

@@ -84,7 +84,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
+class DemoScreen:
     figures: Figures
     activity: Activity
     news: News

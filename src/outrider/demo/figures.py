@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Check(NamedTuple):
+class FigureCheck(NamedTuple):
     name: str
     found: int
     expected: int
@@ -61,29 +61,29 @@ class Figures:
         return announced and self.invoices + self.dead >= self.orders <= self.rewarded and not self.failed + self.behind
 
     @property
-    def faults(self) -> list[Check]:
+    def faults(self) -> list[FigureCheck]:
         """Must be 0 at every moment."""
         return [
-            Check("lost", self.lost, 0, "neither invoice nor dead letter"),
-            Check("doubled", self.doubled, 0, "more than one invoice"),
-            Check("out of order", self.disordered, 0, "invoiced after a later order"),
-            Check("rolled back but seen", self.ghosts, 0, "invoiced, but not committed"),
+            FigureCheck("lost", self.lost, 0, "neither invoice nor dead letter"),
+            FigureCheck("doubled", self.doubled, 0, "more than one invoice"),
+            FigureCheck("out of order", self.disordered, 0, "invoiced after a later order"),
+            FigureCheck("rolled back but seen", self.ghosts, 0, "invoiced, but not committed"),
         ]
 
     @property
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[FigureCheck]:
         """Must hold when the shop is closed and everything is handled."""
         return [
-            Check("events published", self.published, self.orders, "one per committed order"),
-            Check("invoices", self.invoices, self.orders - self.stolen, "one per order that was paid"),
-            Check("receipts", self.receipts, self.invoices, "one per invoice"),
-            Check("dead letters", self.dead, self.stolen, "on purpose: stolen cards"),
+            FigureCheck("events published", self.published, self.orders, "one per committed order"),
+            FigureCheck("invoices", self.invoices, self.orders - self.stolen, "one per order that was paid"),
+            FigureCheck("receipts", self.receipts, self.invoices, "one per invoice"),
+            FigureCheck("dead letters", self.dead, self.stolen, "on purpose: stolen cards"),
             *self.faults,
-            Check("orders with points", self.rewarded, self.orders, "a second handler, all orders"),
-            Check("points", self.points, self.earned, "order totals, rounded down"),
-            Check("articles announced", self.told, self.articles, "rows of a table: a rollup"),
-            Check("announcements", self.announced, self.imports + self.singles, "one per rollup event"),
-            Check("documents announced", self.imports, int(self.articles > 0), "many rows, one event"),
+            FigureCheck("orders with points", self.rewarded, self.orders, "a second handler, all orders"),
+            FigureCheck("points", self.points, self.earned, "order totals, rounded down"),
+            FigureCheck("articles announced", self.told, self.articles, "rows of a table: a rollup"),
+            FigureCheck("announcements", self.announced, self.imports + self.singles, "one per rollup event"),
+            FigureCheck("documents announced", self.imports, int(self.articles > 0), "many rows, one event"),
         ]
 
     @property

@@ -13,7 +13,7 @@ from outrider.demo.crew import Crew
 from outrider.demo.draw import INTRODUCTION, News, next_steps, summary
 from outrider.demo.handlers import open_shop
 from outrider.demo.shop import HESITANT, Shop, pause
-from outrider.demo.trouble import Trouble
+from outrider.demo.trouble import TroubleMaker
 from outrider.demo.watch import Watch, print_line
 from outrider.errors import EmbeddedError
 from outrider.postgres.connection import connect_sync
@@ -62,7 +62,7 @@ async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
         workers = [tasks.create_task(crew.employ()) for _ in range(WORKERS)]
         await crew.complete.wait()
         news = News()
-        trouble = Trouble(app, crew, news.tell_trouble)
+        trouble = TroubleMaker(app, crew, news.tell_trouble)
         watch = Watch(shop, crew, trouble, news, live=live)
         watching = tasks.create_task(watch.keep(closed))
         visitors = [tasks.create_task(shop.serve(closing)) for _ in range(TILLS)]

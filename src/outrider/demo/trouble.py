@@ -21,7 +21,7 @@ from (select pid from pg_stat_activity
 LOOK = 0.05
 
 
-class Trouble:
+class TroubleMaker:
     def __init__(self, app: Outrider, crew: Crew, tell: Callable[[str], None]) -> None:
         self._app = app
         self._crew = crew

@@ -17,7 +17,7 @@ from outrider.demo.draw import Activity, News
 from outrider.demo.figures import Figures
 from outrider.demo.ledger import Ledger
 from outrider.demo.shop import Shop, pause
-from outrider.demo.trouble import Trouble
+from outrider.demo.trouble import TroubleMaker
 
 PATIENCE = 10.0
 """Seconds without progress, after the shop has closed, until the demo stops waiting."""
@@ -25,7 +25,7 @@ LOOK = 0.1
 
 
 class Watch:
-    def __init__(self, shop: Shop, crew: Crew, trouble: Trouble, news: News, *, live: bool) -> None:
+    def __init__(self, shop: Shop, crew: Crew, trouble: TroubleMaker, news: News, *, live: bool) -> None:
         self._shop = shop
         self._crew = crew
         self._trouble = trouble
@@ -67,7 +67,7 @@ class Watch:
 
     def _view(self, figures: Figures) -> object:
         if self._live:
-            return draw.Screen(figures, self.activity(), self._news)
+            return draw.DemoScreen(figures, self.activity(), self._news)
         return draw.line(figures, self._news)
 
     def activity(self) -> Activity:

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from outrider.doctor.finding import SHOWN, Finding, critical, more, note, ok, warning
 from outrider.doctor.text import counted, span
-from outrider.postgres.admin.diagnostics import Holder, Lock, Right, Server, Setting, Sharing, Slot
-from outrider.postgres.connection import OLDEST
+from outrider.postgres.admin.diagnostics import Holder, Lock, Right, Server, ServerSetting, Sharing, Slot
+from outrider.postgres.dsn import OLDEST
 
 LONG, TOO_LONG = timedelta(minutes=5), timedelta(hours=1)
 """A transaction that is open for that long is a warning, or critical."""
@@ -137,7 +137,7 @@ def judge_locks(locks: Sequence[Lock]) -> Iterator[Finding]:
         yield ok("locks", "no session waits long for a lock")
 
 
-def judge_settings(settings: Sequence[Setting]) -> Iterator[Finding]:
+def judge_settings(settings: Sequence[ServerSetting]) -> Iterator[Finding]:
     for each in settings[:SHOWN]:
         if each.name == "default_transaction_read_only":
             judge, advice = critical, "workers cannot write: turn it off for their role, or name the primary in the DSN"

@@ -73,7 +73,7 @@ async def keep_sampling(
         except Exception as error:  # a worker must not end because it cannot be observed
             forget_state(to)
             if not silent:
-                _logger.warning("the metrics of the database are missing: %s", describe(error).splitlines()[0])
+                _logger.warning("metrics of the database are missing: %s", describe(error).splitlines()[0])
             silent = True
         await asyncio.sleep(pause)
 

@@ -43,7 +43,7 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class GenerationOverview:
     """One generation at one subscription."""
 
     generation: int
@@ -104,11 +104,13 @@ async def serving(conn: AsyncConnection[Any], subscriptions: Sequence[str], gene
     return found
 
 
-async def overview(conn: AsyncConnection[Any], schema: str) -> list[Overview]:
+async def overview(conn: AsyncConnection[Any], schema: str) -> list[GenerationOverview]:
     """Every generation that has cursors, by number."""
     rows = await fetch(conn, "handlers/generations", schema, {"most": MOST})
     return [
-        Overview(of, name, owner, lag, parked, dead, workers, {int(each): who for each, who in (instead or {}).items()})
+        GenerationOverview(
+            of, name, owner, lag, parked, dead, workers, {int(each): who for each, who in (instead or {}).items()}
+        )
         for of, name, owner, lag, parked, dead, workers, instead in rows
     ]
 
@@ -130,7 +132,7 @@ async def move(
 
 
 async def _alone(conn: AsyncConnection[Any], name: str, schema: str, params: Params) -> bool:
-    """A function that looks anew after it has waited for its locks, whatever the database's default is."""
+    """Calls a function in a READ COMMITTED transaction: it must see what was committed while it waited for locks."""
     async with conn.transaction():
         await conn.execute("set transaction isolation level read committed")
         return bool((await fetch_call(conn, name, schema, params))[0][0])

@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.postgres.errors import clear_error
-from outrider.postgres.log import ATTEMPT, Asked
+from outrider.postgres.log import ATTEMPT, TakeRequest
 from outrider.postgres.statement import Params, call, statement
 from outrider.postgres.tenant_context import home_of
 from outrider.postgres.worker_sessions import abandon, begin, together, usable
@@ -44,7 +44,7 @@ class Claim:
     rows: list[Row]
 
 
-async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
+async def take(conn: Connection, asked: TakeRequest, schema: str) -> Claim:
     """Begin, lock, read, write the receipts, advance: one round trip."""
     cursor = AsyncCursor(conn, row_factory=tuple_row)
     # Few handlers look at ids and times: left as they are, they cost a third of what loading a row costs otherwise.
@@ -53,7 +53,7 @@ async def take(conn: Connection, asked: Asked, schema: str) -> Claim:
     try:
         async with together(conn):
             await begin(conn)
-            await cursor.execute(call("take", schema, Asked.__slots__), asked.params(), binary=True)
+            await cursor.execute(call("take", schema, TakeRequest.__slots__), asked.params(), binary=True)
         rows = await cursor.fetchall()
     except psycopg.Error as error:
         if (clear := clear_error(error, schema)) is not None:

@@ -43,7 +43,7 @@ async def beat(conn: AsyncSession, worker: Identity, schema: str) -> None:
 
 
 def tell(dsn: str, worker: Identity, report: str, schema: str) -> None:
-    """From a thread, on a session of its own: the event loop is held, and its heartbeats do not come."""
+    """Called from a thread, on its own session, while the event loop is blocked and sends no heartbeat."""
     with connect_sync(dsn, autocommit=True) as conn:
         conn.execute(statement("handlers/report", schema), {"id": worker.id, "report": report})
 

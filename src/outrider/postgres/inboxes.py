@@ -65,12 +65,12 @@ class IngestResult:
     outcome: str
     """ingested, moved or paused"""
     events: int
-    """That were new."""
+    """How many of them were new."""
     stands: str
 
 
 def reason(error: psycopg.Error) -> str:
-    """Without the DETAIL, which repeats the row: what is refused may be confidential."""
+    """Without DETAIL, which quotes the row: it may be confidential."""
     return sanitise(f"the database refuses it: {error.diag.message_primary or error}")
 
 

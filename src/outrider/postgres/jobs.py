@@ -31,7 +31,7 @@ _NOT_OF_JOBS: dict[str, Any] = {"content_class": "internal", "channel": "outbox_
 
 
 class Leased:
-    """A job that is this worker's own. Reads its row when it is asked: most jobs are asked for little."""
+    """A job that this worker has leased. Columns are read on demand, because most are never needed."""
 
     __slots__ = ("row", "since", "until")
 
@@ -65,7 +65,7 @@ class Leased:
 
     @property
     def suspect(self) -> bool:
-        """A worker has died that had it."""
+        """A worker died while it held the job."""
         return self.row[_CRASHES] > 0  # type: ignore[no-any-return]
 
     @property
@@ -106,7 +106,7 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobDone:
     delivery: int
     token: int
     result: str | None
@@ -128,7 +128,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClaimRequest:
     """The arguments of the SQL function claim."""
 
     worker: UUID
@@ -141,7 +141,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where there is more than enough: the arguments of the SQL function claim_lane."""
+    """The arguments of the SQL function claim_lane."""
 
     subscription: str
     generation: int
@@ -158,16 +158,16 @@ class Claimed:
     stop: Sequence[int] = ()
     """Those of the worker's jobs that somebody wants to stop."""
     lane: Lane | None = None
-    """The only one that held anything."""
+    """The lane of all these jobs, if they come from one."""
 
 
-async def claim(conn: AsyncSession, asked: Asked, schema: str) -> Claimed:
+async def claim(conn: AsyncSession, asked: ClaimRequest, schema: str) -> Claimed:
     params = {name: getattr(asked, name) for name in asked.__slots__}
     *rows, (head, *_) = await _claim(conn, "claim", params, schema)
     return Claimed(rows, head.get("due_in"), head["stop"], _lane(rows) if head.get("single") else None)
 
 
-async def claim_lane(conn: AsyncSession, asked: Asked, lane: Lane, schema: str) -> Claimed:
+async def claim_lane(conn: AsyncSession, asked: ClaimRequest, lane: Lane, schema: str) -> Claimed:
     params = {name: getattr(lane, name) for name in lane.__slots__} | {"worker": asked.worker, "limit": asked.limit}
     rows = await _claim(conn, "claim_lane", params, schema)
     return Claimed(rows, 0, (), _lane(rows))
@@ -196,9 +196,9 @@ SETTLED = ("names", "done", "tokens", "results::jsonb[]", "others", "worker")
 
 
 async def settle(
-    conn: AsyncSession, done: Sequence[Done], others: Sequence[Other], names: list[str], worker: str, schema: str
+    conn: AsyncSession, done: Sequence[JobDone], others: Sequence[Other], names: list[str], worker: str, schema: str
 ) -> dict[int, str]:
-    """What landed, by delivery; what is missing was not this worker's any more."""
+    """The outcome by delivery. A job that is missing was no longer leased to this worker."""
     with in_our_words(schema):
         cursor = AsyncCursor(conn, row_factory=tuple_row)
         async with alone(conn):
@@ -212,7 +212,7 @@ async def settle(
     return landed
 
 
-def _settling(done: Sequence[Done], others: Sequence[Other], names: list[str], worker: str) -> Params:
+def _settling(done: Sequence[JobDone], others: Sequence[Other], names: list[str], worker: str) -> Params:
     return {
         "names": names,
         "done": [each.delivery for each in done],

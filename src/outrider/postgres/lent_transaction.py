@@ -22,7 +22,7 @@ from outrider.postgres.psycopg_private import (
     twin,
     without_autocommit,
 )
-from outrider.postgres.tenant_context import Entry
+from outrider.postgres.tenant_context import TenantEntry
 
 REFUSED = "this transaction belongs to the worker, which {verb} it after the handler: return, or raise to roll it back"
 GIVEN_BACK = "ctx.tx was used after its handler had returned: finish what uses it before you return"
@@ -40,7 +40,7 @@ class LentSession(EndsBySync, AsyncConnection[Any]):
 
     failed_with: BaseException | None = None
     """The last error that it raised."""
-    entry: Entry | None = None
+    entry: TenantEntry | None = None
     """The way into the tenant of its event; None = none is entered."""
 
     async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
@@ -76,7 +76,7 @@ class LentSyncSession(EndsBySync, Connection[Any]):
     """`ctx.tx` of a blocking handler, in its thread."""
 
     failed_with: BaseException | None = None
-    entry: Entry | None = None
+    entry: TenantEntry | None = None
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         entry = self.entry

@@ -40,7 +40,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TakeRequest:
     """The arguments of the SQL function take, which says what they mean."""
 
     subscription: str
@@ -100,7 +100,7 @@ def _taking(
             "take needs a transaction, or the position would advance before anything is done: "
             "wrap it in `with conn.transaction():`"
         )
-    return call("take", schema, Asked.__slots__), Asked(subscription, partition, limit, scan).params()
+    return call("take", schema, TakeRequest.__slots__), TakeRequest(subscription, partition, limit, scan).params()
 
 
 TAKEN = (

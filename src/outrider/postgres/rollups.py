@@ -76,7 +76,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RollupState:
     scheduler: Literal["cron", "worker"]
     installed: bool
     changed: bool
@@ -189,11 +189,11 @@ async def stage(conn: AsyncSession, slug: str, seqs: Sequence[int], schema: str)
     await conn.execute(sql.SQL("select {}(%s)").format(function), [list(seqs)])
 
 
-async def states(conn: AsyncSession, specs: Mapping[str, Spec], schema: str) -> dict[str, State]:
-    """Of those that are installed, or were."""
+async def states(conn: AsyncSession, specs: Mapping[str, Spec], schema: str) -> dict[str, RollupState]:
+    """The state of each rollup that is installed, or was."""
     params = {"names": list(specs), "specs": [json.dumps(each) for each in specs.values()]}
     rows = await fetch(conn, "rollups/rollup_state", schema, params)
-    return {name: State(*rest) for name, *rest in rows}
+    return {name: RollupState(*rest) for name, *rest in rows}
 
 
 async def refuse_missing(conn: AsyncSession, names: Sequence[str], schema: str) -> None:
@@ -219,7 +219,7 @@ async def set_aside(conn: AsyncConnection[Any], name: str, schema: str, *, most:
 
 
 def call_in_sql(function: str, argument: str | Spec, schema: str, **more: bool) -> str:
-    """The same as SQL, for those who speak nothing else."""
+    """The call as SQL text, for psql."""
     given = sql.Literal(argument if isinstance(argument, str) else json.dumps(argument, ensure_ascii=False)).as_string()
     cast = "" if isinstance(argument, str) else "::jsonb"
     flags = "".join(f", p_{name} => true" for name, wanted in more.items() if wanted)
@@ -227,7 +227,7 @@ def call_in_sql(function: str, argument: str | Spec, schema: str, **more: bool) 
 
 
 def query(name: str, schema: str, params: Mapping[str, Any]) -> str:
-    """A statement of ours with its values in it."""
+    """A statement as SQL text, with its values in it."""
     text = statement(f"rollups/{name}", schema).decode().strip()
     return _PARAMETER.sub(lambda found: sql.Literal(params[found[1]]).as_string() if found[1] else "%", text) + ";"
 

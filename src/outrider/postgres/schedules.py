@@ -31,7 +31,7 @@ async def register(conn: AsyncSession, schedule: Schedule, schema: str, context:
     )
 
 
-class Seen(NamedTuple):
+class ScheduleState(NamedTuple):
     fired_at: datetime
     """How far it has come."""
     changed_at: datetime
@@ -40,10 +40,12 @@ class Seen(NamedTuple):
     """The time that was fired while the database's clock was ahead."""
 
 
-async def seen(conn: AsyncSession, names: Sequence[str], schema: str, context: str) -> tuple[datetime, dict[str, Seen]]:
+async def seen(
+    conn: AsyncSession, names: Sequence[str], schema: str, context: str
+) -> tuple[datetime, dict[str, ScheduleState]]:
     """What time it is, and how far each schedule has come that is registered for this context."""
     rows = await fetch(conn, "jobs/schedules", schema, {"names": list(names), "context": context})
-    return rows[0][0], {row[1]: Seen(*row[2:]) for row in rows if row[1] is not None}
+    return rows[0][0], {row[1]: ScheduleState(*row[2:]) for row in rows if row[1] is not None}
 
 
 async def rewind(conn: AsyncSession, name: str, last: datetime, schema: str) -> bool:

@@ -52,10 +52,10 @@ class Home:
         """Whether events of a batch enter their tenants; asked before its first event. Otherwise they are at home."""
         return role is not None or self.away or not self.clean or any(each is not None for each in workspaces)
 
-    def leave(self, role: str | None, workspace: str | None, *, enters: bool) -> Entry | None:
+    def leave(self, role: str | None, workspace: str | None, *, enters: bool) -> TenantEntry | None:
         """A handler is about to use the session."""
         self.away = True
-        return Entry(role or self.user, workspace or "") if enters else None
+        return TenantEntry(role or self.user, workspace or "") if enters else None
 
 
 def home_of(conn: AsyncConnection[Any]) -> Home:
@@ -92,7 +92,7 @@ async def check_roles(conn: AsyncConnection[Any], handlers: Mapping[str, str]) -
     raise ConfigError(f"{asks}, which is not there: create role {quoted} nologin; {grant}")
 
 
-class Entry:
+class TenantEntry:
     """The way into one tenant, taken before the first statement and not again."""
 
     __slots__ = ("_boarded", "_statements", "pending", "refused", "rider")

@@ -48,7 +48,7 @@ class WorkerSessions:
         self._owners: WeakKeyDictionary[connection.Wire, str] = WeakKeyDictionary()
         self._prepares = True
         self.waiting = 0
-        """How many would like a session and have none."""
+        """How many callers wait for a session."""
 
     def stop_preparing(self) -> None:
         """A pooler in between mixes up prepared statements: do without them from now on."""
@@ -186,7 +186,7 @@ def usable(conn: AsyncConnection[Any]) -> bool:
 
 
 def abandon(conn: AsyncConnection[Any]) -> None:
-    """Cut the wire of a session that a stuck thread may still use. Who has the thread closes it when the thread is done."""
+    """Shut down the socket of a session that a stuck thread may still use. The owner of the thread closes it later."""
     conn.abandoned = True  # type: ignore[attr-defined]
     silence_unclosed(conn)
     cancel = conn.pgconn.get_cancel()

@@ -14,7 +14,7 @@ import pytest
 from outrider.app import Outrider
 from outrider.config import Settings
 from outrider.errors import ConfigError
-from outrider.postgres import connection
+from outrider.postgres.dsn import describe
 from outrider.postgres.schema import scratch
 
 ANY_DATABASE = "outrider_any_database"
@@ -49,7 +49,7 @@ def _refusal(settings: Settings) -> str | None:
     where = "the embedded Postgres in .outrider/pg" if settings.embedded else None
     for dsn in (settings.dsn, settings.listen_dsn):
         if where is None and dsn is not None and not scratch.is_scratch(dsn):
-            where = connection.describe(dsn)
+            where = describe(dsn)
     if where is None:
         return None
     return (

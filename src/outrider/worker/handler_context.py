@@ -8,7 +8,7 @@ from outrider.envelope import Envelope
 from outrider.postgres.handler_batches import Connection, Row
 from outrider.postgres.lent_transaction import LentSession, LentSyncSession, lend, lend_sync, take_back
 from outrider.postgres.log import ATTEMPT, WORKSPACE, envelope_of
-from outrider.postgres.tenant_context import Entry, home_of
+from outrider.postgres.tenant_context import TenantEntry, home_of
 
 
 class _AnyHandlerContext:
@@ -50,7 +50,7 @@ class _AnyHandlerContext:
         entry = None if self._tx is None else self._tx.entry
         return entry is not None and entry.refused
 
-    def _entry(self) -> Entry | None:
+    def _entry(self) -> TenantEntry | None:
         """All events of one context are of one workspace."""
         return home_of(self._conn).leave(self._role, self._rows[0][WORKSPACE], enters=self._enters)
 

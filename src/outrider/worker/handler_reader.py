@@ -24,7 +24,7 @@ from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify
 from outrider.postgres import handler_batches
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.handler_batches import Claim, Connection, Row
-from outrider.postgres.log import ATTEMPT, SEQ, TYPE, Asked, envelope_of, occurred
+from outrider.postgres.log import ATTEMPT, SEQ, TYPE, TakeRequest, envelope_of, occurred
 from outrider.postgres.statement import Params
 from outrider.postgres.worker_sessions import usable
 from outrider.retry import Breaker, parse_duration
@@ -194,8 +194,8 @@ class HandlerReader:
             spans.end("success")
         return self._settled(claim, took, handled, clock() - begun)
 
-    def _request(self) -> Asked:
-        return Asked(
+    def _request(self) -> TakeRequest:
+        return TakeRequest(
             subscription=self.handler.name,
             partition=self._partition,
             limit=1 if self._one_by_one else self._size.now,

@@ -17,7 +17,7 @@ from outrider.errors import DatabaseUnavailable, SchemaMismatch
 from outrider.failpoint import hit
 from outrider.postgres import jobs
 from outrider.postgres.heartbeat import Identity
-from outrider.postgres.jobs import Asked, Claimed, Done, Lane, Leased, Other
+from outrider.postgres.jobs import Claimed, ClaimRequest, JobDone, Lane, Leased, Other
 from outrider.postgres.worker_sessions import OwnSession
 from outrider.worker.job_handler import JobHandler
 from outrider.worker.job_processes import JobProcesses
@@ -207,7 +207,7 @@ class JobLoop(Loop):
                 await within(pause(failures), self._may_claim.wait())
         self._claims.drop()
 
-    def _request(self) -> Asked | None:
+    def _request(self) -> ClaimRequest | None:
         """What to claim now. None: nothing yet."""
         suspect = self._slots.suspect
         if self._had_suspect and not suspect:
@@ -215,13 +215,15 @@ class JobLoop(Loop):
         self._had_suspect = suspect
         if self.stopping or self._claim_in() > 0:
             return None
-        return Asked(self._identity.id, self._names, self._slots.room, self._generation, self._queues, not suspect)
+        return ClaimRequest(
+            self._identity.id, self._names, self._slots.room, self._generation, self._queues, not suspect
+        )
 
     def _claim_in(self) -> float:
         """Seconds until the next claim, if no job ends before."""
         return (min(self._claim_at, self._look_at) if self._slots.room else self._look_at) - clock()
 
-    async def _claim(self, request: Asked) -> int:
+    async def _claim(self, request: ClaimRequest) -> int:
         """Claim jobs and give them to the slots. Returns how many."""
         hit("claim.sent")
         sent = clock()
@@ -313,7 +315,7 @@ class JobLoop(Loop):
                 async with asyncio.timeout(DEADLINE):
                     landed = await jobs.settle(
                         await session.open(),
-                        [each.settle for each in outcomes if isinstance(each.settle, Done)],
+                        [each.settle for each in outcomes if isinstance(each.settle, JobDone)],
                         [*(each.settle for each in outcomes if isinstance(each.settle, Other)), *unknown],
                         self._names if unknown else sorted({each.leased.subscription for each in outcomes}),
                         self._worker,
@@ -333,7 +335,7 @@ class JobLoop(Loop):
             elif result is None:
                 if not each.sent_before:
                     self._jobs.lost(each.leased, "another worker had it when it was settled")
-            elif isinstance(settle, Done):
+            elif isinstance(settle, JobDone):
                 done.append(each)
             elif isinstance(settle, Other):
                 self._jobs.ended(each, settle, result)

@@ -23,7 +23,7 @@ from outrider.event import Declared, spec_of
 from outrider.failpoint import hit
 from outrider.outcome import Dead, classify
 from outrider.postgres.connection import AsyncSession, Session, transaction_sync
-from outrider.postgres.jobs import PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, Done, Leased, Other
+from outrider.postgres.jobs import PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, JobDone, Leased, Other
 from outrider.worker.deadline import Deadline
 from outrider.worker.job_context import JobContext, SyncJobContext
 from outrider.worker.job_handler import JobHandler
@@ -71,7 +71,7 @@ class EndedJob:
     leased: Leased
     seconds: float
     """How long it ran."""
-    settle: Done | Other | None
+    settle: JobDone | Other | None
     """None: its lease was lost, there is nothing to settle."""
     error: BaseException | None = None
     sent_before: bool = False
@@ -117,7 +117,7 @@ class JobRunner:
         try:
             job = self._decode(leased)
             result = await self._in_time(job, running, thread, context)
-            settle: Done | Other = Done(leased.delivery, leased.token, _json(result))
+            settle: JobDone | Other = JobDone(leased.delivery, leased.token, _json(result))
         except BaseException as raised:
             running.absorb()
             error, task = raised, asyncio.current_task()
@@ -230,9 +230,9 @@ class JobRunner:
             yield conn
 
 
-def _outcome(settle: Done | Other) -> str:
+def _outcome(settle: JobDone | Other) -> str:
     """The outcome of its span."""
-    if isinstance(settle, Done):
+    if isinstance(settle, JobDone):
         return "success"
     return {"later": "failed", "crashed": "failed"}.get(settle.verdict, settle.verdict)
 

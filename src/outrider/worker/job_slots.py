@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic as clock
 
-from outrider.postgres.jobs import Done, Leased, Other
+from outrider.postgres.jobs import JobDone, Leased, Other
 from outrider.worker.job_processes import JobProcesses
 from outrider.worker.job_runner import EndedJob, JobRunner, RunningJob
 from outrider.worker.leases import CrashRecord, LeaseReport
@@ -192,8 +192,8 @@ class JobSlots:
     def drop_results(self) -> None:
         """The database refuses one of the results. The jobs are done all the same."""
         for each in self._ended:
-            if isinstance(each.settle, Done) and each.settle.result is not None:
-                each.settle = Done(each.settle.delivery, each.settle.token, '{"not_kept": "Postgres refused it"}')
+            if isinstance(each.settle, JobDone) and each.settle.result is not None:
+                each.settle = JobDone(each.settle.delivery, each.settle.token, '{"not_kept": "Postgres refused it"}')
 
     def release(self, leased: Sequence[Leased], verdict: str = "back") -> None:
         """They end without having run to their end."""

@@ -17,7 +17,7 @@ from outrider.errors import DeclarationError, EnqueueRefused, SubscriptionRefuse
 from outrider.postgres import schedules
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.job_inserts import Request
-from outrider.postgres.schedules import Seen
+from outrider.postgres.schedules import ScheduleState
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.schedule import AHEAD, Schedule
 from outrider.signals import Fired, Signals, Troubled
@@ -96,7 +96,7 @@ class ScheduleLoop(Loop):
             raise refused
         return min(pauses)
 
-    async def _fire(self, conn: AsyncSession, each: Scheduled, seen: Seen, now: datetime) -> float:
+    async def _fire(self, conn: AsyncSession, each: Scheduled, seen: ScheduleState, now: datetime) -> float:
         schedule, last = each.schedule, seen.fired_at
         # Of "all" times up to `last` each has its job already, to run at its time.
         if last - now > AHEAD and schedule.missed != "all":

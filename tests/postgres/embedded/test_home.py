@@ -17,14 +17,14 @@ from psycopg.conninfo import make_conninfo
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.embedded.account import Account, server_account
-from outrider.postgres.embedded.home import SOCKET, SOCKET_LIMIT, Home, claim, settle, settle_temporary
+from outrider.postgres.embedded.home import SOCKET, SOCKET_LIMIT, ServerHome, claim, settle, settle_temporary
 
 ROOT = os.geteuid() == 0
 
 
 @pytest.fixture
-def moved(account: Account) -> Iterator[list[Home]]:
-    homes: list[Home] = []
+def moved(account: Account) -> Iterator[list[ServerHome]]:
+    homes: list[ServerHome] = []
     yield homes
     for home in homes:
         shutil.rmtree(home.folder)
@@ -53,11 +53,11 @@ def test_the_home_is_private_and_its_parents_stay_as_they_are(place: Path, accou
 
 
 @pytest.mark.verify
-def test_an_unreachable_folder_is_replaced_and_said_so(place: Path, account: Account, moved: list[Home]) -> None:
+def test_an_unreachable_folder_is_replaced_and_said_so(place: Path, account: Account, moved: list[ServerHome]) -> None:
     asked = unreachable(place) / "pg"
     with Embedded(asked) as server:
         home = server.home
-        moved.append(Home(home, asked))
+        moved.append(ServerHome(home, asked))
         assert home.parent == Path("/var/tmp")
         assert str(home) in server.describe()
         assert str(asked) in server.describe()
@@ -70,7 +70,7 @@ def test_an_unreachable_folder_is_replaced_and_said_so(place: Path, account: Acc
 
 @pytest.mark.parametrize("name", ["x" * SOCKET_LIMIT, "a,b", "a\nb", 'a"b', "a$b"])
 def test_a_path_that_cannot_hold_the_socket_is_replaced(
-    place: Path, account: Account, moved: list[Home], name: str
+    place: Path, account: Account, moved: list[ServerHome], name: str
 ) -> None:
     home = settle(place / name / "pg", account)
     moved.append(home)
@@ -121,7 +121,7 @@ def test_data_of_another_version_is_refused(place: Path) -> None:
 
 
 def test_a_temporary_home_avoids_a_closed_folder(
-    place: Path, account: Account, monkeypatch: pytest.MonkeyPatch, moved: list[Home]
+    place: Path, account: Account, monkeypatch: pytest.MonkeyPatch, moved: list[ServerHome]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(unreachable(place)))
     home = settle_temporary(account)

@@ -12,12 +12,12 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outrider.postgres import statement
-from outrider.postgres.jobs import SETTLED, Asked
+from outrider.postgres.jobs import SETTLED, ClaimRequest
 
 Conn = psycopg.Connection[Any]
 Row = dict[str, Any]
 
-CLAIM = statement.call("claim", "outrider", Asked.__slots__)
+CLAIM = statement.call("claim", "outrider", ClaimRequest.__slots__)
 SETTLE = statement.call("settle_jobs", "outrider", SETTLED)
 RENEW = statement.call("renew", "outrider", ("worker", "names"))
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from outrider.postgres.jobs import Done, Leased
+from outrider.postgres.jobs import JobDone, Leased
 from outrider.worker.job_runner import EndedJob, JobRunner, RunningJob
 from outrider.worker.job_slots import JobSlots
 from outrider.worker.thread import HandlerThread
@@ -24,7 +24,7 @@ class Quick:
         if self.afterwards is not None:
             asyncio.get_running_loop().call_soon(self.afterwards)
             self.afterwards = None
-        return EndedJob(running.leased, 0.0, Done(running.leased.delivery, 1, None))
+        return EndedJob(running.leased, 0.0, JobDone(running.leased.delivery, 1, None))
 
 
 def leased(delivery: int) -> Leased:

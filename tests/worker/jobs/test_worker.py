@@ -24,7 +24,7 @@ from outrider.config import Settings
 from outrider.errors import SchemaMismatch
 from outrider.postgres import jobs
 from outrider.postgres.admin.jobs import JobRow
-from outrider.postgres.jobs import Asked
+from outrider.postgres.jobs import ClaimRequest
 from outrider.signals import (
     JobFailed,
     JobReleased,
@@ -477,7 +477,7 @@ async def test_what_was_claimed_while_another_was_settled_is_given_to_others(dat
         return landed
 
     def one_ahead(claim: Any) -> Any:
-        async def claim_one_ahead(conn: Any, asked: Asked, *args: Any) -> Any:
+        async def claim_one_ahead(conn: Any, asked: ClaimRequest, *args: Any) -> Any:
             found = await claim(conn, replace(asked, limit=asked.limit + 1), *args)
             if found.rows and settled.is_set():
                 claimed.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict
 from datetime import timedelta
@@ -11,43 +10,44 @@ from uuid import UUID
 
 import typer
 
-from outrider.cli.bulk_actions import print_json
-from outrider.cli.output.text import at, one_line, say, short
-from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.options import Commands, LimitOption
+from outrider.cli.output.text import at, one_line, print_json, say, short
+from outrider.cli.target import Target
 from outrider.errors import ConfigError
 from outrider.postgres.admin import audit as record
 from outrider.postgres.admin.audit import Entry, Which
 from outrider.retry import parse_duration
 
+commands = Commands()
 
+
+@commands.command()
 def audit(
+    target: Target,
     subscription: Annotated[
-        str | None, typer.Option("--subscription", metavar="NAME", help="Done to this subscription.")
+        str | None, typer.Option("--subscription", metavar="NAME", help="Only actions on this subscription.")
     ] = None,
     event: Annotated[
-        UUID | None, typer.Option("--event", metavar="EVENT_ID", help="Done to this event or job.")
+        UUID | None, typer.Option("--event", metavar="EVENT_ID", help="Only actions on this event or job.")
     ] = None,
     action: Annotated[
-        str | None, typer.Option("--action", metavar="WORD", help="Like pause, retire, replay, withdraw.")
+        str | None, typer.Option("--action", metavar="WORD", help="Only this action: pause, retire, replay, …")
     ] = None,
     by: Annotated[
-        str | None, typer.Option("--by", metavar="NAME", help="Done by them: the name that was given, or the role.")
+        str | None, typer.Option("--by", metavar="NAME", help="Only actions by this name or database role.")
     ] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="SPAN", help="Not longer ago: 30m, 2h, 7d.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="SPAN", help="Only actions in this time: 30m, 2h, 7d.")
+    ] = None,
     before: Annotated[
-        int | None, typer.Option("--before", metavar="N", help="Older than the entry of this number.")
+        int | None, typer.Option("--before", metavar="N", help="Only entries older than number N.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 50,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
+    limit: LimitOption = 50,
 ) -> None:
-    """Show what operators did: when, who, what, and why; the newest first.
+    """Show what operators did, when and why.
 
-    Whoever acts names themselves (--by, else the login name of their machine); the
-    database role beside it is the one that was logged in, which nobody can choose.
+    The newest comes first. Operators name themselves (--by, else their login name). The database role
+    beside it is the one that was logged in; nobody can choose it.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -56,18 +56,17 @@ def audit(
       [bold]outrider audit --since 1d[/]
       [bold]outrider audit --subscription billing.invoice --json[/]
     """
-    place = find_place(Asked(app, dsn, embedded, schema))
     which = Which(subscription, event, action, by, _span(since), before)
-    found = asyncio.run(_entries(place, which, limit))
-    if as_json:
-        print_json(schema=place.schema, entries=[asdict(each) for each in found])
+    found = target.run(lambda conn: record.entries(conn, which, target.schema, limit=limit))
+    if target.as_json:
+        print_json(schema=target.schema, entries=[asdict(each) for each in found])
         return
     for each in found:
         say(_line(each))
     if not found:
-        say("nothing")
+        say("no entries")
     if len(found) == limit:
-        say(f"more, perhaps: outrider audit --before {found[-1].id}", style="dim")
+        say(f"there may be more: outrider audit --before {found[-1].id}", style="dim")
 
 
 def _line(each: Entry) -> str:
@@ -84,8 +83,3 @@ def _span(given: str | None) -> timedelta | None:
         return None if given is None else parse_duration(given)
     except ConfigError:
         raise typer.BadParameter(f"--since: {given!r} is no duration, like 30m, 2h or 1d") from None
-
-
-async def _entries(place: Place, which: Which, limit: int) -> list[Entry]:
-    async with place.connect() as conn:
-        return await record.entries(conn, which, place.schema, limit=limit)

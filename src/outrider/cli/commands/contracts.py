@@ -12,6 +12,7 @@ import typer
 from outrider.cli import snapshots
 from outrider.cli.declarations import load
 from outrider.cli.find import in_pyproject
+from outrider.cli.options import Commands
 from outrider.cli.target import JsonOption
 from outrider.contract import Contract, ContractChange, Snapshot, catalogue, compare, judge
 from outrider.contract.catalogue import HEAD
@@ -20,15 +21,15 @@ from outrider.errors import ConfigError
 
 FOLDER = "contracts"
 
-commands = typer.Typer(no_args_is_help=True, help="Keep published events readable: snapshots, checks, a catalogue.")
+commands = Commands("Keep published events compatible, and document them.", no_args_is_help=True)
 
 AppsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--app",
         metavar="MODULE:NAME",
-        help="The app, like shop:app; again for more contexts of this repository. "
-        "Else OUTRIDER_APP, else app under \\[tool.outrider] in pyproject.toml.",
+        help="The app, like shop:app. Repeatable, for several contexts of a repository. "
+        "Default: OUTRIDER_APP, or app in pyproject.toml.",
     ),
 ]
 DirOption = Annotated[
@@ -36,12 +37,12 @@ DirOption = Annotated[
     typer.Option(
         "--dir",
         metavar="DIR",
-        help="The folder. Else contracts under \\[tool.outrider] in pyproject.toml, else contracts/.",
+        help="The folder of the snapshots. Default: contracts in pyproject.toml, or contracts/.",
     ),
 ]
 AgainstOption = Annotated[
     list[Path] | None,
-    typer.Option("--against", metavar="DIR", help="Another folder with producers' snapshots; may be repeated."),
+    typer.Option("--against", metavar="DIR", help="A folder with the snapshots of other producers. Repeatable."),
 ]
 
 
@@ -50,14 +51,14 @@ def snapshot(
     app: AppsOption = None,
     dir: DirOption = None,  # noqa: A002
     force: Annotated[
-        bool, typer.Option("--force", help="Also what breaks readers: only if it was never published.")
+        bool, typer.Option("--force", help="Also write what breaks readers; only for events that were never published.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write what the app publishes: a JSON Schema per event and version.
+    """Write a snapshot of every event that the app publishes, as JSON Schema.
 
-    Commit the files, and copy them to whoever reads the events. A change that
-    breaks readers is refused: it needs a new version.
+    One file per event type and version. Commit them, and copy them to those who read
+    the events. A change that breaks readers is refused: it needs a new version.
 
     Needs: no database. It imports the app.
 
@@ -96,13 +97,13 @@ def check(
     against: AgainstOption = None,
     today: Annotated[
         datetime | None,
-        typer.Option("--today", formats=["%Y-%m-%d"], metavar="DATE", help="As if it were this day, for deprecations."),
+        typer.Option("--today", formats=["%Y-%m-%d"], metavar="DATE", help="Check deprecations as of this day."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the events with their snapshots, and the views with their producers'.
+    """Compare events with their snapshots, and views with those of their producers.
 
-    Exit code 1 when anything would break: what, for whom, and what to do.
+    Says what would break, for whom, and what to do. Exits with 1 if anything would.
     In pytest: test_contracts = outrider.testing.contract_test("shop:app").
 
     Needs: no database. It imports the app, and changes nothing.
@@ -127,16 +128,16 @@ def docs(
     against: AgainstOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Where to. Default: README.md in the folder; - prints it."),
+        typer.Option("--out", metavar="FILE", help="The file. Default: README.md in the folder; - prints it."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite the file even if somebody else has written it.")
+        bool, typer.Option("--force", help="Overwrite the file even if this command did not write it.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one page of all events: fields, versions, who publishes and reads them.
+    """Write one page about all events: fields, versions, publishers and readers.
 
-    The page changes only when the declarations do, so that it can be committed.
+    The page changes only when the declarations change, so it can be committed.
 
     Needs: no database. It imports the app.
 
@@ -154,7 +155,7 @@ def docs(
     outcome = _text_outcome(file, page)
     if outcome == "updated" and not force and not _is_catalogue(file):
         raise ConfigError(
-            f"{file} was not made by outrider contracts docs: name another file with --out, or overwrite it with --force"
+            f"{file} was not written by outrider contracts docs: name another file with --out, or overwrite it with --force"
         )
     if outcome != "unchanged":
         snapshots.write(file, page)
@@ -169,7 +170,7 @@ def _is_catalogue(file: Path) -> bool:
 
 
 class _Written:
-    """What became of one snapshot."""
+    """What was done with one snapshot."""
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class _Written:
         self.outcome = outcome
         self.changes = changes or []
         self.why = why
-        self.fix = fix or "bring it back from version control, or delete it if it never held a promise"
+        self.fix = fix or "restore it from version control, or delete it if it was never published"
 
     def __str__(self) -> str:
         lines = [f"{self.outcome:<10} {self.file}"]

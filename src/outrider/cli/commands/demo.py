@@ -6,21 +6,26 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.options import Commands
 
+commands = Commands()
+
+
+@commands.command()
 def demo(
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", min=0.1, help="How long. Else until Ctrl-C, or ten seconds when piped."),
+        typer.Option("--seconds", metavar="N", min=0.1, help="How long. Default: until Ctrl-C, or 10 s when piped."),
     ] = None,
 ) -> None:
-    """Watch a small shop publish and handle events, with every kind of trouble.
+    """Watch a small shop handle events while things fail.
 
-    Customers order, change their minds, order in bulk, keep transactions open.
-    Two worker processes write an invoice for each order. Some cards are declined
-    at first, stolen ones always; workers are killed and their listeners cut.
-    A document of 40 pieces is imported, and told of by one event (a rollup).
-    A live table counts: nothing may be lost, doubled or out of order.
-    Exits with 0 if that held, else with 1.
+    Customers place, change and cancel orders, some in bulk, some in long
+    transactions. Two worker processes write an invoice for each order. Some cards
+    are declined at first, stolen ones always. Workers are killed, and the
+    connections on which they listen are cut. A document of 40 pieces is imported
+    and becomes one event (a rollup). A live table counts: nothing may be lost,
+    doubled or out of order. Exits with 0 if that held, else with 1.
 
     Needs: [bold]pip install 'outrider\\[embedded]'[/].
     Runs on the embedded Postgres in .outrider/pg, in a database of its own,

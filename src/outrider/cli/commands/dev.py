@@ -1,4 +1,4 @@
-"""`outrider dev`: the project's own Postgres, kept running while one develops."""
+"""`outrider dev`: a Postgres for this project, kept running during development."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import typer
 
 from outrider.app import EMBEDDED_DATABASE
+from outrider.cli.options import Commands
 from outrider.config import Settings
 from outrider.postgres.connection import connect
 from outrider.postgres.embedded import Embedded
@@ -16,18 +17,22 @@ from outrider.postgres.schema.migrate import migrate
 
 ENDING = {signal.SIGINT, signal.SIGTERM}
 
+commands = Commands()
 
+
+@commands.command()
 def dev() -> None:
-    """Run this project's own Postgres until Ctrl-C.
+    """Run a Postgres for this project until Ctrl-C.
 
     Starts the embedded server in .outrider/pg of the current folder,
-    creates and migrates its database, and says how to reach it.
+    creates and migrates its database, and prints how to connect.
     Apps with embedded=True in the same folder share it. The data stays.
 
     Needs: [bold]pip install 'outrider\\[embedded]'[/]; no installed Postgres, no root.
 
     Example: [bold]outrider dev[/]
-    Then, in another terminal, the [bold]export OUTRIDER_DSN=...[/] that it prints.
+
+    Then run the [bold]export OUTRIDER_DSN=...[/] that it prints in another terminal.
     """
     schema = Settings.load(embedded=True).schema
     with Embedded() as server:

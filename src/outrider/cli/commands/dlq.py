@@ -1,4 +1,4 @@
-"""`outrider dlq`: dead letters by what went wrong, one by one, in full; replay, edit and discard them."""
+"""`outrider dlq`: dead letters by cause, one by one, in full; replay, edit and discard them."""
 
 from __future__ import annotations
 
@@ -11,69 +11,49 @@ from uuid import UUID
 
 import typer
 
-from outrider.cli.audit_options import ByOption, ReasonOption, who
-from outrider.cli.bulk_actions import bulk, confirm, print_json, refuse_unknown
+from outrider.cli.audit_options import AuditOptions
+from outrider.cli.bulk_actions import bulk, refuse_unknown
+from outrider.cli.confirmation import confirm
+from outrider.cli.dead_letter_options import ChosenDeadLetters, DeadLetterOptions, SubscriptionOption
 from outrider.cli.edit import by_hand, from_file
-from outrider.cli.letter_filter import (
-    Code,
-    EventType,
-    Everything,
-    Fingerprint,
-    Generation,
-    Since,
-    Subscription,
-    Until,
-    Workspace,
-    filter_of,
-    refuse_unclear,
-)
+from outrider.cli.options import Commands, DryRunOption, YesOption
 from outrider.cli.output import dead_letters as dead_letters_output
-from outrider.cli.output.text import tell
-from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.output.text import print_json, tell
+from outrider.cli.target import Target
 from outrider.errors import ReplayRefused
 from outrider.postgres.admin import dead_letters, recovery
 from outrider.postgres.admin.dead_letters import Count, Filter, Group, Letter, WholeLetter
 from outrider.postgres.admin.replay import Replayed
 from outrider.postgres.admin.replay import replay as replay_one
+from outrider.postgres.connection import AsyncSession
 
-commands = typer.Typer(no_args_is_help=True, help="List, show, replay and discard dead letters.")
+commands = Commands("List, show, replay and discard dead letters.", no_args_is_help=True)
 
 OUTCOME = {
     "replayed": "replayed",
     "skipped_handled": "skipped: its idempotency key has been handled",
     "not_found": "not found: it is neither a dead letter nor handled there",
-    "erased": "erased: its payload is gone, and nobody can handle it again",
+    "erased": "erased: its payload is gone, so it cannot be handled again",
     "superseded": "skipped: another job with its unique key is pending",
 }
 
-Event = Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="The event.")]
-MaybeEvent = Annotated[UUID | None, typer.Argument(metavar="EVENT_ID", help="One event; else a filter.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+EventId = Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="The event.")]
+OptionalEventId = Annotated[UUID | None, typer.Argument(metavar="EVENT_ID", help="One event, instead of a filter.")]
 
 
 @commands.command("list")
 def show_all(
-    subscription: Subscription = None,
-    event_type: EventType = None,
-    code: Code = None,
-    fingerprint: Fingerprint = None,
-    since: Since = None,
-    until: Until = None,
-    workspace: Workspace = None,
-    generation: Generation = None,
+    target: Target,
+    letters: DeadLetterOptions,
     each: Annotated[bool, typer.Option("--each", help="One by one instead of by cause.")] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="With --each: at most so many.")] = 50,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="With --each: show at most this many.")
+    ] = 50,
 ) -> None:
-    """Show what was given up on, by what went wrong: how many, since when, a sample.
+    """Show the dead letters by cause: how many, since when, and a sample.
 
-    Errors with the same fingerprint have the same text but for numbers, ids and
-    quoted values: mostly one cause. All filters that are given must fit.
+    Errors with the same fingerprint have the same text except for numbers, ids and
+    quoted values: usually one cause. A dead letter must match all filters.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -82,14 +62,22 @@ def show_all(
       [bold]outrider dlq list[/]
       [bold]outrider dlq list --each --subscription shop.invoice --since 2h[/]
     """
-    which = filter_of(subscription, event_type, code, fingerprint, since, until, workspace, generation)
-    place = find_place(Asked(app, dsn, embedded, schema))
-    groups, singles, count = asyncio.run(_look(place, which, limit if each else None))
-    if as_json:
+    which = letters.filter
+
+    async def look_up(conn: AsyncSession) -> tuple[list[Group], list[Letter], Count]:
+        await refuse_unknown(conn, target, which)
+        if not each:
+            groups = await dead_letters.groups(conn, which, target.schema)
+            return groups, [], Count(sum(group.letters for group in groups), 0)
+        singles = await dead_letters.letters(conn, which, target.schema, limit=limit)
+        return [], singles, await dead_letters.count(conn, which, target.schema)
+
+    groups, singles, count = target.run(look_up, every_tenant=True)
+    if target.as_json:
         found: list[Any] = [asdict(one) for one in (singles if each else groups)]
-        print_json(schema=place.schema, letters=count.letters, **{"each" if each else "groups": found})
+        print_json(schema=target.schema, letters=count.letters, **{"each" if each else "groups": found})
     elif not count.letters:
-        typer.echo("no dead letters" + (" fit" if which else ""))
+        typer.echo("no dead letters" + (" match" if which else ""))
     elif each:
         dead_letters_output.show_each(singles, count.letters)
     else:
@@ -97,31 +85,22 @@ def show_all(
 
 
 @commands.command()
-def show(
-    event: Event,
-    subscription: Subscription = None,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show all that is known of one dead letter: error, history, payload.
+def show(target: Target, event: EventId, subscription: SubscriptionOption = None) -> None:
+    """Show everything about one dead letter: error, history, payload.
 
-    The history has every attempt and, between the cycles, who replayed it. A
-    payload that was edited stands beside the one in the log.
+    The history has every attempt and, between the cycles, who replayed it. An edited
+    payload is shown beside the one in the log.
 
     Needs: a role that may read the schema. Changes nothing.
 
     Example: [bold]outrider dlq show 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a[/]
     """
-    place = find_place(Asked(app, dsn, embedded, schema))
-    found = asyncio.run(_whole(place, event, subscription))
+    found = _letters_of(target, event, subscription)
     if not found:
         at = f" at {subscription}" if subscription else ""
-        raise ReplayRefused(f"{event} is not a dead letter{at}, and it does not wait for a retry")
-    if as_json:
-        print_json(schema=place.schema, letters=[_fields(each) for each in found])
+        raise ReplayRefused(f"{event} is not a dead letter{at}, and does not wait for a retry")
+    if target.as_json:
+        print_json(schema=target.schema, letters=[_fields(each) for each in found])
         return
     for number, each in enumerate(found):
         typer.echo("\n" * (number > 0), nl=False)
@@ -130,50 +109,42 @@ def show(
 
 @commands.command()
 def replay(
-    event: MaybeEvent = None,
-    subscription: Subscription = None,
-    event_type: EventType = None,
-    code: Code = None,
-    fingerprint: Fingerprint = None,
-    since: Since = None,
-    until: Until = None,
-    workspace: Workspace = None,
-    generation: Generation = None,
-    everything: Everything = False,
-    dry_run: DryRun = False,
-    rate: Annotated[float | None, typer.Option("--rate", metavar="N", help="At most so many letters a second.")] = None,
+    target: Target,
+    letters: ChosenDeadLetters,
+    audit: AuditOptions,
+    event: OptionalEventId = None,
+    dry_run: DryRunOption = False,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", help="Replay at most this many per second.")
+    ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="One event, one --subscription: again although it was handled or discarded.")
+        bool,
+        typer.Option("--force", help="One event, one --subscription: replay it even if it was handled or discarded."),
     ] = False,
     to_generation: Annotated[
         int | None,
-        typer.Option("--to-generation", metavar="N", help="The workers of that generation shall handle them."),
+        typer.Option("--to-generation", metavar="N", help="Let workers of this generation handle them."),
     ] = None,
     payload: Annotated[
-        str | None, typer.Option("--payload", metavar="FILE", help="One event: the handler gets this JSON; - is stdin.")
+        str | None,
+        typer.Option("--payload", metavar="FILE", help="One event: give the handler this JSON instead; - is stdin."),
     ] = None,
     edit: Annotated[
-        bool, typer.Option("--edit", help="One event: edit its payload in $EDITOR first. Unchanged = nothing is done.")
+        bool,
+        typer.Option("--edit", help="One event: edit its payload in $EDITOR first. Unchanged = nothing is replayed."),
     ] = False,
-    reason: ReasonOption = None,
-    by: ByOption = None,
-    yes: Yes = False,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
+    yes: YesOption = False,
 ) -> None:
-    """Let dead letters be handled again: those of one event, or all that fit a filter.
+    """Let dead letters be handled again: those of one event, or all that match a filter.
 
-    Their idempotency keys stay: what was handled is skipped, nothing is done
-    twice. They come after what was handled of their keys meanwhile. The history
-    stays and is marked. A bulk replay takes those that are dead letters when it
-    begins, chunk by chunk; Ctrl-C ends it after a chunk, and it may be run again.
+    They keep their idempotency keys: what was handled is skipped, nothing is done
+    twice. They come after events of their keys that were handled meanwhile. The
+    history stays. A bulk replay takes the dead letters that exist when it begins,
+    chunk by chunk; Ctrl-C stops it after a chunk, and it may be run again.
 
-    --payload and --edit leave the log as it is and are audited. With an app, the
-    new payload must fit the class that its subscription has for it.
-    --force deletes the receipt: what the handler did, it does once more. Audited.
+    --payload and --edit do not change the log. With an app, the new payload must fit
+    the class that its subscription has for it. --force deletes the receipt: the
+    handler does its work once more. The audit records all of these.
 
     Needs: a role that may operate.
 
@@ -184,98 +155,92 @@ def replay(
       [bold]outrider dlq replay --subscription shop.invoice --code timeout --rate 100[/]
       [bold]outrider dlq replay 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --edit[/]
     """
-    which = filter_of(subscription, event_type, code, fingerprint, since, until, workspace, generation)
-    refuse_unclear(event, which, everything=everything)
+    which, subscription = letters.check(event), letters.subscription
     if event is None and (force or edit or payload is not None):
         raise typer.BadParameter("--force, --payload and --edit are for one event: name it")
     if event is not None and rate is not None:
-        raise typer.BadParameter("--rate is for many: one event needs none")
+        raise typer.BadParameter("--rate is for a filter: one event needs none")
     if force and subscription is None:
-        raise typer.BadParameter("--force needs --subscription: say who shall do it once more")
+        raise typer.BadParameter("--force needs --subscription: say which one handles it again")
     if edit and payload is not None:
         raise typer.BadParameter("--payload and --edit exclude each other: drop one of them")
-    place = find_place(Asked(app, dsn, embedded, schema))
-    named = who(by)
+    by, reason = audit.who, audit.reason
     if event is None:
-        run = partial(
-            recovery.replay, schema=place.schema, by=named, reason=reason, generation=to_generation, rate=rate
-        )
-        asyncio.run(bulk(place, which, "replay", run, dry_run=dry_run, yes=yes, as_json=as_json))
+        act = partial(recovery.replay, schema=target.schema, by=by, reason=reason, generation=to_generation, rate=rate)
+        asyncio.run(bulk(target, which, "replay", act, dry_run=dry_run, yes=yes))
         return
-    found = asyncio.run(_whole(place, event, subscription)) if edit or dry_run or payload is not None else []
-    text = None if payload is None else from_file(payload, found, place.subscriptions or ())
-    if edit and (text := by_hand(found, place.subscriptions or ())) is None:
+    declared = target.subscriptions or ()
+    found = _letters_of(target, event, subscription) if edit or dry_run or payload is not None else []
+    text = None if payload is None else from_file(payload, found, declared)
+    if edit and (text := by_hand(found, declared)) is None:
         typer.echo("unchanged: nothing was replayed")
         return
     if dry_run:
-        _foretell(event, found, force=force, as_json=as_json)
+        _show_plan(event, found, force=force, as_json=target.as_json)
         return
     if force:
         confirm(
-            f"--force deletes the receipt of {subscription} for {event}, into the audit. What its handler did, it does once "
-            "more: once more to your tables, once more outside. Go on?",
+            f"--force moves the receipt of {subscription} for {event} to the audit. The handler runs once more and repeats "
+            "its effects, in your tables and outside. Continue?",
             "nothing was replayed",
             yes=yes,
         )
-    options = {
-        "subscription": subscription,
-        "by": named,
-        "reason": reason,
-        "force": force,
-        "generation": to_generation,
-        "payload": text,
-    }
-    _tell(event, asyncio.run(_replay(place, event, options)), as_json=as_json)
+
+    async def run(conn: AsyncSession) -> list[Replayed]:
+        await refuse_unknown(conn, target, which)
+        return await replay_one(
+            conn,
+            event,
+            target.schema,
+            declared,
+            subscription=subscription,
+            by=by,
+            reason=reason,
+            force=force,
+            generation=to_generation,
+            payload=text,
+        )
+
+    _show_outcomes(event, target.run(run, every_tenant=True), as_json=target.as_json)
 
 
 @commands.command()
 def discard(
-    event: MaybeEvent = None,
-    subscription: Subscription = None,
-    event_type: EventType = None,
-    code: Code = None,
-    fingerprint: Fingerprint = None,
-    since: Since = None,
-    until: Until = None,
-    workspace: Workspace = None,
-    generation: Generation = None,
-    everything: Everything = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
-    dry_run: DryRun = False,
-    by: ByOption = None,
-    yes: Yes = False,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
+    target: Target,
+    letters: ChosenDeadLetters,
+    audit: AuditOptions,
+    event: OptionalEventId = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
-    """Give dead letters up for good: those of one event, or all that fit a filter.
+    """Give up dead letters for good: those of one event, or all that match a filter.
 
-    They leave the list and stay in the table, marked with the reason. Audited,
-    one by one. To bring one back: outrider dlq replay EVENT_ID --force.
+    They leave the list and stay in the table, marked with the reason. The audit
+    records each. To bring one back: outrider dlq replay EVENT_ID --force.
 
     Needs: a role that may operate; a --reason.
 
     Example: [bold]outrider dlq discard 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason "a test order"[/]
     """
-    which = filter_of(subscription, event_type, code, fingerprint, since, until, workspace, generation)
-    refuse_unclear(event, which, everything=everything)
+    which, subscription = letters.check(event), letters.subscription
+    reason = audit.reason or ""
     if not reason.strip():
-        raise typer.BadParameter("--reason says why: whoever finds them later will want to know")
-    place = find_place(Asked(app, dsn, embedded, schema))
-    named = who(by)
+        raise typer.BadParameter("--reason is missing: say why, for whoever finds them later")
     if event is None:
-        run = partial(recovery.discard, schema=place.schema, by=named, reason=reason)
-        asyncio.run(bulk(place, which, "discard", run, dry_run=dry_run, yes=yes, as_json=as_json))
+        act = partial(recovery.discard, schema=target.schema, by=audit.who, reason=reason)
+        asyncio.run(bulk(target, which, "discard", act, dry_run=dry_run, yes=yes))
         return
-    dead = [each.subscription for each in asyncio.run(_whole(place, event, subscription)) if each.status == "failed"]
+    dead = [each.subscription for each in _letters_of(target, event, subscription) if each.status == "failed"]
     if not dead:
         raise ReplayRefused(f"nothing was discarded: {event} is not a dead letter")
+    discarded = 0
     if not dry_run:
         confirm(f"Discard {event} at {', '.join(dead)}?", "nothing was discarded", yes=yes)
-    discarded = 0 if dry_run else asyncio.run(_discard(place, event, subscription, named, reason))
-    if as_json:
+        discarded = target.run(
+            lambda conn: recovery.discard_one(conn, event, subscription, target.schema, by=audit.who, reason=reason),
+            every_tenant=True,
+        )
+    if target.as_json:
         print_json(event_id=event, dry_run=dry_run, subscriptions=dead, discarded=discarded)
     elif dry_run:
         tell(f"would be discarded at {', '.join(dead)}; nothing was changed (dry run)")
@@ -283,17 +248,18 @@ def discard(
         typer.echo(f"{discarded} discarded")
 
 
-def _tell(event: UUID, outcomes: list[Replayed], *, as_json: bool) -> None:
+def _show_outcomes(event: UUID, outcomes: list[Replayed], *, as_json: bool) -> None:
     if as_json:
         print_json(event_id=event, outcomes=[asdict(each) for each in outcomes])
-    for each in outcomes if not as_json else ():
-        tell(f"{each.subscription or event}: {OUTCOME[each.outcome]}")
+    else:
+        for each in outcomes:
+            tell(f"{each.subscription or event}: {OUTCOME[each.outcome]}")
     if any(each.outcome == "not_found" for each in outcomes):
         raise typer.Exit(1)
 
 
-def _foretell(event: UUID, found: list[WholeLetter], *, force: bool, as_json: bool) -> None:
-    """What a replay of one event would come to, as far as can be seen now."""
+def _show_plan(event: UUID, found: list[WholeLetter], *, force: bool, as_json: bool) -> None:
+    """What a replay of one event would do, as far as can be seen now."""
     outcomes = []
     for each in found:
         dead = each.status == "failed" or (force and each.status == "discarded")
@@ -310,31 +276,12 @@ def _foretell(event: UUID, found: list[WholeLetter], *, force: bool, as_json: bo
     typer.echo("nothing was changed (dry run)")
 
 
-async def _look(place: Place, which: Filter, limit: int | None) -> tuple[list[Group], list[Letter], Count]:
-    async with place.connect(every_tenant=True) as conn:
-        await refuse_unknown(conn, place, which)
-        if limit is None:
-            groups = await dead_letters.groups(conn, which, place.schema)
-            return groups, [], Count(sum(each.letters for each in groups), 0)
-        singles = await dead_letters.letters(conn, which, place.schema, limit=limit)
-        return [], singles, await dead_letters.count(conn, which, place.schema)
+def _letters_of(target: Target, event: UUID, subscription: str | None) -> list[WholeLetter]:
+    async def look_up(conn: AsyncSession) -> list[WholeLetter]:
+        await refuse_unknown(conn, target, Filter(subscription=subscription))
+        return await dead_letters.letter(conn, event, subscription, target.schema)
 
-
-async def _whole(place: Place, event: UUID, subscription: str | None) -> list[WholeLetter]:
-    async with place.connect(every_tenant=True) as conn:
-        await refuse_unknown(conn, place, Filter(subscription=subscription))
-        return await dead_letters.letter(conn, event, subscription, place.schema)
-
-
-async def _replay(place: Place, event: UUID, options: dict[str, Any]) -> list[Replayed]:
-    async with place.connect(every_tenant=True) as conn:
-        await refuse_unknown(conn, place, Filter(subscription=options["subscription"]))
-        return await replay_one(conn, event, place.schema, place.subscriptions or (), **options)
-
-
-async def _discard(place: Place, event: UUID, subscription: str | None, by: str, reason: str) -> int:
-    async with place.connect(every_tenant=True) as conn:
-        return await recovery.discard_one(conn, event, subscription, place.schema, by=by, reason=reason)
+    return target.run(look_up, every_tenant=True)
 
 
 def _fields(each: WholeLetter) -> dict[str, Any]:

@@ -1,56 +1,53 @@
-"""`outrider event`: the whole life of one event, and keeping it from those that have not handled it."""
+"""`outrider event`: the whole history of one event, and withdrawing it."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import typer
 
-from outrider.cli.audit_options import ByOption, ReasonOption, who
-from outrider.cli.letter_filter import moment_of
+from outrider.cli.audit_options import AuditOptions
+from outrider.cli.confirmation import confirm
+from outrider.cli.dead_letter_options import moment_of
+from outrider.cli.options import Commands, YesOption
 from outrider.cli.output import event_history as event_history_output
-from outrider.cli.output.text import one_line, say
-from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.errors import NoSuchEvent, WithdrawRefused
+from outrider.cli.output.text import one_line, print_json, say
+from outrider.cli.target import Target
+from outrider.errors import NoSuchEvent
 from outrider.postgres.admin import event_history
-from outrider.postgres.admin.event_history import Listing, Story, Withdrawn
+from outrider.postgres.admin.event_history import Story
 from outrider.postgres.admin.tenants import refuse_hidden
+from outrider.postgres.connection import AsyncSession
 
-commands = typer.Typer(no_args_is_help=True, help="List events, see the whole life of one, or withdraw it.")
+commands = Commands("List events, show the history of one, or withdraw it.", no_args_is_help=True)
 
 EventId = Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="The event's id.")]
 
 
 @commands.command("list")
 def show_all(
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Their ordering key: order 42.")] = None,
-    event_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Their event type.")] = None,
+    target: Target,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only events of this ordering key.")] = None,
+    event_type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only this event type.")] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Occurred then or later: 2026-07-31T09:30, or 2h ago as 2h."),
+        typer.Option("--since", metavar="TIME", help="Occurred then or later: 2026-07-31T09:30, or 2h for 2 h ago."),
     ] = None,
-    workspace: Annotated[str | None, typer.Option("--workspace", metavar="ID", help="Their tenant.")] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many.")] = 50,
+    workspace: Annotated[str | None, typer.Option("--workspace", metavar="ID", help="Only this tenant.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Show at most this many.")] = 50,
     before: Annotated[
-        int | None, typer.Option("--before", metavar="NUMBER", help="Only older ones: below this number of the log.")
+        int | None, typer.Option("--before", metavar="POSITION", help="Only events before this log position.")
     ] = None,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
 ) -> None:
-    """Show the newest events that fit, and what became of each: what happened to order 42?
+    """Show the newest events that match, and what became of each.
 
-    Looks at the last million events of the log, from the newest on, and says
-    where it ended: go on there with --before. All filters that are given must fit.
-    A segment of the log that was closed before --since is not looked at.
+    Searches the last million events of the log, from the newest on, and says where
+    it ended: continue there with --before. An event must match all filters.
+    Segments of the log that were closed before --since are not searched.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -59,83 +56,74 @@ def show_all(
       [bold]outrider event list --key 42[/]
       [bold]outrider event list --type orders.placed --since 2h --workspace acme[/]
     """
-    place, when = find_place(Asked(app, dsn, embedded, schema)), moment_of("--since", since)
-    found = asyncio.run(_listed(place, key, event_type, when, workspace, limit, before))
-    if as_json:
-        typer.echo(json.dumps({"schema": place.schema, **asdict(found)}, default=str, indent=2))
+    when = moment_of("--since", since)
+    found = target.run(
+        lambda conn: event_history.listed(
+            conn,
+            target.schema,
+            key=key,
+            event_type=event_type,
+            workspace_id=workspace,
+            since=when,
+            limit=limit,
+            before=before,
+        ),
+        every_tenant=True,
+    )
+    if target.as_json:
+        print_json(schema=target.schema, **asdict(found))
     else:
         event_history_output.tell_all(found)
 
 
 @commands.command()
-def show(
-    event_id: EventId,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show what an event is, and what has become of it everywhere.
+def show(target: Target, event_id: EventId) -> None:
+    """Show an event, and what became of it at every subscription.
 
-    For each subscription that it concerns: pending (and what it waits for),
-    running (a job), delivered, failed (a dead letter), discarded or withdrawn, with
-    every attempt that failed; then what operators did. Long payloads are cut; --json
-    has all.
+    For each subscription: pending (and what it waits for), running (a job), delivered,
+    failed (a dead letter), discarded or withdrawn, with every failed attempt; then
+    what operators did. Long payloads are cut; --json has all.
     Exits with 1 if there is no such event.
 
     Needs: a role that may read the schema. Changes nothing.
 
     Example: [bold]outrider event show 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a[/]
     """
-    place = find_place(Asked(app, dsn, embedded, schema))
-    story = asyncio.run(_story(place, event_id))
-    if as_json:
-        typer.echo(_as_json(place.schema, story))
+    story = _story(target, event_id)
+    if target.as_json:
+        typer.echo(_as_json(target.schema, story))
     else:
         event_history_output.tell(story)
 
 
 @commands.command()
-def withdraw(
-    event_id: EventId,
-    reason: ReasonOption = None,
-    by: ByOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Keep an event from every subscription that has not handled it.
+def withdraw(target: Target, audit: AuditOptions, event_id: EventId, yes: YesOption = False) -> None:
+    """Withdraw an event from every subscription that has not handled it.
 
-    Shows first whom it still concerns. Nobody takes it from then on, neither new
-    subscriptions nor other generations; what waits for a retry or is a dead
-    letter goes, and what waited behind it goes on. Where it was handled it is
-    too late, and said. The log keeps the event; publish a corrected one.
+    Shows first which ones those are. From then on nobody takes the event, neither
+    new subscriptions nor other generations. Its retries and dead letters are deleted,
+    and events that waited behind it continue. Where it was handled it is too late,
+    and the output says so. The log keeps the event; publish a corrected one.
 
-    Waits for batches in progress, up to 10 s, so that what it says is true.
-    Without a terminal it wants --yes. It cannot be undone.
+    Waits up to 10 s for batches in progress, so that the answer is final.
+    Without a terminal it requires --yes. It cannot be undone.
 
     Needs: a role that may operate.
 
     Example: [bold]outrider event withdraw 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason 'wrong price'[/]
     """
-    if as_json and not yes:
-        raise typer.BadParameter("--json is for programs, which are not asked: it goes with --yes")
-    place = find_place(Asked(app, dsn, embedded, schema))
+    if target.as_json and not yes:
+        raise typer.BadParameter("--json is for programs, which cannot be asked: add --yes")
     if not yes:
-        _confirm(asyncio.run(_story(place, event_id)))
-    told = asyncio.run(_withdraw(place, event_id, who(by), reason))
-    if as_json:
-        answer = [asdict(each) for each in told]
-        typer.echo(json.dumps({"schema": place.schema, "event_id": str(event_id), "subscriptions": answer}, indent=2))
+        _confirm(_story(target, event_id))
+    told = target.run(lambda conn: event_history.withdraw(conn, event_id, audit.who, audit.reason, target.schema))
+    if target.as_json:
+        print_json(schema=target.schema, event_id=event_id, subscriptions=[asdict(each) for each in told])
         return
     for each in told:
         say(f"{one_line(each.subscription)}: {each.outcome}{', too late' if each.outcome == 'delivered' else ''}")
     if not told:
-        say("withdrawn; it concerned no subscription that there is now")
+        say("withdrawn; no present subscription wanted it")
 
 
 def _confirm(story: Story) -> None:
@@ -143,56 +131,23 @@ def _confirm(story: Story) -> None:
     for fate in story.fates:
         say(f"  {one_line(fate.subscription)}: {event_history_output.standing(fate, story.read_at)}")
     owed = [fate for fate in story.fates if fate.status not in ("delivered", "withdrawn")]
-    whom = f"{len(owed)} of {len(story.fates)} subscriptions" if owed else "none but subscriptions to come"
-    if not sys.stdin.isatty():
-        raise WithdrawRefused(
-            f"nothing was withdrawn: it would be kept from {whom}, and there is no terminal to ask at; "
-            "if it is meant, add --yes"
-        )
-    if not typer.confirm(f"Keep it from {whom}?", err=True):
-        raise WithdrawRefused("nothing was withdrawn")
+    whom = f"{len(owed)} of {len(story.fates)} subscriptions" if owed else "future subscriptions only"
+    confirm(f"Withdraw it from {whom}?", "nothing was withdrawn", yes=False)
 
 
-async def _story(place: Place, event_id: UUID) -> Story:
-    async with place.connect() as conn:
-        found = await event_history.story(conn, event_id, place.schema)
+def _story(target: Target, event_id: UUID) -> Story:
+    async def look_up(conn: AsyncSession) -> Story:
+        found = await event_history.story(conn, event_id, target.schema)
         if found is None:
-            await refuse_hidden(conn, place.schema)
-    if found is None:
-        raise NoSuchEvent(event_id, place.schema)
-    return found
+            await refuse_hidden(conn, target.schema)
+            raise NoSuchEvent(event_id, target.schema)
+        return found
 
-
-async def _listed(
-    place: Place,
-    key: str | None,
-    event_type: str | None,
-    since: Any,
-    workspace: str | None,
-    limit: int,
-    before: int | None,
-) -> Listing:
-    async with place.connect() as conn:
-        await refuse_hidden(conn, place.schema)
-        return await event_history.listed(
-            conn,
-            place.schema,
-            key=key,
-            event_type=event_type,
-            workspace_id=workspace,
-            since=since,
-            limit=limit,
-            before=before,
-        )
-
-
-async def _withdraw(place: Place, event_id: UUID, by: str | None, reason: str | None) -> list[Withdrawn]:
-    async with place.connect() as conn:
-        return await event_history.withdraw(conn, event_id, by, reason, place.schema)
+    return target.run(look_up)
 
 
 def _as_json(schema: str, story: Story) -> str:
-    """The payload goes in as the database has it: whatever numbers it holds, they stay what they are."""
+    """The payload is copied as the database has it, so that its numbers keep every digit."""
     told = asdict(story)
     envelope = told.pop("envelope")
     payload, mark = envelope.pop("payload_json"), uuid4().hex
@@ -203,5 +158,5 @@ def _as_json(schema: str, story: Story) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """As JSON writes it in ASCII: nothing that a terminal would obey."""
+    """As JSON writes it in ASCII, so that a terminal obeys nothing of it."""
     return json.dumps(found.group())[1:-1] if found.group() != "\x7f" else "\\u007f"

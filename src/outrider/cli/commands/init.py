@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 import os
 import re
@@ -16,6 +15,8 @@ from typing import Annotated
 import typer
 
 from outrider import names
+from outrider.cli.options import Commands
+from outrider.cli.output.text import print_json
 from outrider.cli.target import JsonOption, SchemaOption
 from outrider.cli.templates import fill
 from outrider.config import Settings
@@ -26,23 +27,26 @@ LONGEST = names.IDENTIFIER_BYTES - len(".count_items")
 FOLDERS = ("migrations", "tests")
 DEFAULT_SCHEMA = "outrider"
 
+commands = Commands()
 
+
+@commands.command()
 def init(
     service: Annotated[
-        str, typer.Option("--service", metavar="NAME", help="Its name: a package, and a context of Outrider's.")
+        str, typer.Option("--service", metavar="NAME", help="Its name, for the package and the context.")
     ],
     out_dir: Annotated[
-        Path, typer.Option("--out-dir", metavar="DIR", help="Where to; made if it is missing.", file_okay=False)
+        Path, typer.Option("--out-dir", metavar="DIR", help="The folder; created if missing.", file_okay=False)
     ] = Path(),
     schema: SchemaOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the files of a new service: migrations, an event, a handler, a boot file, a test.
+    """Write the files of a new service.
 
-    What it writes runs as it is, also without a Postgres of yours.
-    It overwrites nothing: if one of the files exists, it says which and writes
-    none. A pyproject.toml that exists is never touched.
+    Migrations, an event, a handler, a boot file and a test. The service runs
+    as it is, even without a Postgres of yours. If one of the files exists,
+    it is named and none is written. An existing pyproject.toml is never changed.
 
     Needs: nothing; it connects to no database.
 
@@ -57,7 +61,7 @@ def init(
     there = [name for name in written if (out_dir / name).exists()]
     if there and not force:
         raise ConfigError(
-            f"nothing was written, since these exist: {', '.join(there)}; choose another --out-dir or --service, "
+            f"nothing was written, because these exist: {', '.join(there)}; choose another --out-dir or --service, "
             "or overwrite them with --force"
         )
     project = out_dir / "pyproject.toml"
@@ -65,7 +69,7 @@ def init(
         written[project.name] = fill("pyproject.toml", service=service)
     _write(out_dir, written)
     if as_json:
-        typer.echo(json.dumps({"service": service, "schema": settings.schema, "written": list(written)}, indent=2))
+        print_json(service=service, schema=settings.schema, written=list(written))
     else:
         _tell(service, out_dir, written, project)
 
@@ -76,22 +80,22 @@ def _refuse_name(service: str, out_dir: Path) -> None:
 
 
 def _wrong_name(service: str, out_dir: Path) -> str | None:
-    """It is a package, a context, and the beginning of names of tables and of a subscription."""
+    """The name is used for a package, a context, tables and a subscription."""
     if wrong := names.wrong_word(service):
         return wrong
     if len(service) > LONGEST:
         return f"{service!r} has {len(service)} letters, at most {LONGEST} are allowed"
     if keyword.iskeyword(service) or keyword.issoftkeyword(service):
-        return f"{service!r} is a word of Python's own"
+        return f"{service!r} is a keyword of Python"
     if service in FOLDERS:
-        return f"{service!r} is a folder that this writes beside it"
+        return f"{service!r} is a folder that is written beside it"
     if service in sys.stdlib_module_names or _installed(service, out_dir):
-        return f"{service!r} is a package that is there already, and Python would find the one for the other"
+        return f"{service!r} is an existing package, and Python could import the wrong one"
     return None
 
 
 def _installed(service: str, out_dir: Path) -> bool:
-    """Outside of the folder: what is inside may be this very service."""
+    """Outside the folder: a package inside it may be this very service."""
     found = find_spec(service)
     return found is not None and found.origin is not None and not Path(found.origin).is_relative_to(out_dir.resolve())
 
@@ -121,7 +125,7 @@ def _files(service: str, schema: str) -> dict[str, str]:
 
 def _write(out_dir: Path, written: dict[str, str]) -> None:
     try:
-        for name in written:  # first: what stands in the way shall be found before anything is written
+        for name in written:  # first, so that obstacles are found before anything is written
             (out_dir / name).parent.mkdir(parents=True, exist_ok=True)
         for name, text in written.items():
             (out_dir / name).write_text(text, encoding="utf-8")

@@ -1,9 +1,7 @@
-"""`outrider migrate`: bring the schema up to date and register the app's subscriptions; `status` shows where it is."""
+"""`outrider migrate`: bring the schema up to date and register the app's subscriptions; `status` lists the migrations."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from outrider.cli import alembic as revisions
-from outrider.cli.output.text import tell
-from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.options import Commands, DryRunOption
+from outrider.cli.output.text import moment, print_json, tell
+from outrider.cli.target import Target
 from outrider.cli.templates import fill
 from outrider.errors import MigrationRefused
 from outrider.postgres import schedules
@@ -38,30 +37,26 @@ from outrider.postgres.schema.phases import LiveWorker, Phase, held_up, refuse_u
 from outrider.postgres.schema.registration import Registered, register
 from outrider.subscription import Subscription
 
-commands = typer.Typer(invoke_without_command=True)
+commands = Commands(invoke_without_command=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MigrationReport:
     schema: str
     database: str
     applied: Sequence[Migration]
     registered: Sequence[Registered]
     left: Sequence[Migration]
-    """What the pre phase leaves to the post phase."""
+    """Migrations of the post phase that are not applied yet."""
     dry_run: bool = False
     refused: str | None = None
-    """In a dry run: why it would be refused."""
+    """In a dry run: why the migration would be refused."""
 
 
 @commands.callback()
 def run(
-    ctx: typer.Context,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL script instead; connects to nothing.")] = False,
+    target: Target,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL script instead; needs no database.")] = False,
     after: Annotated[
         int | None,
         typer.Option(
@@ -69,12 +64,12 @@ def run(
         ),
     ] = None,
     alembic: Annotated[
-        bool, typer.Option("--alembic", help="Write Alembic revisions instead; connects to nothing.")
+        bool, typer.Option("--alembic", help="Write Alembic revisions instead; needs no database.")
     ] = False,
     versions: Annotated[
         Path | None,
         typer.Option(
-            "--versions", metavar="DIR", file_okay=False, help="With --alembic: where to. Else by alembic.ini."
+            "--versions", metavar="DIR", file_okay=False, help="With --alembic: the folder. Default: by alembic.ini."
         ),
     ] = None,
     head: Annotated[
@@ -83,25 +78,22 @@ def run(
     ] = None,
     phase: Annotated[
         Phase,
-        typer.Option(
-            "--phase", help="pre: only what the release before can live with, to be run beside its workers. post: all."
-        ),
+        typer.Option("--phase", help="pre: only what works beside workers of the previous release. post: everything."),
     ] = Phase.post,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Although workers run that do not know a breaking migration: they will fail."),
+        typer.Option("--force", help="Even if workers run that do not know a breaking migration: they will fail."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be done, and change nothing.")] = False,
-    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
-    """Install or upgrade the schema, and register an app's subscriptions.
+    """Install or upgrade the schema; register subscriptions.
 
     Safe at every deploy, and from several machines at once.
     Without an app only the schema is migrated.
 
-    An upgrade beside running workers has two phases: --phase pre first, then
-    the new code, then this without an option. A migration that breaks older
-    code is refused while workers run that do not know it.
+    To upgrade beside running workers: run --phase pre, deploy the new code, then run
+    this without --phase. A migration that breaks older code is refused while workers
+    run that do not know it.
 
     Needs: Postgres 15 or newer, and a role that owns the database or the schema.
     No superuser, no extension.
@@ -115,13 +107,9 @@ def run(
       [bold]outrider migrate --app shop:app --alembic && alembic upgrade head[/]
       [bold]outrider migrate status[/]
     """
-    asked = Asked(app, dsn, embedded, schema)
-    ctx.obj = asked
-    if ctx.invoked_subcommand is not None:
-        return
     if after is not None and not (sql or alembic):
         raise typer.BadParameter("--after goes with --sql or --alembic: without them the database knows what it has")
-    if sql and (dry_run or as_json):
+    if sql and (dry_run or target.as_json):
         raise typer.BadParameter("--sql prints a script: it goes with neither --dry-run nor --json")
     if alembic and (sql or dry_run):
         raise typer.BadParameter("--alembic writes revisions: it goes with neither --sql nor --dry-run")
@@ -129,64 +117,61 @@ def run(
         raise typer.BadParameter("--force goes with neither --sql nor --alembic: what they write cannot be forced")
     if (versions or head) and not alembic:
         raise typer.BadParameter("--versions and --head go with --alembic")
-    place = find_place(asked)
     if alembic:
         written = revisions.write(
-            place.schema,
-            place.subscriptions or (),
+            target.schema,
+            target.subscriptions or (),
             after=after,
             phase=phase,
             versions=versions,
             head=head,
-            allow_orphans=place.settings.allow_orphans,
+            allow_orphans=target.settings.allow_orphans,
         )
-        revisions.tell(written, place.schema, phase, as_json=as_json)
+        revisions.tell(written, target.schema, phase, as_json=target.as_json)
         return
     if sql:
-        typer.echo(_script(place, after or 0, phase), nl=False)
+        typer.echo(_script(target, after or 0, phase), nl=False)
         return
-    report = asyncio.run(_plan(place, phase, force=force) if dry_run else _migrate(place, phase, force=force))
-    if as_json:
-        typer.echo(_as_json(report))
+    act = _plan if dry_run else _migrate
+    report = target.run(lambda conn: act(conn, target, phase, force=force), migrated=False)
+    if target.as_json:
+        _print_json(report)
     else:
         _show(report)
 
 
 @commands.command()
-def status(
-    ctx: typer.Context,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show every migration: its phase, applied when and by whom, or pending.
+def status(target: Target) -> None:
+    """Show every migration: its phase, when and by whom it was applied, or pending.
 
-    A pending migration of the post phase is held up by workers whose code does
-    not know it; they are named.
+    A pending migration of the post phase is blocked by workers whose code does not
+    know it; they are named.
 
     Needs: a role that may read the schema. Changes nothing.
 
     Example: [bold]outrider migrate status --dsn postgresql://localhost/shop[/]
     """
-    place = find_place(Asked(app, dsn, embedded, schema).over(ctx.obj))
-    have, workers = asyncio.run(_look(place))
+
+    async def look_up(conn: AsyncSession) -> tuple[list[Applied], list[LiveWorker]]:
+        have = await applied(conn, target.schema)
+        breaking = any(step.breaking for step in pending(have))
+        return have, await live_workers(conn, target.schema) if breaking else []
+
+    have, workers = target.run(look_up, migrated=False)
     waiting = {step: held_up(step, workers) for step in pending(have)}
-    if as_json:
+    if target.as_json:
         rows = [asdict(row) | {"phase": row.phase, "held_up_by": []} for row in have]
         rows += [
             _fields(step) | {"applied_at": None, "applied_by": None, "held_up_by": [asdict(worker) for worker in held]}
             for step, held in waiting.items()
         ]
-        typer.echo(json.dumps({"schema": place.schema, "migrations": rows}, default=str, indent=2))
+        print_json(schema=target.schema, migrations=rows)
         return
-    table = Table("version", "name", "phase", "applied at", "applied by", title=f"schema {place.schema}")
+    table = Table("version", "name", "phase", "applied at", "applied by", title=f"schema {target.schema}")
     for row in have:
-        at = row.applied_at.astimezone().isoformat(" ", "seconds")
-        table.add_row(str(row.version), row.name, row.phase, at, row.applied_by)
+        table.add_row(str(row.version), row.name, row.phase, moment(row.applied_at), row.applied_by)
     for step, held in waiting.items():
-        by = "\n".join(f"held up by {worker}" for worker in held)
+        by = "\n".join(f"blocked by {worker}" for worker in held)
         table.add_row(str(step.version), step.name, step.phase, "pending", by, style="yellow")
     Console().print(table)
     if waiting:
@@ -195,48 +180,46 @@ def status(
 
 def _next(have: Sequence[Applied], *, held: bool) -> str:
     if pending(have, Phase.pre):
-        beside = "; beside workers of the release before: outrider migrate --phase pre" if have else ""
+        beside = "; beside workers of the previous release: outrider migrate --phase pre" if have else ""
         return f"next: outrider migrate{beside}"
-    return "next: when those workers have ended, outrider migrate" if held else "next: outrider migrate"
+    return "next: outrider migrate, when those workers have ended" if held else "next: outrider migrate"
 
 
-async def _migrate(place: Place, phase: Phase, *, force: bool) -> Report:
-    async with place.connect(migrated=False) as conn:
-        done = await migrate(conn, place.schema, phase=phase, force=force)
-        await _refuse_renamed(conn, place)
-        registered = [await register(conn, each, place.schema) for each in place.subscriptions or ()]
-        for schedule in place.schedules:
-            await schedules.register(conn, schedule, place.schema, place.settings.context)
-        await open_all(conn, place.subscriptions or (), place.settings.generation, place.schema)
-        left = pending(await applied(conn, place.schema))
-        return Report(place.schema, conn.info.dbname, done, registered, left)
+async def _migrate(conn: AsyncSession, target: Target, phase: Phase, *, force: bool) -> MigrationReport:
+    done = await migrate(conn, target.schema, phase=phase, force=force)
+    await _refuse_renamed(conn, target)
+    registered = [await register(conn, each, target.schema) for each in target.subscriptions or ()]
+    for schedule in target.schedules:
+        await schedules.register(conn, schedule, target.schema, target.settings.context)
+    await open_all(conn, target.subscriptions or (), target.settings.generation, target.schema)
+    left = pending(await applied(conn, target.schema))
+    return MigrationReport(target.schema, conn.info.dbname, done, registered, left)
 
 
-async def _plan(place: Place, phase: Phase, *, force: bool) -> Report:
-    async with place.connect(migrated=False) as conn:
-        have = await applied(conn, place.schema)
-        refuse_newer(have, place.schema)
-        todo = pending(have, phase)
-        refused = None
-        try:
-            refuse_unaware(todo, [] if force else await live_workers(conn, place.schema))
-        except MigrationRefused as error:
-            refused = str(error)
-        registered = [_unknown(each, new=not have) for each in place.subscriptions or ()]
-        if not todo:
-            await _refuse_renamed(conn, place)
-            registered = [await _try_register(conn, each, place.schema) for each in place.subscriptions or ()]
-        left = [step for step in pending(have) if step not in todo]
-        return Report(place.schema, conn.info.dbname, todo, registered, left, dry_run=True, refused=refused)
+async def _plan(conn: AsyncSession, target: Target, phase: Phase, *, force: bool) -> MigrationReport:
+    have = await applied(conn, target.schema)
+    refuse_newer(have, target.schema)
+    todo = pending(have, phase)
+    refused = None
+    try:
+        refuse_unaware(todo, [] if force else await live_workers(conn, target.schema))
+    except MigrationRefused as error:
+        refused = str(error)
+    registered = [_unknown(each, new=not have) for each in target.subscriptions or ()]
+    if not todo:
+        await _refuse_renamed(conn, target)
+        registered = [await _try_register(conn, each, target.schema) for each in target.subscriptions or ()]
+    left = [step for step in pending(have) if step not in todo]
+    return MigrationReport(target.schema, conn.info.dbname, todo, registered, left, dry_run=True, refused=refused)
 
 
-async def _refuse_renamed(conn: AsyncSession, place: Place) -> None:
-    if place.subscriptions and not place.settings.allow_orphans:
-        await refuse_renamed(conn, place.subscriptions, [each.name for each in place.subscriptions], place.schema)
+async def _refuse_renamed(conn: AsyncSession, target: Target) -> None:
+    if target.subscriptions and not target.settings.allow_orphans:
+        await refuse_renamed(conn, target.subscriptions, [each.name for each in target.subscriptions], target.schema)
 
 
 async def _try_register(conn: AsyncSession, subscription: Subscription, schema: str) -> Registered:
-    """Only the database's own register knows what it would do: it is asked, and rolled back."""
+    """Only the database knows what register would do: it is called, and rolled back."""
     async with conn.transaction(force_rollback=True):
         return await register(conn, subscription, schema)
 
@@ -245,23 +228,16 @@ def _unknown(subscription: Subscription, *, new: bool) -> Registered:
     return Registered(subscription.name, "created" if new else "after the migrations", subscription.partitions)
 
 
-async def _look(place: Place) -> tuple[list[Applied], list[LiveWorker]]:
-    async with place.connect(migrated=False) as conn:
-        have = await applied(conn, place.schema)
-        breaking = any(step.breaking for step in pending(have))
-        return have, await live_workers(conn, place.schema) if breaking else []
-
-
-def _script(place: Place, after: int, phase: Phase) -> str:
-    parts = [script(place.schema, after=after, phase=phase)]
-    if place.subscriptions and not place.settings.allow_orphans:
-        declared = ",\n        ".join(map(registration.row, place.subscriptions))
-        parts.append(fill("refuse_renamed.sql", schema=place.schema, declared=declared))
-    parts += [registration.script(each, place.schema) for each in place.subscriptions or ()]
+def _script(target: Target, after: int, phase: Phase) -> str:
+    parts = [script(target.schema, after=after, phase=phase)]
+    if target.subscriptions and not target.settings.allow_orphans:
+        declared = ",\n        ".join(map(registration.row, target.subscriptions))
+        parts.append(fill("refuse_renamed.sql", schema=target.schema, declared=declared))
+    parts += [registration.script(each, target.schema) for each in target.subscriptions or ()]
     return "\n".join(parts)
 
 
-def _show(report: Report) -> None:
+def _show(report: MigrationReport) -> None:
     tell(f'schema "{report.schema}" in database "{report.database}"')
     would = "would be " if report.dry_run else ""
     fresh = any(step.version == 1 for step in report.applied)  # there is no older code
@@ -275,10 +251,12 @@ def _show(report: Report) -> None:
             types = " ".join(each.surplus)
             tell(
                 f"                it also wants {types}, which this code does not declare, so its workers take nothing "
-                f"from it; when no older code needs them: outrider subscription narrow {each.name} {types}"
+                f"from it; when no older code needs these types: outrider subscription narrow {each.name} {types}"
             )
     for step in report.left:
-        tell(f"  migration     {step.version:04} {step.name}: left; outrider migrate, when no older code runs")
+        tell(
+            f"  migration     {step.version:04} {step.name}: not applied yet; run outrider migrate when no older code runs"
+        )
     if not report.applied and not report.left:
         tell(f"  up to date: version {known()[-1].version}")
     if report.refused:
@@ -287,17 +265,16 @@ def _show(report: Report) -> None:
         tell("  nothing was changed (dry run)")
 
 
-def _as_json(report: Report) -> str:
-    answer = {
-        "schema": report.schema,
-        "database": report.database,
-        "dry_run": report.dry_run,
-        "applied": [_fields(step) for step in report.applied],
-        "left": [_fields(step) for step in report.left],
-        "refused": report.refused,
-        "registered": [asdict(each) for each in report.registered],
-    }
-    return json.dumps(answer, indent=2)
+def _print_json(report: MigrationReport) -> None:
+    print_json(
+        schema=report.schema,
+        database=report.database,
+        dry_run=report.dry_run,
+        applied=[_fields(step) for step in report.applied],
+        left=[_fields(step) for step in report.left],
+        refused=report.refused,
+        registered=[asdict(each) for each in report.registered],
+    )
 
 
 def _fields(step: Migration) -> dict[str, object]:

@@ -1,40 +1,39 @@
-"""`outrider roles`: group roles with what each needs, made or printed."""
+"""`outrider roles`: group roles with the rights that each needs, created or printed."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from outrider.cli.bulk_actions import print_json
-from outrider.cli.output.text import tell
-from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.options import Commands
+from outrider.cli.output.text import print_json, tell
+from outrider.cli.target import Target
 from outrider.postgres.admin import roles as making
 from outrider.postgres.admin.roles import Made, Outcome
+from outrider.postgres.connection import AsyncSession
 from outrider.postgres.statement import fetch
 
+commands = Commands()
 
+
+@commands.command()
 def roles(
+    target: Target,
     prefix: Annotated[
         str | None,
-        typer.Option("--prefix", metavar="TEXT", help="What their names begin with. Else the schema's name and _."),
+        typer.Option("--prefix", metavar="TEXT", help="How their names begin. Default: the schema's name and _."),
     ] = None,
-    as_sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead; no database is needed.")] = False,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
+    as_sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead; needs no database.")] = False,
 ) -> None:
-    """Make the roles that the schema is used with, each with the rights that it needs.
+    """Create database roles with only the rights that they need.
 
-    producer, worker, relay, operator, dashboard, cron, upkeep: none can log in; make your
-    logins members of them, as docs/roles.md says. What a role of them has in the schema
-    is taken and granted anew, in one transaction: run it again after every upgrade.
-    Nobody else's rights are touched. It says how many rights each has gained and lost;
-    --json has them one by one, and the members of each role.
+    producer, worker, relay, operator, dashboard, cron, upkeep: none can log in; make
+    your logins members of them (docs/roles.md). All rights of these roles in the
+    schema are revoked and granted again, in one transaction: run it again after every
+    upgrade. Rights of other roles stay. It says how many rights each role has gained
+    and lost; --json lists them, and the members of each role.
 
     Needs: the role that owns the schema, with CREATEROLE where a role is missing.
 
@@ -43,34 +42,28 @@ def roles(
       [bold]outrider roles --dsn postgresql://localhost/shop[/]
       [bold]outrider roles --sql > roles.sql[/]
     """
-    if as_json and as_sql:
+    if target.as_json and as_sql:
         raise typer.BadParameter("--json and --sql exclude each other: drop one of them")
-    place = find_place(Asked(app, dsn, embedded, schema))
     if as_sql:
-        typer.echo(making.script(place.schema, prefix), nl=False)
+        typer.echo(making.script(target.schema, prefix), nl=False)
         return
-    done, members = asyncio.run(_make(place, prefix))
-    if as_json:
+
+    async def make(conn: AsyncSession) -> tuple[Outcome, dict[str, list[str]]]:
+        done = await making.make(conn, target.schema, prefix)
+        rows = await fetch(conn, "admin/role_members", target.schema, {"roles": [each.name for each in done.roles]})
+        return done, dict(rows)
+
+    done, members = target.run(make)
+    if target.as_json:
         told = [asdict(each) | {"members": members.get(each.name, [])} for each in done.roles]
-        print_json(schema=place.schema, **asdict(done) | {"roles": told})
+        print_json(schema=target.schema, **asdict(done) | {"roles": told})
         return
     for each in done.roles:
         tell(f"{each.name}: {_became(each)}")
         if each.granted and not each.created and (whose := members.get(each.name)):
-            tell(
-                f"note: {each.name} was there already, and what is granted to it its members have: {', '.join(whose)}",
-                error=True,
-            )
+            tell(f"note: {each.name} existed; its members have the granted rights too: {', '.join(whose)}", error=True)
     for notice in done.notices:
         tell(f"note: {notice}", error=True)
-
-
-async def _make(place: Place, prefix: str | None) -> tuple[Outcome, dict[str, list[str]]]:
-    """Also who is a member of each."""
-    async with place.connect() as conn:
-        done = await making.make(conn, place.schema, prefix)
-        rows = await fetch(conn, "admin/role_members", place.schema, {"roles": [each.name for each in done.roles]})
-        return done, dict(rows)
 
 
 def _became(each: Made) -> str:

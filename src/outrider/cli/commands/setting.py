@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.audit_options import ByOption, ReasonOption, signed
-from outrider.cli.bulk_actions import print_json
-from outrider.cli.output.text import moment, one_line, tell
-from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
-from outrider.postgres.admin import audit
-from outrider.postgres.admin.audit import Setting, Signed
+from outrider.cli.audit_options import AuditOptions
+from outrider.cli.options import Commands
+from outrider.cli.output.text import make_table, moment, one_line, print_json, tell
+from outrider.cli.target import Target
+from outrider.postgres.admin import audit as settings
 
 DEFAULTS = {
     "payload_max_bytes": 262_144,
@@ -31,37 +28,29 @@ DEFAULTS = {
     "segments.size": 1_000_000,
     "upkeep.lock_timeout_ms": 200,
 }
-"""As the migrations make them."""
+"""The values that the migrations enter."""
 
-commands = typer.Typer(no_args_is_help=True, help="See and change the settings that are kept in the database.")
+commands = Commands("Show and change the settings in the database.", no_args_is_help=True)
 
 
 @commands.command("list")
-def show(
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show every setting, its value, its default and its limits.
+def show(target: Target) -> None:
+    """Show every setting: its value, its default and its limits.
 
-    Of a rollup's settings: what was declared, and what was entered instead.
+    For a rollup: the declared value, and the one that was entered instead.
 
     Needs: a role that may read the schema. Changes nothing.
 
     Example: [bold]outrider setting list[/]
     """
-    place = find_place(Asked(app, dsn, embedded, schema))
-    found = asyncio.run(_settings(place))
-    if as_json:
+    found = target.run(lambda conn: settings.settings(conn, target.schema))
+    if target.as_json:
         told = [asdict(each) | {"default": DEFAULTS.get(each.name)} for each in found]
-        print_json(schema=place.schema, settings=told)
+        print_json(schema=target.schema, settings=told)
         return
-    table = Table(title=f"schema {place.schema}", padding=(0, 0), pad_edge=False)
     some_entered = any(each.entered is not None for each in found)
-    for column in ("setting", "value", *["entered"] * some_entered, "default", "limits", "since"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("setting", "value", "default"))
+    columns = ("setting", "value", *["entered"] * some_entered, "default", "limits", "since")
+    table = make_table(*columns, title=f"schema {target.schema}", unbroken=("setting", "value", "default"))
     for each in found:
         entered = [one_line(each.entered or "")] * some_entered
         default, limits = str(DEFAULTS.get(each.name, "")), f"{each.least} to {each.greatest}"
@@ -72,20 +61,15 @@ def show(
 
 @commands.command("set")
 def change(
+    target: Target,
+    audit: AuditOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The setting.")],
     value: Annotated[str | None, typer.Argument(metavar="[VALUE]", help="A whole number within its limits.")] = None,
-    default: Annotated[
-        bool, typer.Option("--default", help="Of a rollup: what was declared holds again, whatever was entered.")
-    ] = False,
-    reason: ReasonOption = None,
-    by: ByOption = None,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
+    default: Annotated[bool, typer.Option("--default", help="For a rollup: use the declared value again.")] = False,
 ) -> None:
-    """Change a setting, within its limits. Audited, with the value that it had.
+    """Change a setting, within its limits.
+
+    The audit records the change and the previous value.
 
     Needs: a role that may operate.
 
@@ -96,19 +80,8 @@ def change(
     """
     if (value is None) != default:
         raise typer.BadParameter("give a VALUE, or --default, not both")
-    place = find_place(Asked(app, dsn, embedded, schema))
-    asyncio.run(_set(place, name, value, signed(by, reason)))
-    if as_json:
-        print_json(schema=place.schema, setting=name, value=value)
+    target.run(lambda conn: settings.set_setting(conn, name, value, target.schema, audit.signed))
+    if target.as_json:
+        print_json(schema=target.schema, setting=name, value=value)
         return
-    tell(f"{name} is {value}" if value is not None else f"{name} is as declared")
-
-
-async def _settings(place: Place) -> list[Setting]:
-    async with place.connect() as conn:
-        return await audit.settings(conn, place.schema)
-
-
-async def _set(place: Place, name: str, value: str | None, by: Signed) -> None:
-    async with place.connect() as conn:
-        await audit.set_setting(conn, name, value, place.schema, by)
+    tell(f"{name} is {value}" if value is not None else f"{name} has its declared value again")

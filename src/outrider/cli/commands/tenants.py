@@ -1,4 +1,4 @@
-"""`outrider tenants`: policies that keep tenants apart, and what is to be carried out or erased of one."""
+"""`outrider tenants`: policies that isolate tenants, and exporting or erasing the data of one."""
 
 from __future__ import annotations
 
@@ -15,131 +15,109 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from outrider.cli.audit_options import ByOption, ReasonOption, who
-from outrider.cli.bulk_actions import STOPPED, confirm, print_json
-from outrider.cli.output.text import one_line, say
+from outrider.cli.audit_options import AuditOptions
+from outrider.cli.bulk_actions import STOPPED
+from outrider.cli.confirmation import confirm
+from outrider.cli.options import Commands, DryRunOption, YesOption
+from outrider.cli.output.text import one_line, print_json, say
 from outrider.cli.shutdown import leave, obeying
-from outrider.cli.target import AppOption, Asked, DsnOption, EmbeddedOption, JsonOption, Place, SchemaOption, find_place
+from outrider.cli.target import Target
 from outrider.errors import TenantsRefused
 from outrider.postgres.admin import tenants
 from outrider.postgres.admin.tenants import Guarded, Rows, Tell, Whose
+from outrider.postgres.connection import AsyncSession
 
-commands = typer.Typer(no_args_is_help=True, help="Keep tenants apart; export or erase what is one's.")
+commands = Commands("Isolate tenants; export or erase the data of one.", no_args_is_help=True)
 
 Workspace = Annotated[str | None, typer.Argument(metavar="[WORKSPACE]", help="The tenant.")]
 Subject = Annotated[
     tuple[str, str] | None,
     typer.Option(
-        "--subject", metavar="KIND ID", help="Only events about this aggregate; without WORKSPACE, everybody's."
+        "--subject", metavar="KIND ID", help="Only events about this aggregate; without WORKSPACE, of every tenant."
     ),
 ]
 JobsOption = Annotated[
     bool,
-    typer.Option("--jobs", help="With --subject: also enqueued jobs that have its ID for a key, whatever they are."),
+    typer.Option("--jobs", help="With --subject: also enqueued jobs of any type whose key is ID."),
 ]
-SqlOption = Annotated[bool, typer.Option("--sql", help="Print the commands, and change nothing.")]
+SqlOption = Annotated[bool, typer.Option("--sql", help="Print the SQL, and change nothing.")]
 
 
 @commands.command()
 def enable(
+    target: Target,
     role: Annotated[
-        list[str] | None, typer.Option("--role", metavar="NAME", help="It sees every tenant, too. Repeatable.")
+        list[str] | None, typer.Option("--role", metavar="NAME", help="This role also sees every tenant. Repeatable.")
     ] = None,
     only: Annotated[
-        bool, typer.Option("--only", help="Those that were given with --role before, and are not now, lose it.")
+        bool, typer.Option("--only", help="Roles of an earlier --role that are not given now lose this right.")
     ] = False,
     sql: SqlOption = False,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
 ) -> None:
-    """Let policies keep the tenants apart in the log and in what is owed.
+    """Isolate tenants with row-level security policies in the log and in pending work.
 
-    Everybody then has only the rows of the setting app.workspace_id; while it is
-    unset or empty, none. The owner of the schema, the roles worker, relay, operator,
-    dashboard, cron and upkeep after the schema's name and an underscore where they
-    exist, and those given with --role see every tenant. Run it again to add others:
-    who sees all keeps it, unless --only is given. It says who has gained and who has
-    lost it, and who may read the log and sees one tenant only. A worker that does not
-    see all of them fails, and skips nothing.
+    Every role then sees only the rows of the setting app.workspace_id; while it is
+    unset or empty, none. Exceptions, which see every tenant: the owner of the schema;
+    the roles worker, relay, operator, dashboard, cron and upkeep of outrider roles;
+    and those given with --role. Run it again to add others: earlier ones stay unless
+    --only is given. It says which roles have gained and lost this right, and which
+    may read the log but see only one tenant. A worker that does not see every tenant
+    fails; it skips nothing.
 
     Needs: the owner of the schema.
 
     Example: [bold]outrider tenants enable --role billing_worker[/]
     """
-    place = find_place(Asked(app, dsn, embedded, schema))
-    _change(place, asyncio.run(_plan(place, enable=True, roles=role or [], keep=not only)), sql=sql, as_json=as_json)
+    _change(target, enable=True, roles=role or [], keep=not only, sql=sql)
 
 
 @commands.command()
-def disable(
-    sql: SqlOption = False,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Take the policies away: whoever may read a table reads every tenant's rows.
+def disable(target: Target, sql: SqlOption = False) -> None:
+    """Remove the policies: a role that may read a table then reads the rows of every tenant.
 
     Needs: the owner of the schema.
 
     Example: [bold]outrider tenants disable[/]
     """
-    place = find_place(Asked(app, dsn, embedded, schema))
-    _change(place, asyncio.run(_plan(place, enable=False, roles=[], keep=False)), sql=sql, as_json=as_json)
+    _change(target, enable=False, roles=[], keep=False, sql=sql)
 
 
 @commands.command()
-def status(
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show whether policies keep the tenants apart, and whom they do not hold.
+def status(target: Target) -> None:
+    """Show whether tenants are isolated, and which roles see every tenant.
 
     Needs: a role that may use the schema. Changes nothing.
 
     Example: [bold]outrider tenants status[/]
     """
-    place = find_place(Asked(app, dsn, embedded, schema))
-    found = asyncio.run(_state(place))
-    if as_json:
-        print_json(schema=place.schema, tables=[asdict(each) | {"whole": each.whole} for each in found])
+    found = target.run(lambda conn: tenants.state(conn, target.schema))
+    if target.as_json:
+        print_json(schema=target.schema, tables=[asdict(each) | {"whole": each.whole} for each in found])
         return
     for each in found:
         say(f"{one_line(each.table)}: {_standing(each)}")
         if each.enabled:
             say(f"see every tenant: {', '.join(map(one_line, each.sees_all)) or 'nobody'}", indent=2)
     if any(each.enabled for each in found):
-        say(f"not held by any policy: {', '.join(map(one_line, found[0].above)) or 'nobody'}")
+        say(f"not subject to any policy: {', '.join(map(one_line, found[0].above)) or 'nobody'}")
         _tell_held(_held(found))
 
 
 @commands.command()
 def export(
+    target: Target,
+    audit: AuditOptions,
     workspace: Workspace = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to; it must not exist.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file; it must not exist.")] = None,
     subject: Subject = None,
     jobs: JobsOption = False,
-    reason: ReasonOption = None,
-    by: ByOption = None,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
 ) -> None:
-    """Write a tenant's events and jobs to a file, one JSON object a line.
+    """Write the events and jobs of a tenant to a file, one JSON object per line.
 
-    The whole log is looked through, a page at a time: nothing is indexed by tenant.
-    The file appears when it is complete. Finished jobs that were enqueued, and what
-    handlers wrote elsewhere, are not in it. --json prints how many, not the rows.
-    The audit says who has exported whose, and how much.
+    It reads the whole log, page by page: nothing is indexed by tenant. The file
+    appears when it is complete. It does not contain finished jobs that were enqueued,
+    nor what handlers wrote elsewhere. --json prints the counts, not the rows. The
+    audit records who exported whose data, and how much.
 
     Needs: a role that may call note_export and tenant_page, an operator's.
 
@@ -147,52 +125,57 @@ def export(
     """
     whose = _whose(workspace, subject, jobs=jobs)
     if out is None:
-        raise typer.BadParameter("--out says where to")
+        raise typer.BadParameter("--out is missing: name the file")
     if out.exists():
-        raise TenantsRefused(f"nothing was written: {out} is there already")
-    place = find_place(Asked(app, dsn, embedded, schema))
-    rows = asyncio.run(_export(place, whose, out, who(by), reason, quiet=as_json))
-    counts = {"events": rows.events, "jobs": rows.jobs, "audit": rows.audit}
-    if as_json:
-        print_json(schema=place.schema, **_named(whose), file=str(out), **counts)
+        raise TenantsRefused(f"nothing was written: {out} exists")
+
+    async def write(conn: AsyncSession) -> Rows:
+        with _complete(out) as write, _showing("exporting", quiet=target.as_json) as tell:
+            return await tenants.export(
+                conn, whose, target.schema, write=write, tell=tell, by=audit.who, reason=audit.reason
+            )
+
+    rows = target.run(write)
+    if target.as_json:
+        counts = {"events": rows.events, "jobs": rows.jobs, "audit": rows.audit}
+        print_json(schema=target.schema, **_named(whose), file=str(out), **counts)
         return
     say(f"{rows.events:,} events and {rows.jobs:,} jobs of {one_line(whose)} in {one_line(out)}; audit {rows.audit}")
 
 
 @commands.command()
 def erase(
+    target: Target,
+    audit: AuditOptions,
     workspace: Workspace = None,
     subject: Subject = None,
     jobs: JobsOption = False,
-    reason: ReasonOption = None,
-    by: ByOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many, and change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    app: AppOption = None,
-    dsn: DsnOption = None,
-    embedded: EmbeddedOption = False,
-    schema: SchemaOption = None,
-    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Erase the payloads of a tenant or a subject, for good.
 
-    Rows, keys and receipts stay; payloads, results, and what errors said go. What has
-    not been handled is withdrawn first, also jobs that run; nobody handles, replays or
-    relays it later. What was sent elsewhere is not here any more. Counted first, then
-    page by page, each in a short transaction; stopped, it is run again for the rest.
-    Without a terminal it wants --yes. It cannot be undone.
+    Rows, keys and receipts stay; payloads, results and error texts are erased. Events
+    and jobs that were not handled, also running jobs, are withdrawn first; nobody
+    handles, replays or relays them later. Copies sent elsewhere are not erased. It
+    counts first, then erases page by page, each in a short transaction; if it was
+    stopped, run it again for the rest. Without a terminal it requires --yes. It
+    cannot be undone.
 
     Needs: a role that may call erase, an operator's.
 
     Example: [bold]outrider tenants erase acme --reason 'contract ended' --yes[/]
     """
-    if as_json and not (yes or dry_run):
-        raise typer.BadParameter("--json is for programs, which are not asked: it goes with --yes")
+    if target.as_json and not (yes or dry_run):
+        raise typer.BadParameter("--json is for programs, which cannot be asked: add --yes")
     whose = _whose(workspace, subject, jobs=jobs)
+    reason = audit.reason or ""
     if not dry_run and not reason:
-        raise typer.BadParameter("--reason says why; the audit keeps it")
-    place = find_place(Asked(app, dsn, embedded, schema))
-    asyncio.run(_erase(place, whose, reason or "", who(by), dry_run=dry_run, yes=yes, as_json=as_json))
+        raise typer.BadParameter("--reason is missing: say why, for the audit")
+    if dry_run:
+        _show_plan(target, whose)
+    else:
+        asyncio.run(_erase(target, whose, reason, audit.who, yes=yes))
 
 
 def _whose(workspace: str | None, subject: tuple[str, str] | None, *, jobs: bool) -> Whose:
@@ -200,19 +183,26 @@ def _whose(workspace: str | None, subject: tuple[str, str] | None, *, jobs: bool
     return Whose(workspace or None, kind, identity, jobs)
 
 
-def _change(place: Place, plan: list[str], *, sql: bool, as_json: bool) -> None:
+def _change(target: Target, *, enable: bool, roles: list[str], keep: bool, sql: bool) -> None:
+    plan = target.run(lambda conn: tenants.plan(conn, target.schema, enable=enable, roles=roles, keep=keep))
     if sql:
-        if as_json:
-            print_json(schema=place.schema, commands=plan, done=False)
+        if target.as_json:
+            print_json(schema=target.schema, commands=plan, done=False)
         else:
             typer.echo("\n".join(["begin;", *(f"{one_line(command)};" for command in plan), "commit;"]))
         return
-    before, after = asyncio.run(_carry_out(place, plan))
+
+    async def carry_out(conn: AsyncSession) -> tuple[list[Guarded], list[Guarded]]:
+        before = await tenants.state(conn, target.schema)
+        await tenants.carry_out(conn, target.schema, plan)
+        return before, await tenants.state(conn, target.schema)
+
+    before, after = target.run(carry_out)
     had, have = _seeing(before), _seeing(after)
     gained, held = sorted(have - had), _held(after)
     lost = sorted(had - have) if have else []  # without policies everybody sees all
-    if as_json:
-        print_json(schema=place.schema, commands=plan, done=True, gained=gained, lost=lost, held=held)
+    if target.as_json:
+        print_json(schema=target.schema, commands=plan, done=True, gained=gained, lost=lost, held=held)
         return
     for each in after:
         say(f"{one_line(each.table)}: {_standing(each)}")
@@ -232,64 +222,45 @@ def _held(found: list[Guarded]) -> list[str]:
 
 def _tell_held(held: list[str]) -> None:
     if held:
-        say(f"may read, and see only the tenant of app.workspace_id: {', '.join(map(one_line, held))}")
+        say(f"may read, but see only the tenant of app.workspace_id: {', '.join(map(one_line, held))}")
 
 
 def _standing(each: Guarded) -> str:
     if each.whole:
-        return "tenants are kept apart"
+        return "tenants are isolated"
     if each.enabled and each.open_segments:
-        return f"can be read around: {', '.join(map(one_line, each.open_segments))}; enable again"
-    return "kept apart in part: enable again" if each.enabled else "not kept apart"
+        return f"not isolated in {', '.join(map(one_line, each.open_segments))}: enable again"
+    return "partly isolated: enable again" if each.enabled else "not isolated"
 
 
-async def _plan(place: Place, *, enable: bool, roles: list[str], keep: bool) -> list[str]:
-    async with place.connect() as conn:
-        return await tenants.plan(conn, place.schema, enable=enable, roles=roles, keep=keep)
+def _show_plan(target: Target, whose: Whose) -> None:
+    found = target.run(lambda conn: tenants.count(conn, whose, target.schema))
+    if target.as_json:
+        print_json(schema=target.schema, **_named(whose), dry_run=True, **_counts(found), owed=found.owed)
+    else:
+        say(f"would erase {_amount(found, whose)}; nothing was changed (dry run)")
 
 
-async def _carry_out(place: Place, plan: list[str]) -> tuple[list[Guarded], list[Guarded]]:
-    """How it was before, and how it is."""
-    async with place.connect() as conn:
-        before = await tenants.state(conn, place.schema)
-        await tenants.carry_out(conn, place.schema, plan)
-        return before, await tenants.state(conn, place.schema)
-
-
-async def _state(place: Place) -> list[Guarded]:
-    async with place.connect() as conn:
-        return await tenants.state(conn, place.schema)
-
-
-async def _export(place: Place, whose: Whose, out: Path, by: str, reason: str | None, *, quiet: bool) -> Rows:
-    async with place.connect() as conn:
-        with _complete(out) as write, _showing("exporting", quiet=quiet) as tell:
-            return await tenants.export(conn, whose, place.schema, write=write, tell=tell, by=by, reason=reason)
-
-
-async def _erase(place: Place, whose: Whose, reason: str, by: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+async def _erase(target: Target, whose: Whose, reason: str, by: str, *, yes: bool) -> None:
     stop = asyncio.Event()
-    async with place.connect() as conn:
-        found = await tenants.count(conn, whose, place.schema)
-        said = f"{found.events:,} events and {found.jobs:,} jobs of {one_line(whose)}"
-        said += f", {found.erased:,} of them erased before" * bool(found.erased)
-        said += f", {found.owed:,} of them not handled yet: they never will be" * bool(found.owed)
-        if dry_run:
-            if as_json:
-                print_json(schema=place.schema, **_named(whose), dry_run=True, **_counts(found), owed=found.owed)
-            else:
-                say(f"would erase {said}; nothing was changed (dry run)")
-            return
-        confirm(f"Erase {said}, for good?", "nothing was erased", yes=yes)
-        with _showing("erasing", quiet=as_json) as tell, obeying(stop.set, leave):
-            done = await tenants.erase(conn, whose, place.schema, reason=reason, by=by, tell=tell, stop=stop)
-    if as_json:
-        print_json(schema=place.schema, **_named(whose), audit=done.audit, **_counts(done))
+    async with target.connect() as conn:
+        found = await tenants.count(conn, whose, target.schema)
+        confirm(f"Erase {_amount(found, whose)}, for good?", "nothing was erased", yes=yes)
+        with _showing("erasing", quiet=target.as_json) as tell, obeying(stop.set, leave):
+            done = await tenants.erase(conn, whose, target.schema, reason=reason, by=by, tell=tell, stop=stop)
+    if target.as_json:
+        print_json(schema=target.schema, **_named(whose), audit=done.audit, **_counts(done))
     else:
         say(f"erased {done.events:,} events and {done.jobs:,} jobs of {one_line(whose)}; audit {done.audit}")
     if stop.is_set():
         say("stopped: run it again for the rest")
         raise typer.Exit(STOPPED)
+
+
+def _amount(found: Rows, whose: Whose) -> str:
+    said = f"{found.events:,} events and {found.jobs:,} jobs of {one_line(whose)}"
+    said += f", {found.erased:,} of them erased before" * bool(found.erased)
+    return said + f", {found.owed:,} of them not handled yet, which nobody will handle" * bool(found.owed)
 
 
 def _named(whose: Whose) -> dict[str, object]:
@@ -302,7 +273,7 @@ def _counts(rows: Rows) -> dict[str, int]:
 
 @contextmanager
 def _complete(out: Path) -> Iterator[Callable[[str], object]]:
-    """What is written is there under its name when all of it is, and on disk; else not at all. For its owner's eyes."""
+    """The file gets its name only when it is complete and on disk. Only its owner may read it."""
     handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

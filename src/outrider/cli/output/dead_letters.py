@@ -1,4 +1,4 @@
-"""How dead letters look on a terminal. What they say comes from anywhere: nothing of it is markup, nothing hidden acts."""
+"""How dead letters look on a terminal. Their texts come from anywhere, so nothing in them is markup or an escape."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from outrider.cli.output.text import UNREADABLE, lines, moment, one_line, safe, say, short
+from outrider.cli.output.text import UNREADABLE, counted, lines, moment, one_line, safe, say, short
 from outrider.postgres.admin.dead_letters import Group, Letter, WholeLetter
 from outrider.postgres.admin.recovery import Done
 
 ID = 36
-STATUS = {"failed": "dead letter", "discarded": "discarded", "pending": "no dead letter: it waits for its retry"}
+STATUS = {"failed": "dead letter", "discarded": "discarded", "pending": "no dead letter: it waits for a retry"}
 
 
 def show_groups(found: Sequence[Group]) -> None:
@@ -33,14 +33,14 @@ def show_groups(found: Sequence[Group]) -> None:
                 short(each.message),
                 f"code {each.code}",
                 f"fingerprint {each.fingerprint}",
-                f"buried {moment(each.oldest)}",
-                each.oldest != each.newest and f"    to {moment(each.newest)}",
+                f"dead since {moment(each.oldest)}",
+                each.oldest != each.newest and f"        to {moment(each.newest)}",
                 f"sample {each.sample}",
             ),
         )
     Console().print(table)
     letters = sum(each.letters for each in found)
-    typer.echo(f"{letters:,} dead letter{'s' * (letters != 1)} in {len(found)} group{'s' * (len(found) != 1)}")
+    typer.echo(f"{counted(letters, 'dead letter')} in {counted(len(found), 'group')}")
 
 
 def show_each(found: Sequence[Letter], total: int) -> None:
@@ -51,7 +51,9 @@ def show_each(found: Sequence[Letter], total: int) -> None:
     for each in found:
         table.add_row(
             lines(
-                str(each.event_id), f"buried {moment(each.buried_at)}", f"attempts {each.attempts}, cycle {each.cycle}"
+                str(each.event_id),
+                f"dead since {moment(each.buried_at)}",
+                f"attempts {each.attempts}, cycle {each.cycle}",
             ),
             lines(
                 each.subscription,
@@ -62,20 +64,18 @@ def show_each(found: Sequence[Letter], total: int) -> None:
             lines(f"{each.code}", short(each.message)),
         )
     Console().print(table)
-    typer.echo(
-        f"{total:,} dead letter{'s' * (total != 1)}" + f", the first {len(found):,} shown" * (len(found) < total)
-    )
+    typer.echo(counted(total, "dead letter") + f", the first {len(found):,} shown" * (len(found) < total))
 
 
 def show_whole(each: WholeLetter) -> None:
-    """Everything: what it is, what went wrong and when, its payload and what was made of it."""
+    """Prints what it is, what went wrong and when, its payload, and what an operator made of it."""
     for name, said in _facts(each).items():
         if said is not None:
             say(f"{name:<13} {one_line(said)}")
     if each.message:
         say(safe(each.message), indent=2)
     if each.traceback:
-        say("\nraised at, innermost last")
+        say("\ntraceback, innermost call last")
         say(safe(each.traceback).rstrip("\n"))
     say("\nhistory")
     for entry in each.failure_history:
@@ -85,7 +85,7 @@ def show_whole(each: WholeLetter) -> None:
         say(safe(each.payload) or UNREADABLE, indent=2)
     else:
         table = Table()
-        for title in ("payload in the log", "edited: what its handler gets"):
+        for title in ("payload in the log", "edited, for the handler"):
             table.add_column(title, overflow="fold")
         table.add_row(lines(each.payload or UNREADABLE), lines(each.edited or UNREADABLE))
         say("")
@@ -96,18 +96,18 @@ def show_whole(each: WholeLetter) -> None:
 
 
 def _next(each: WholeLetter) -> Iterator[tuple[str, str]]:
-    """Commands that can be pasted: a subscription's name has no characters that a shell would obey."""
+    """Commands to paste: the name of a subscription has no characters that are special in a shell."""
     replay = f"outrider dlq replay {each.event_id} --subscription {each.subscription}"
     match each.status:
         case "failed" if each.handled_at:
-            yield f"{replay} --force", "its idempotency key was handled: do it once more all the same"
+            yield f"{replay} --force", "its idempotency key was handled: handle it once more"
         case "failed":
-            yield replay, "handle it again, when the cause is gone"
+            yield replay, "handle it again, when the cause is mended"
             yield f"{replay} --edit", "with another payload"
         case "discarded":
-            yield f"{replay} --force", "handle it after all"
+            yield f"{replay} --force", "handle it anyway"
         case _ if each.seq:
-            yield f"outrider event show {each.event_id}", "what it waits for, and what others made of it"
+            yield f"outrider event show {each.event_id}", "what it waits for, and what became of it elsewhere"
         case _:
             yield f"outrider job show {each.event_id}", "what it waits for"
     if each.status == "failed":
@@ -117,7 +117,7 @@ def _next(each: WholeLetter) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def progress(verb: str, total: int, *, quiet: bool) -> Iterator[Callable[[Done], None]]:
-    """A bar on a terminal; elsewhere a line for each tenth."""
+    """Shows a bar on a terminal; elsewhere a line for each tenth."""
     console = Console()
     if quiet:
         yield lambda _: None
@@ -146,10 +146,10 @@ def _tenths(total: int) -> Callable[[Done], None]:
 
 
 def _facts(each: WholeLetter) -> dict[str, object]:
-    """Of a job that is no event there is no number."""
+    """A job that is no event has no log position."""
     return {
         "event" if each.seq else "job": f"{each.event_id}, {each.event_type} version {each.event_version}",
-        "published": each.seq and f"{moment(each.occurred_at)} by {each.source}, number {each.seq}",
+        "published": each.seq and f"{moment(each.occurred_at)} by {each.source}, log position {each.seq}",
         "enqueued": None if each.seq else f"{moment(each.occurred_at)} by {each.source}",
         "key": each.key,
         "workspace": each.workspace_id,
@@ -158,7 +158,7 @@ def _facts(each: WholeLetter) -> dict[str, object]:
         "status": f"{STATUS.get(each.status, each.status)}, generation {each.generation}",
         "handled": f"{moment(each.handled_at)}: a replay would be skipped" if each.handled_at else None,
         "first failed": moment(each.first_failed_at) if each.first_failed_at else None,
-        "buried": moment(each.buried_at) if each.buried_at else None,
+        "dead since": moment(each.buried_at) if each.buried_at else None,
         "attempts": f"{each.attempts} in cycle {each.cycle}",
         "error": each.code and f"{each.code}, fingerprint {each.fingerprint}",
     }
@@ -180,5 +180,5 @@ def told(entry: dict[str, Any]) -> str:
 
 
 def _room(others: int) -> int:
-    """What is left for names beside columns that must not be broken."""
+    """The width left for names beside columns that must not be broken."""
     return max(16, Console().width - others)

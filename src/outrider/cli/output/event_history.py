@@ -1,4 +1,4 @@
-"""The life of one event in sentences: what it is, where it stands at each subscription and how it came to that."""
+"""The history of one event in sentences: what it is, its state at each subscription, and how that came about."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STYLES = {"delivered": "green", "failed": "red", "pending": "yellow", "running":
 
 def title(story: Story) -> str:
     envelope = story.envelope
-    return f"{one_line(envelope.event_type)} version {envelope.event_version}, number {envelope.seq} of the log"
+    return f"{one_line(envelope.event_type)} version {envelope.event_version}, log position {envelope.seq}"
 
 
 def tell(story: Story) -> None:
@@ -33,7 +33,7 @@ def tell(story: Story) -> None:
         why = f": {story.withdrawal.reason}" if story.withdrawal.reason else ""
         say(f"\nwithdrawn {at(story.withdrawal.at)} by {one_line(f'{story.withdrawal.by}{why}')}", "bold")
     if not story.fates:
-        say("\nno subscription wants it, or all that do were made later, or its dead letter has expired")
+        say("\nno subscription has it: none wants it, those that do came later, or its dead letter has expired")
     for fate in story.fates:
         say(f"\n{one_line(fate.subscription)}: {standing(fate, story.read_at)}", STYLES.get(fate.status, ""))
         for when, what, more in _moments(fate):
@@ -41,7 +41,7 @@ def tell(story: Story) -> None:
             if more:
                 say(safe(more), indent=6)
     if story.jobs:
-        say("\njobs that its handlers enqueued and that are not done", "bold")
+        say("\nunfinished jobs that its handlers enqueued", "bold")
     for job in story.jobs:
         status = {"in_flight": "running", "failed": "failed: a dead letter"}.get(job.status, job.status)
         say(f"{job.id}  {one_line(job.job_type)}: {one_line(status)}", indent=2)
@@ -59,7 +59,7 @@ def tell_all(found: Listing) -> None:
         table.add_column("what became of it", overflow="fold")
         for each in found.events:
             table.add_row(
-                lines(str(each.id), f"number {each.seq}", f"occurred {at(each.occurred_at)}"),
+                lines(str(each.id), f"position {each.seq}", f"occurred {at(each.occurred_at)}"),
                 lines(
                     f"{each.event_type} version {each.event_version}",
                     f"by {each.source}",
@@ -71,17 +71,17 @@ def tell_all(found: Listing) -> None:
             )
         Console().print(table)
     number = len(found.events)
-    said = f"{number:,} event{'s fit' if number != 1 else ' fits'}" if number else "no event fits"
+    said = f"{number:,} event{'s match' if number != 1 else ' matches'}" if number else "no event matches"
     if found.before is None:
         say(f"{said}{'; no older ones do' * bool(number)}")
     elif number and found.events[-1].seq == found.before:
         say(f"{said}; older ones: --before {found.before}")
     else:
-        say(f"{said} among the {found.scanned:,} that were looked at; older ones: --before {found.before}")
+        say(f"{said} among the {found.scanned:,} that were searched; older ones: --before {found.before}")
 
 
 def standing(fate: Fate, now: datetime) -> str:
-    """The status, and what it means there, on one line."""
+    """The status, and what it means at this subscription, on one line."""
     match fate.status:
         case "pending":
             attempts = f"; {_times(fate.attempts)} failed" if fate.attempts else ""
@@ -115,7 +115,7 @@ def _facts(story: Story) -> Iterator[tuple[str, object]]:
     envelope = story.envelope
     yield "id", envelope.id
     if story.also:
-        yield "published again", "as number " + ", ".join(map(str, story.also))
+        yield "published again", "at log position " + ", ".join(map(str, story.also))
     if envelope.occurred_at is not None:
         yield "occurred", f"{at(envelope.occurred_at)}, {roughly(story.read_at - envelope.occurred_at)} ago"
     yield "source", envelope.source
@@ -162,13 +162,13 @@ def _why(fate: Fate, now: datetime) -> Iterator[str]:
             case "unread":
                 yield "not read yet"
             case "behind":
-                yield f"waits behind event {fate.behind}, number {fate.behind_seq}"
+                yield f"waits behind event {fate.behind} at log position {fate.behind_seq}"
             case "key":
                 yield "waits for its key"
             case "suspect":
-                yield "a worker died with it, so that it runs alone"
+                yield "a worker died while it ran, so it runs alone"
             case "retry":
-                yield f"waits for its retry at {_soon(fate.run_at, now)}"
+                yield f"waits for a retry at {_soon(fate.run_at, now)}"
             case "due":
                 yield "due now"
             case "no_worker":
@@ -178,7 +178,7 @@ def _why(fate: Fate, now: datetime) -> Iterator[str]:
 
 
 def _moments(fate: Fate) -> Iterator[tuple[datetime, str, str]]:
-    """When, what, and the rest of it."""
+    """When, what, and the message."""
     for each in fate.history:
         yield each.at, _moment(each), each.message or ""
     if fate.handled_at is not None and fate.history:
@@ -193,7 +193,7 @@ def _moment(each: Moment) -> str:
             return f"attempt {each.attempt}{cycle} failed: {each.code}{worker}"
         case "replayed":
             how = [
-                "although it had been handled or discarded" * each.forced,
+                "by force" * each.forced,
                 "with another payload" * each.edited,
                 f"for generation {each.generation}" * (each.generation is not None),
             ]

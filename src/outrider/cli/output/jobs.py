@@ -1,4 +1,4 @@
-"""How jobs look on a terminal. What they say comes from anywhere: nothing of it is markup, nothing hidden acts."""
+"""How jobs look on a terminal. Their texts come from anywhere, so nothing in them is markup or an escape."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 from outrider.cli.output.dead_letters import told
-from outrider.cli.output.text import UNREADABLE, lines, moment, one_line, roughly, safe, say, short
-from outrider.postgres.admin.jobs import JobRow, Listing
+from outrider.cli.output.text import UNREADABLE, capped, counted, lines, moment, one_line, roughly, safe, say, short
+from outrider.postgres.admin.jobs import JobListing, JobRow
 from outrider.postgres.admin.subscriptions import MOST
 
 BAR = 10
 
 
-def show_list(found: Listing) -> None:
+def show_list(found: JobListing) -> None:
     table = Table(show_lines=True)
     table.add_column("job", no_wrap=True)
     table.add_column("state", overflow="fold")
-    table.add_column("queue, attempts, how it goes", overflow="fold")
+    table.add_column("queue, attempts, progress", overflow="fold")
     for each in found.jobs:
         table.add_row(
             lines(each.id, each.subscription, each.key is not None and f"key {short(each.key)}"),
@@ -31,11 +31,11 @@ def show_list(found: Listing) -> None:
     Console().print(table)
 
 
-def total(found: Listing) -> str:
-    return ", ".join(f"{_count(number)} {state}" for state, number in found.counts.items())
+def total(found: JobListing) -> str:
+    return ", ".join(f"{capped(number, MOST)} {state}" for state, number in found.counts.items())
 
 
-def show_whole(each: JobRow, found: Listing) -> None:
+def show_whole(each: JobRow, found: JobListing) -> None:
     for name, said in _facts(each, found):
         if said is not None:
             say(f"{name:<10} {one_line(said)}")
@@ -55,7 +55,7 @@ def show_whole(each: JobRow, found: Listing) -> None:
         say(f"\nto let it run again: outrider dlq replay {each.id}")
 
 
-def standing(each: JobRow, found: Listing) -> str:
+def standing(each: JobRow, found: JobListing) -> str:
     """The state, and what it waits for."""
     match each.state:
         case "running" if each.cancelled_at is not None:
@@ -72,7 +72,7 @@ def standing(each: JobRow, found: Listing) -> str:
             return other
 
 
-def _why(each: JobRow, found: Listing) -> Iterator[str]:
+def _why(each: JobRow, found: JobListing) -> Iterator[str]:
     if found.paused_at is not None:
         yield "everything is paused"
     if each.paused:
@@ -102,7 +102,7 @@ def _course(each: JobRow) -> Iterator[str | None]:
         yield f"done {moment(each.done_at)}"
 
 
-def _facts(each: JobRow, found: Listing) -> Iterator[tuple[str, object]]:
+def _facts(each: JobRow, found: JobListing) -> Iterator[tuple[str, object]]:
     version = f" version {each.version}" if each.version is not None else ""
     yield "job", f"{each.id}, {each.event_type}{version}"
     if each.subscription != each.event_type:
@@ -126,7 +126,7 @@ def _facts(each: JobRow, found: Listing) -> Iterator[tuple[str, object]]:
 
 
 def _attempts(each: JobRow) -> str:
-    said = f"{each.attempts} attempt{'s' * (each.attempts != 1)}"
+    said = counted(each.attempts or 0, "attempt")
     said += f" in cycle {each.cycle}" if (each.cycle or 1) > 1 else ""
     return said + (f", {each.crashes} of its workers died" if each.crashes else "")
 
@@ -136,14 +136,10 @@ def _worker(each: JobRow) -> str:
 
 
 def _progress(each: JobRow) -> str | None:
-    """`[####......] 40 %  page 4 of 10`, whatever the row holds."""
+    """`[####......] 40%  page 4 of 10`. The row may hold anything."""
     if each.progress is None:
         return None
     fraction, message = each.progress.get("fraction"), each.progress.get("message")
     done = min(1.0, max(0.0, fraction)) if isinstance(fraction, int | float) else 0.0
     filled = round(done * BAR)
     return f"[{'#' * filled}{'.' * (BAR - filled)}] {done:.0%}" + (f"  {short(str(message))}" if message else "")
-
-
-def _count(number: int) -> str:
-    return f"{number:,}+" if number >= MOST else f"{number:,}"

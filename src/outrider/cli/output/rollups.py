@@ -1,4 +1,4 @@
-"""What `outrider rollup` says: verdicts, standings, ticks and plans, for people."""
+"""How `outrider rollup` prints checks, standings, ticks and plans for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from outrider.cli.output.text import moment, one_line, roughly, say, short
+from outrider.cli.output.text import capped, counted, moment, one_line, roughly, say, short
 from outrider.postgres.rollups import MOST, Aside, Finding, Rolling, Step, Tick
 from outrider.rollup.rollup import Rollup
 
@@ -36,7 +36,7 @@ def tell_installed(rollup: Rollup, made: list[str] | None, scheduler: str) -> No
 
 
 def tell_standing(each: Rolling, asides: Sequence[Aside], now: datetime) -> None:
-    off = f", taken off {moment(each.uninstalled_at)}: it is here for rows that wait" if each.uninstalled_at else ""
+    off = f", uninstalled {moment(each.uninstalled_at)}: kept for the rows that wait" if each.uninstalled_at else ""
     say(f"{one_line(each.name)} on {one_line(each.source)}, installed {moment(each.installed_at)}{off}", "bold")
     for label, text, wrong in _standing(each, now):
         say(f"{label:<11} {text}", "yellow" if wrong else "", indent=2)
@@ -47,13 +47,13 @@ def tell_standing(each: Rolling, asides: Sequence[Aside], now: datetime) -> None
 
 
 def _standing(each: Rolling, now: datetime) -> Iterator[tuple[str, str, bool]]:
-    """Label, text, and whether somebody should look."""
+    """Label, text, and whether it needs attention."""
     ticked = "not yet" if each.ticked_at is None else f"{roughly(now - each.ticked_at)} ago"
     yield "who", f"{who_ticks(each.scheduler, one_line(each.context), each.every)}; last {ticked}", False
     oldest = "" if each.oldest_at is None else f", the oldest for {roughly(now - each.oldest_at)}"
-    yield "waiting", f"{capped(each.pending)}{oldest}", False
-    again = f"; to try them again: outrider rollup run {one_line(each.name)} --retry" * bool(each.set_aside)
-    yield "set aside", f"{capped(each.set_aside)}{again}", bool(each.set_aside)
+    yield "waiting", f"{capped(each.pending, MOST)}{oldest}", False
+    again = f"; to retry: outrider rollup run {one_line(each.name)} --retry" * bool(each.set_aside)
+    yield "set aside", f"{capped(each.set_aside, MOST)}{again}", bool(each.set_aside)
     held = f"debounce {span(each.debounce)}, threshold {each.threshold}, longest wait {span(each.max_wait)}"
     yield "settings", held, False
     for complaint in each.complaints:
@@ -108,12 +108,12 @@ def lines(each: Step, *, whole: bool = False) -> Iterator[str]:
 def who_ticks(scheduler: str, context: str, every: timedelta) -> str:
     if scheduler == "worker":
         return f"the workers of {context} tick it, every {span(every)}"
-    minutes = math.ceil(every / timedelta(minutes=1))  # finer it cannot be
+    minutes = math.ceil(every / timedelta(minutes=1))  # its finest step
     return f"pg_cron ticks it, every {span(timedelta(minutes=minutes))}"
 
 
 def fields(each: Rolling) -> dict[str, Any]:
-    """For programs: spans in seconds."""
+    """For JSON: durations in seconds."""
     return {
         name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in asdict(each).items()
     }
@@ -122,14 +122,6 @@ def fields(each: Rolling) -> dict[str, Any]:
 def span(of: timedelta) -> str:
     seconds = int(of.total_seconds())
     return f"{seconds // 60} min" if seconds % 60 == 0 and seconds >= 120 else f"{seconds} s"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + "s" * (number != 1)
-
-
-def capped(number: int, most: int = MOST) -> str:
-    return f"{number}+" if number >= most else str(number)
 
 
 def waiting(rows: int) -> str:
@@ -141,6 +133,6 @@ def _start(key: str) -> str:
 
 
 def _first(command: str) -> str:
-    """The first line of it."""
+    """The first line."""
     first, _, more = command.partition("\n")
     return one_line(short(first)) + " …" * bool(more)

@@ -1,4 +1,4 @@
-"""`outrider status --watch`: the same again and again, and how fast things move between two looks."""
+"""`outrider status --watch`: repeated looks, and the rates between two of them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rich.live import Live
 from rich.text import Text
 
 from outrider.cli.output.text import one_line
-from outrider.cli.target import Place
+from outrider.cli.target import Target
 from outrider.errors import OutriderError
 from outrider.postgres.admin.status import Status, status
 from outrider.postgres.connection import DatabaseError
 from outrider.redaction import mask
 
 PATIENCE = 10.0
-"""Of a look, in seconds: then it is said that there is no answer."""
+"""Seconds after which a look counts as unanswered."""
 
 
 class Rates:
-    """Differences between two looks, per second of the database's clock. Nothing is known after the first look."""
+    """Differences between two looks, per second of the database's clock. Unknown after the first look."""
 
     def __init__(self, before: Status | None, found: Status) -> None:
         self._seconds = 0.0 if before is None else (found.read_at - before.read_at).total_seconds()
@@ -67,7 +67,7 @@ class Rates:
 
 
 class Screen:
-    """Where looks are shown: in place on a terminal, else one block for each."""
+    """Shows looks for people: updated in place on a terminal, else one block each."""
 
     def __init__(self, view: Callable[[Status, Rates], Iterable[RenderableType]]) -> None:
         self._view = view
@@ -99,8 +99,8 @@ class Screen:
         typer.echo()
 
 
-class Lines:
-    """For programs: one object a line."""
+class JsonScreen:
+    """Shows looks for programs: one JSON object per line."""
 
     def __init__(self, fields: Callable[[Status], dict[str, Any]]) -> None:
         self._fields = fields
@@ -118,31 +118,31 @@ class Lines:
         typer.echo(json.dumps({"error": said}))
 
 
-async def watch(place: Place, every: float, where: Screen | Lines) -> None:
-    """Until it is interrupted. The first look must succeed; later ones may fail, and are made again."""
+async def watch(target: Target, every: float, screen: Screen | JsonScreen) -> None:
+    """Runs until it is interrupted. The first look must succeed; later ones may fail and are repeated."""
     before: Status | None = None
-    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # that the session was lost, we say ourselves
-    with where:
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # we report a lost session ourselves
+    with screen:
         while True:
             try:
-                async with place.connect(migrated=False, every_tenant=True) as conn:
+                async with target.connect(migrated=False, every_tenant=True) as conn:
                     while True:
                         async with asyncio.timeout(PATIENCE):
-                            found = await status(conn, place.schema)
-                        where.show(found, Rates(before, found))
+                            found = await status(conn, target.schema)
+                        screen.show(found, Rates(before, found))
                         before = found
                         await asyncio.sleep(every)
             except (OutriderError, DatabaseError, OSError) as error:
                 if before is None:
                     raise
                 said = f"none within {PATIENCE:g} s" if isinstance(error, TimeoutError) else mask(str(error).strip())
-                where.miss((said or type(error).__name__).splitlines()[0])
+                screen.miss((said or type(error).__name__).splitlines()[0])
             await asyncio.sleep(every)
 
 
 def _positions(found: Status | None) -> dict[tuple[str, int], int]:
     subscriptions = found.subscriptions if found else ()
-    return {(each.name, place.generation): place.seq for each in subscriptions for place in each.positions}
+    return {(each.name, position.generation): position.seq for each in subscriptions for position in each.positions}
 
 
 def _streams(found: Status | None) -> dict[tuple[str, str], int]:
@@ -151,5 +151,5 @@ def _streams(found: Status | None) -> dict[tuple[str, str], int]:
 
 
 def _differences(before: dict[Any, int], found: dict[Any, int]) -> dict[Any, int]:
-    """Of what was there before; what went back, as after a restore, has not moved."""
+    """Only of what was there before. A number that went back, as after a restore, counts as unchanged."""
     return {key: max(0, number - before[key]) for key, number in found.items() if key in before}

@@ -90,7 +90,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServerSetting:
     name: str
     value: str
     place: str
@@ -261,8 +261,8 @@ async def silent(conn: AsyncSession, schema: str) -> list[Silent]:
     return [Silent(*row) for row in await look(conn, "silent", schema, {"late": LATE})]
 
 
-async def settings(conn: AsyncSession, schema: str) -> list[Setting]:
-    return [Setting(*row) for row in await look(conn, "settings", schema)]
+async def settings(conn: AsyncSession, schema: str) -> list[ServerSetting]:
+    return [ServerSetting(*row) for row in await look(conn, "settings", schema)]
 
 
 async def wal(conn: AsyncSession, schema: str) -> list[Slot]:

@@ -82,7 +82,7 @@ def _state(status: str, code: str | None, *, superseded: bool) -> State:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class JobListing:
     read_at: datetime
     """When this was true, by the database's clock."""
     paused_at: datetime | None
@@ -106,7 +106,7 @@ async def listing(
     states: Iterable[str] = OWED,
     queue: str | None = None,
     limit: int = 50,
-) -> Listing:
+) -> JobListing:
     """By state: what runs; what waits, in the order in which it will run; what failed, was given up, is done."""
     async with looking(conn, schema) as look:
         [(read_at, _, paused_at)] = await look.rows("admin/moment")
@@ -117,14 +117,14 @@ async def listing(
         rows = await look.rows("jobs/jobs", {**which, "states": list(states), "limit": limit})
         counts: dict[str, int] = dict(await look.rows("jobs/job_counts", which))
     rows.sort(key=lambda row: (ORDER.index(row[4]), row[-1]))
-    return Listing(read_at, paused_at, [JobRow.of(row[:-1]) for row in rows[:limit]], counts)
+    return JobListing(read_at, paused_at, [JobRow.of(row[:-1]) for row in rows[:limit]], counts)
 
 
-async def whole(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> Listing:
+async def whole(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> JobListing:
     """Usually one; an event may be the job of several; none if no trace of it is kept."""
     async with looking(conn, schema) as look:
         [(read_at, _, paused_at)] = await look.rows("admin/moment")
-        return Listing(read_at, paused_at, [JobRow.of(row) for row in await look.rows("jobs/job", {"id": job_id})])
+        return JobListing(read_at, paused_at, [JobRow.of(row) for row in await look.rows("jobs/job", {"id": job_id})])
 
 
 async def cancel(

@@ -45,7 +45,7 @@ class Done:
     """Jobs whose unique key another pending job has."""
     discarded: int = 0
     not_found: int = 0
-    """No dead letters any more when their turn came: somebody else was quicker."""
+    """Somebody else had replayed or discarded them before their turn came."""
     stopped: bool = False
     """It was told to end before the last of them."""
 
@@ -78,11 +78,11 @@ class Pace:
         self.chunk = batch if rate is None else max(1, min(batch, int(rate * SMOOTH)))
 
     def begin(self) -> None:
-        """A chunk is on its way."""
+        """Called before each chunk."""
         self._next = max(self._next, self._clock())
 
     def wait(self, letters: int) -> float:
-        """For how long, after a chunk of so many."""
+        """Seconds to wait after a chunk of this size."""
         if self._rate is None:
             return 0.0
         self._next += letters / self._rate

@@ -58,7 +58,7 @@ class Backlog:
 
     def __str__(self) -> str:
         unread = f"{'at least ' if self.more else ''}{self.unread} unread"
-        return f"{unread}, {_count(self.parked)} parked and {_count(self.dead)} dead events"
+        return f"{unread}, {_count(self.parked)} waiting for retry, {_count(self.dead)} dead letters"
 
 
 async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = None) -> list[Overview]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outrider.errors import EmbeddedError
-from outrider.postgres.connection import OLDEST
+from outrider.postgres.dsn import OLDEST
 from outrider.postgres.embedded.account import Account
 
 VARIABLE = "OUTRIDER_EMBEDDED_VERSION"

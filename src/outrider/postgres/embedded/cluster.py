@@ -22,7 +22,7 @@ from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import data, supervise
 from outrider.postgres.embedded.account import Account
 from outrider.postgres.embedded.binaries import Install, runnable
-from outrider.postgres.embedded.home import Home
+from outrider.postgres.embedded.home import ServerHome
 from outrider.postgres.embedded.launch import launch, server_command
 
 PATIENCE = 90.0
@@ -30,7 +30,7 @@ PATIENCE = 90.0
 
 @dataclass
 class Cluster:
-    home: Home
+    home: ServerHome
     install: Install
     account: Account
     settings: Mapping[str, str]

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Home:
+class ServerHome:
     """`moved` says why this is not the folder that was asked for."""
 
     folder: Path
@@ -37,13 +37,13 @@ class Home:
         return self.folder / "data"
 
 
-def settle(asked: Path, account: Account) -> Home:
+def settle(asked: Path, account: Account) -> ServerHome:
     """The folder that was asked for if the server's user reaches it and its socket path fits, else one in /var/tmp."""
     obstacle = find_obstacle(asked, account)
     if obstacle is None:
         try:
             claim(asked, account)
-            return Home(asked, asked)
+            return ServerHome(asked, asked)
         except OSError as error:
             obstacle = f"{asked} cannot be given to {account.name} ({error.strerror})"
     digest = hashlib.sha256(os.fsencode(asked)).hexdigest()[:12]
@@ -56,16 +56,16 @@ def settle(asked: Path, account: Account) -> Home:
         ) from error
     log.info("The embedded Postgres for %s lives in %s: %s", asked, folder, obstacle)
     leave_note(asked, folder)
-    return Home(folder, asked, obstacle)
+    return ServerHome(folder, asked, obstacle)
 
 
-def settle_temporary(account: Account) -> Home:
+def settle_temporary(account: Account) -> ServerHome:
     """A fresh folder that the server's user can also remove when the server has stopped."""
     for parent in dict.fromkeys((Path(tempfile.gettempdir()).resolve(), shared_folder())):
         if account.may(parent, "x", "w") and socket_obstacle(parent / (TEMPORARY_PREFIX + "x" * 8)) is None:
             folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=parent))
             account.own(folder)
-            return Home(folder, folder)
+            return ServerHome(folder, folder)
     raise EmbeddedError(
         f"{account.name} cannot write to {tempfile.gettempdir()}; set TMPDIR to a short, public folder."
     )

@@ -13,7 +13,7 @@ from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import supervise
 from outrider.postgres.embedded.account import Account, environment, owner_name
 from outrider.postgres.embedded.binaries import Install
-from outrider.postgres.embedded.home import Home
+from outrider.postgres.embedded.home import ServerHome
 
 DEFAULTS = {
     "listen_addresses": "",
@@ -26,7 +26,7 @@ CARELESS = {"fsync": "off", "full_page_writes": "off"}
 RESERVED = {"port", "unix_socket_directories", "data_directory", "external_pid_file"}
 
 
-def server_command(install: Install, home: Home, settings: Mapping[str, str], *, durable: bool) -> list[str]:
+def server_command(install: Install, home: ServerHome, settings: Mapping[str, str], *, durable: bool) -> list[str]:
     folder = str(home.folder).replace('"', '""')
     fixed = {"port": "5432", "unix_socket_directories": f'"{folder}"'}
     chosen = {**DEFAULTS, **({} if durable else CARELESS), **settings, **fixed}
@@ -34,7 +34,7 @@ def server_command(install: Install, home: Home, settings: Mapping[str, str], *,
     return [str(install.bin / "postgres"), "-D", str(home.data), *options]
 
 
-def launch(home: Home, command: list[str], account: Account, *, temporary: bool, seconds: float) -> None:
+def launch(home: ServerHome, command: list[str], account: Account, *, temporary: bool, seconds: float) -> None:
     """Return when the server is ready, or the attempt came to nothing and should be repeated."""
     job = {
         "home": str(home.folder),

@@ -15,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from outrider.errors import ConfigError, DatabaseUnavailable
 from outrider.postgres import connection
+from outrider.postgres.dsn import database_of
 from outrider.postgres.schema import migrate
 
 PATIENCE = 3.0
@@ -84,7 +85,7 @@ def create(server: str, *, template: str = "template1", kind: str = "test") -> s
 
 def is_scratch(where: str) -> bool:
     """Whether a DSN is that of a database made here."""
-    return connection.database_of(where) in _made
+    return database_of(where) in _made
 
 
 def drop(server: str, name: str, *, patience: float = PATIENCE) -> list[str]:

@@ -43,7 +43,7 @@ class Owed:
         return bool(self.unread or self.parked or self.dead)
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.unread} unread, {self.parked} parked and {self.dead} dead events)"
+        return f"{self.name} ({self.unread} unread, {self.parked} waiting for retry, {self.dead} dead letters)"
 
 
 @dataclass(frozen=True, slots=True)

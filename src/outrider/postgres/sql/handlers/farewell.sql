@@ -1,5 +1,5 @@
--- farewell: a worker that ends in good order takes its row with it. Those that stay look again: what it had put off is due at a
--- time that it alone may know, and jobs of its generation may be theirs now.
+-- farewell: delete the row of a worker that stops in good order, and notify the workers that serve the same subscriptions.
+-- They look again: a retry may be due at a time that only the stopped worker knew, and jobs of its generation may be theirs now.
 with gone as (
     select g.id, g.subscriptions from /*schema*/forget_workers(%(id)s) as g
 )

@@ -1,6 +1,6 @@
--- generations: per generation and subscription: who owns it, how far it is, what it owes, and which live workers serve
--- it: the owner's, else all others. Locks nothing and reads no event: the lag is a difference of numbers, deliveries
--- are counted up to `most`. Who is there: as in serving.
+-- generations: each generation of each subscription: its owner, position, deliveries, and the live workers that serve it.
+-- These are the owner's workers, or all others if it has none; live means the same as in serving.
+-- Locks nothing and reads no event: the lag is a difference of positions, deliveries are counted up to `most`.
 with live as materialized (
     select w.generation, w.subscriptions, w.unable, w.host || ':' || w.pid as place from /*schema*/worker as w
     where not w.stopping and /*schema*/is_live(w.seen_at)

@@ -1,4 +1,4 @@
--- heartbeat: one row per worker, refreshed while it lives; rows of workers that nobody has seen for a day go.
+-- heartbeat: insert or refresh the row of a worker, and delete the rows of workers that have not been seen for a day.
 insert into /*schema*/worker (
     id, host, pid, version, generation, subscriptions, listening, stopping, unable, schema_version,
     queues, report, reported_at, backend)

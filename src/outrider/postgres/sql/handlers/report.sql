@@ -1,2 +1,2 @@
--- report: what troubles a worker, beside its heartbeats: its event loop is held, and it cannot be seen.
+-- report: store a worker's report while its event loop is held and no heartbeat comes. Leaves seen_at alone.
 update /*schema*/worker set report = %(report)s::jsonb, reported_at = clock_timestamp() where id = %(id)s

@@ -1,9 +1,9 @@
--- serving: the generations that have cursors at these subscriptions, and whether a worker of a generation serves them:
--- those that are its own, or were moved to it; and those whose owner's workers are not there. A worker is there while
--- it was seen in the last 30 s and does not end; for its owner it must also know all types that the subscription wants.
--- abandoned: the generation has no worker at all that is there. Rows without a subscription: every generation of which
--- there is a trace anywhere, since its publishers poke a channel of their own. Reads cursors and workers, locks
--- nothing.
+-- serving: the generations that have cursors at these subscriptions, and whether a worker of a given generation serves each.
+-- A worker serves its own generation, those that an operator moved to it, and those whose owner has no live worker. A worker is
+-- live if it was seen in the last 30 s and is not stopping; to count for its owner it must also know all types that the
+-- subscription wants. abandoned: the generation has no live worker at all.
+-- Rows without a subscription: every generation of which there is any trace, because its publishers notify a channel of its own.
+-- Reads cursors and workers. Locks nothing.
 with live as materialized (
     select w.generation, w.subscriptions, w.unable from /*schema*/worker as w
     where not w.stopping and /*schema*/is_live(w.seen_at)

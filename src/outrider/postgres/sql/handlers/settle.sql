@@ -1,3 +1,3 @@
--- settle and commit a batch: one round trip, without parameters (two statements at once). See handlers/functions/settle.sql.
+-- settle: settle and commit a batch in one round trip: two statements at once, so without parameters. See functions/settle.sql.
 select /*schema*/settle({batch});
 commit

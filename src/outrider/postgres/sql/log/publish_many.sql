@@ -26,6 +26,8 @@ made as (
     returning seq, (extract(epoch from occurred_at) * 1000000)::bigint as microseconds
 )
 select array_agg(made.seq order by made.seq), array_agg(made.microseconds order by made.seq), (
-    select count(/*schema*/notify(n.channel, n.event_type))
-    from (select distinct k.channel, k.event_type from kind as k where %(notify)s::boolean) as n)
+    select count(pg_notify(n.channel, n.event_type))
+    from (select distinct k.channel, k.event_type from kind as k) as n
+    where %(notify)s::boolean and current_setting('outrider.notify', true) is distinct from 'off'
+      and pg_notification_queue_usage() < 0.9)
 from made

@@ -1,5 +1,6 @@
 -- publish_one: one event, on the caller's connection and in the caller's transaction. Locks nothing.
--- It notifies by itself, which costs less than the trigger; outrider.notified tells the trigger so (notify_inserted).
+-- It notifies by itself, which costs less than the trigger; outrider.notified tells the trigger so (notify_inserted). The rule is
+-- that of the function notify, which a schema that waits for its migration does not have: publishers work on it.
 with made as (
     insert into /*schema*/outbox (
         id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
@@ -14,5 +15,7 @@ with made as (
               set_config('outrider.notified', statement_timestamp()::text, true)
 )
 select made.seq, made.microseconds,
-       case when %(notify)s::boolean then /*schema*/notify(%(channel)s, %(event_type)s) end
+       case when %(notify)s::boolean and current_setting('outrider.notify', true) is distinct from 'off'
+                 and pg_notification_queue_usage() < 0.9
+            then pg_notify(%(channel)s, %(event_type)s) end
 from made

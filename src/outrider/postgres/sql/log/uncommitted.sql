@@ -1,5 +1,5 @@
--- uncommitted: the events of the caller's own open transaction above `after`, in the columns of a take. With a handler:
--- those that it wants and that it has not handled yet. Reads by the index on (tx, seq); locks nothing. For tests.
+-- uncommitted: the events of the caller's own open transaction above `after`, in the columns of a take. For tests.
+-- With a handler: those that it wants and has not handled yet. Reads by the index on (tx, seq). Locks nothing.
 select null as outcome, null as partition, null as batch, null as due_in, null as cursor, null as delivery,
        null as conceded,
        1 as attempt, o.seq, o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target,

@@ -1,4 +1,4 @@
--- bury: a parked event becomes a dead letter; the next of its line becomes the head. The caller holds the cursor's lock.
+-- bury: make a parked event a dead letter, and the next event of its key the head. The caller holds the cursor's lock.
 create or replace function /*schema*/bury(p_delivery bigint, p_code text, p_message text, p_worker text) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,8 +1,8 @@
--- count_deaths: how many takes of a locked cursor were rolled back without an excuse since the last one that committed.
+-- count_deaths: count the takes of a locked cursor that were rolled back without an excuse since the last commit.
 -- The sequences takes_<id> and excused_<id> count outside of transactions. Nobody else draws from the first while we hold the
--- cursor. An excuse may still be on its way, since it needs no lock (park): where there are deaths to suspect somebody for, wait
--- up to 0.2 s for it.
+-- cursor. An excuse needs no lock (park), so it may come late: if there are 3 to 5 deaths, wait up to 0.2 s for it.
 -- Returns batch: the number of this take. excused: the excuses so far, with p_excused, which the caller could not report.
+--         deaths: the result.
 create or replace function /*schema*/count_deaths(
     p_cursor /*schema*/cursor, p_excused integer, out batch bigint, out excused bigint, out deaths bigint
 )

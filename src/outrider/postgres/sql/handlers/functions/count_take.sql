@@ -1,5 +1,5 @@
--- count_take: takes of a cursor, and rollbacks in good order, counted outside of the transaction: what it counted stays when
--- the transaction rolls back. With the rights of the owner: whoever could draw from these sequences at will could make deaths.
+-- count_take: count a take of a cursor, and excused rollbacks, outside of the transaction, so that a rollback keeps the count.
+-- Runs as the owner: whoever could draw from these sequences freely could fake the deaths of workers.
 create or replace function /*schema*/count_take(p_cursor bigint, p_takes integer, p_excused integer) returns void
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp

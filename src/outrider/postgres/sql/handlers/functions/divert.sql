@@ -1,6 +1,7 @@
--- divert: of the events that a handler's take has read, park those that must not run now: all if they are suspicious, else those
--- that are behind a parked event of their ordering key. What is in delivery already is passed over: from now on it is `reached`.
--- Called by take, which holds the lock of the cursor. Returns the events that are left, in their order.
+-- divert: park the events of a take that must not run now, and return the others in their order.
+-- Parked are all events if p_suspicious, else those behind a parked event of their ordering key. Events that are in delivery
+-- already are left there and marked as `reached`: the log has been read up to them.
+-- The caller is take, which holds the cursor's lock.
 -- Reads:  outbox by seq, delivery by seq and by ordering key. Writes: delivery.
 create or replace function /*schema*/divert(
     p_cursor /*schema*/cursor, p_ordering text, p_seqs bigint[], p_suspicious boolean

@@ -1,4 +1,4 @@
--- failure: one entry of a delivery's failure_history. worker and batch say which take it was: told twice, it counts once.
+-- failure: one entry of a delivery's failure_history. worker and batch identify the take, so a failure reported twice counts once.
 create or replace function /*schema*/failure(
     p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text default null
 ) returns jsonb

@@ -1,15 +1,14 @@
--- fold_generation: the cursors of a generation that has nothing left to read go, and those of generation 0 read its
--- events again. What is parked of it goes with them. True when it was done; false when there was something to read, or
--- when somebody was at work: try again later.
+-- fold_generation: delete the cursors of a generation that has nothing left to read; generation 0 reads its events again.
+-- Its parked events move to generation 0. Returns false if there is something to read or a lock is taken: try again later.
 --
--- Use:    alone in a READ COMMITTED transaction, for generations that have no worker. Runs with the rights of its
---         owner, because the counters go with the cursors.
--- Locks:  the subscription row and the cursors of both, without waiting.
--- Reads:  outbox by seq, at most 100,000 rows behind the cursors, and what late transactions left, by (tx, seq).
--- Why it is exact: the cursors of generation 0 stay where they are. One snapshot, taken after the locks, shows that all
--- that is visible of the generation has been read by its own cursors, and that those of generation 0 will not find any
--- of it: none lies above them or comes late for them. What is not visible yet was not visible to either, and a cursor
--- finds that, whatever it has wanted until now.
+-- Use:    as the first statement of a READ COMMITTED transaction, for generations without workers. Runs as the owner, because
+--         the counters are dropped with the cursors.
+-- Locks:  the subscription row and the cursors of both generations, without waiting.
+-- Reads:  outbox by seq, at most 100,000 rows behind the cursors; events of late transactions, by (tx, seq).
+-- Why it is exact: the cursors of generation 0 stay where they are. One snapshot, taken after the locks, shows two things. The
+-- generation's own cursors have read all of its visible events. The cursors of generation 0 will not find any of these again,
+-- neither above their position nor as late events. An event that is not visible yet was visible to neither, and every cursor finds
+-- it later, whatever the cursor has wanted until now.
 create or replace function /*schema*/fold_generation(p_subscription text, p_generation bigint) returns boolean
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
@@ -35,7 +34,7 @@ begin
     if p_generation = 0 or lowest < pg_sequence_last_value('/*schema*/outbox_seq'::regclass) - 100000 then
         return false;
     end if;
-    -- Whoever holds it sees to it that there are no more and no fewer cursors: register, open_generation.
+    -- register and open_generation hold this row while they add cursors.
     select s.* into sub from /*schema*/subscription as s where s.name = p_subscription for no key update skip locked;
     if (select count(*) from (select from /*schema*/cursor as c
                               where c.subscription = p_subscription and c.generation in (0, p_generation)
@@ -45,7 +44,7 @@ begin
     end if;
 
     select /*schema*/foreign_floor(pg_current_snapshot()),
-           -- The limit: as a plain join the planner might go through the log once for each cursor.
+           -- LIMIT 1, because for a plain join the planner might scan the log once per cursor.
            exists (select from /*schema*/outbox as o cross join lateral (
                        select from /*schema*/cursor as c
                        where c.subscription = p_subscription and c.generation in (0, p_generation) and o.seq > c.seq
@@ -71,14 +70,14 @@ begin
     if unread or exists (
         select from /*schema*/cursor as c
         where c.subscription = p_subscription and c.generation in (0, p_generation)
-          -- Pages of late events, a breaker; a restore that takes have not come to terms with.
+          -- Pages of late events, an open breaker, or a restore after which no take has rebased the cursor.
           and (c.owing is not null or c.open_until > now() or strangers > c.seq
                or c.cluster <> (select /*schema*/log_home())
                or c.horizon >= pg_snapshot_xmax(pg_current_snapshot()))) then
         return false;
     end if;
 
-    -- Read by the other cursor, and not to be found again as a late one: see take.
+    -- The generation's cursor has read these; generation 0 must not find them again as late events: see read.
     update /*schema*/cursor as c set floor = strangers
     where c.subscription = p_subscription and c.generation = 0 and c.floor < strangers;
     with moved as (

@@ -1,5 +1,5 @@
--- forget_workers: the row of a worker that ends; without an id, those of workers that nobody has seen for a day. Back: who it was.
--- With the rights of the owner: who may delete from a table by itself may also lock it, and every claim reads this one.
+-- forget_workers: delete the row of one worker; without an id, the rows of workers that have not been seen for a day.
+-- Returns the deleted workers. Runs as the owner: whoever may delete from a table may also lock it, and every claim reads this one.
 create or replace function /*schema*/forget_workers(p_id uuid default null) returns table (id uuid, subscriptions text[])
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp

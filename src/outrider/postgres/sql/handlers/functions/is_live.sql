@@ -1,5 +1,5 @@
--- is_live: whether a worker that was seen at this time is taken for alive: its heartbeat comes every 10 s. A plain expression,
--- which the planner puts in place of the call. live_workers and uninstall/workers repeat it, for schemas that lack it.
+-- is_live: whether a worker that was seen at this time counts as alive. Heartbeats come every 10 s.
+-- The planner inlines it. live_workers and uninstall/workers repeat the rule, for schemas without this function.
 create or replace function /*schema*/is_live(p_seen_at timestamptz) returns boolean
     language sql stable
     return p_seen_at > pg_catalog.now() - interval '30 seconds';

@@ -1,4 +1,4 @@
--- next_retry: the seconds until the next parked event of a subscription's generation may be tried; null when none is parked.
+-- next_retry: seconds until the next parked event of a generation of the subscription may be tried; null if none is parked.
 create or replace function /*schema*/next_retry(p_subscription text, p_generation bigint) returns double precision
     language plpgsql stable
     set search_path = pg_catalog, pg_temp

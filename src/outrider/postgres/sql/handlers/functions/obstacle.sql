@@ -1,4 +1,4 @@
--- obstacle: why nothing may be read of a locked cursor now, as an outcome of take; null = it may.
+-- obstacle: why a take must not read from the locked cursor now, as an outcome of take; null if it may.
 -- Reads:  setting by name, delivery by seq and by due time.
 create or replace function /*schema*/obstacle(
     p_cursor /*schema*/cursor, p_subscription /*schema*/subscription, p_knows text[], p_armed bigint, p_first_seq bigint
@@ -15,7 +15,7 @@ begin
     elsif p_cursor.open_until > now() and p_armed is null then
         return 'open';
     elsif p_first_seq <= p_cursor.seq and p_armed is null and not exists (
-        -- Late, and not read again since it failed: read on.
+        -- The first parked event was late, and has not been read again since it failed: read on.
         select from /*schema*/delivery as d
         where d.subscription = p_cursor.subscription and d.seq = p_first_seq and not d.reached) and not exists (
         select from /*schema*/delivery as d

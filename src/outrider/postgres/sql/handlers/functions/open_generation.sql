@@ -1,15 +1,14 @@
--- open_generation: a generation gets cursors of its own at a subscription: copies of those that have read its events
--- until now, with what is parked of it. True when they are new. From then on the cursors of generation 0 pass its
--- events over.
+-- open_generation: give a generation its own cursors of a subscription, copied from those of generation 0, with its parked events.
+-- From then on the cursors of generation 0 skip its events. Returns whether the cursors are new.
 --
--- Use:    when a worker of the generation starts. Runs with the rights of its owner, because a cursor brings its
---         counters. Only handlers have generations; false for everything else.
--- Bound:  64 open generations of a subscription: each brings a cursor row and two sequences per partition. Without cursors of
---         its own, a generation is read by those of generation 0.
--- Locks:  the subscription row, then its cursors of generation 0, waiting for the batches that are being handled; not
---         for ever: a worker that is frozen in its batch would keep new ones from everything else that they serve.
--- Why it is exact: a cursor says what has been read of the whole log, whatever it wanted of it. A copy made under its
--- lock goes on from there, and every take asks after the lock which generations have cursors of their own.
+-- Use:    when a worker of the generation starts. Runs as the owner, because a cursor brings its counters. Only handlers have
+--         generations; false for other subscriptions.
+-- Bound:  64 open generations of a subscription: each adds a cursor row and two sequences per partition. Generation 0 reads the
+--         events of a generation without cursors.
+-- Locks:  the subscription row, then its cursors of generation 0, waiting up to 5 s for the batches in progress: a worker that is
+--         frozen in its batch must not keep new workers from serving their other subscriptions.
+-- Why it is exact: a cursor says what was read of the whole log, whatever it wanted. A copy made under its lock continues from
+-- there, and every take asks, after it has the lock, which generations have cursors of their own.
 create or replace function /*schema*/open_generation(p_subscription text, p_generation bigint) returns boolean
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
@@ -34,7 +33,7 @@ begin
     if 64 <= (select count(distinct c.generation) from /*schema*/cursor as c
               where c.subscription = p_subscription and c.generation <> 0) then
         raise '% has 64 open generations, and % would be one more', p_subscription, p_generation
-            using errcode = 'OR011', hint = 'Those without workers fold when they are read to the end: outrider generations';
+            using errcode = 'OR011', hint = 'Generations without workers are folded once they are read to the end: outrider generations';
     end if;
     perform from /*schema*/cursor as c where c.subscription = p_subscription and c.generation = 0
     order by c.partition for update;

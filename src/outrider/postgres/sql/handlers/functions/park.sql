@@ -1,13 +1,14 @@
--- park: events that failed wait for their retry, or are buried; their batch has been rolled back. A transaction of its own,
--- so that the attempt counts at once, whoever takes the partition next.
+-- park: write failed events into delivery, to be retried or as dead letters, after their batch was rolled back.
+-- It runs in its own transaction, so that the attempt counts at once, whoever takes the partition next.
 --
--- p_failed: [{seq, attempt, delay, code, message, traceback, counted, dead, batch, trip, probe, longest, spared}]. What another
--- session has handled, or counted as this very attempt, in the meantime is left alone: the same call may come twice. Returns
--- the numbers of those that were not. trip: the handler has a breaker, which opens after so many failures in a row, for
--- `probe` seconds, then twice as long each time, up to `longest`. spared: it was the probe; others shall be tried before it.
--- p_cursor: the cursor of their partition; its rollback is excused, which means that it was no death of a worker.
--- p_armed: a suspect that had been counted before it ran, and that did not kill its worker, or did not run at all.
--- Locks:  the cursor row, waiting: until then another session may be handling the very same events.
+-- p_failed: [{seq, attempt, delay, code, message, traceback, counted, dead, batch, trip, probe, longest, spared}]
+--     trip: the handler's breaker opens after this many failures in a row, for `probe` seconds, then twice as long each time, up
+--     to `longest` seconds. spared: the event was the breaker's probe; others are tried before it.
+-- p_cursor: the cursor of their partition. Its rollback is excused: it was no death of a worker.
+-- p_armed: a suspect that was counted before it ran, and that did not kill its worker or did not run.
+-- Locks:  the cursor row, waiting: until then another session may be handling the same events.
+-- Returns the seqs that it wrote. It skips events that another session has handled meanwhile, or whose attempt is counted already;
+--         so the same call may come twice.
 create or replace function /*schema*/park(
     p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint default null, p_worker text default null
 ) returns bigint[]
@@ -26,10 +27,10 @@ declare
     told  bigint[];
 begin
     perform /*schema*/sees_all();
-    -- Before the wait for the cursor: others may take it meanwhile, fail and wait too, and would look like deaths.
+    -- Before the wait for the cursor: others that take it meanwhile, fail and wait too would look like deaths.
     perform /*schema*/count_take(p_cursor, 0, 1);
     if p_failed is not null then
-        -- The cursor that has the event now: its generation may have been opened or folded since, or the partitions doubled.
+        -- Find the cursor that has the event now: its generation may have been opened or folded, or the partitions doubled.
         loop
             select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
             select coalesce(d.generation, own.generation, 0) as generation,
@@ -46,7 +47,7 @@ begin
             for update;
         end loop;
     end if;
-    -- After the cursor's lock, in the order in which everybody takes the two.
+    -- After the cursor's lock: everybody locks the two in this order.
     if p_armed is not null then
         update /*schema*/delivery as d set crashes = d.crashes - 1, run_at = now()
         where d.id = p_armed and d.status = 'pending' and d.suspect and d.crashes > 0;
@@ -73,7 +74,7 @@ begin
             last_error      = f.message,
             last_traceback  = left(f.traceback, 4096),
             first_failed_at = coalesce(d.first_failed_at, now()),
-            -- The newest say most.
+            -- Keep the newest 100.
             failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
                                     else d.failure_history end)
                               || /*schema*/failure(d.cycle, d.attempts + f.counted::integer, f.code, f.message, p_worker, f.batch)
@@ -102,7 +103,7 @@ begin
               select from /*schema*/event_handled as h
               where h.handler_name = p_subscription
                 and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id))
-          -- Nobody will read it again: withdrawn, or no longer wanted, while its batch held the cursor.
+          -- Not if it was withdrawn, or its type removed, while its batch held the cursor: nobody will read it again.
           and not exists (select from /*schema*/withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
         on conflict (subscription, seq) where seq is not null do nothing

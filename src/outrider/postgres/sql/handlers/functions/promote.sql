@@ -1,5 +1,5 @@
--- promote: the first pending event of a line is its head, and nobody else is. The caller holds the cursor's lock.
--- Reads:  delivery by line: a look-up or two per line, however long it is.
+-- promote: mark the first pending event of each key as the head, and no other. The caller holds the cursor's lock.
+-- Reads:  delivery by ordering key, one or two look-ups per key, however many events wait.
 create or replace function /*schema*/promote(p_subscription text, p_generation bigint, p_lines text[]) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,17 +1,14 @@
--- register: declare a subscription and make its cursors; only ever adds, so it may run at every deploy.
+-- register: declare a subscription and create its cursors. It only adds, so it may run at every deploy.
 --
--- Use:    alone in a READ COMMITTED transaction (a cursor is made like a take that returns nothing).
--- Locks:  the subscription row; when the partitions are doubled or the order changes also its cursor rows, waiting for their
---         readers.
--- Start:  'now' (whatever is not yet visible at this moment), 'beginning' (all that the log still holds), or a time
---         (from the first event that says to have occurred then or later, and whatever is not yet visible). No event that
---         fits is passed over, so one that was dated into the future may bring what follows it. But not from a segment that
---         was full an hour before that time (an hour, since clocks differ): the log is read from there on, up to the event.
---         Only for a new subscription; a time in the future is refused.
--- Known subscription: new event types are added, partitions grow by doubling (each cursor is copied, and the halves
---         share its keys, and the parked events move with theirs); fewer types or partitions than the table has change
---         nothing. The order is set to what is declared, also for the events that are parked or buried: they are put into
---         the lines of the new order. order = total is refused where there are several partitions.
+-- Use:    as the first statement of a READ COMMITTED transaction: making a cursor is a take that returns nothing.
+-- Locks:  the subscription row; also its cursor rows, waiting for their readers, if the partitions double or the order changes.
+-- Start:  only of a new subscription. 'now': events that are not visible yet. 'beginning': all events in the log. A time: from the
+--         first event with occurred_at at or after it, and all events that are not visible yet. The search for that event skips
+--         segments that were full an hour before the time; an hour, because clocks differ. An event dated into the future may make
+--         the start earlier than needed, never later. A start in the future is refused.
+-- Known subscription: new event types are added. Partitions grow by doubling: each cursor is copied, the copies share its keys, and
+--         parked events move with their keys. Fewer types or partitions than the table has change nothing. The order is set to what
+--         is declared, also for events in delivery. order = total is refused if there are several partitions.
 -- Returns created, extended or unchanged, and the number of partitions in force.
 create or replace function /*schema*/register(
     p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer default 1,
@@ -51,7 +48,7 @@ begin
     end if;
     if found and p_start not in ('now', 'beginning') and p_start::timestamptz > clock_timestamp() + interval '1 minute' then
         raise 'subscription "%" cannot start at %, which is in the future', p_name, p_start::timestamptz
-            using errcode = 'OR002', hint = 'Leave out start=, and deploy it then; or begin now, and pass over what comes before.';
+            using errcode = 'OR002', hint = 'Leave out start= and deploy it at that time; or start now, and skip earlier events in the handler.';
     end if;
     if found then
         r := pg_current_xact_id();
@@ -87,8 +84,9 @@ begin
     end if;
 
     if (sub.event_types = '{}') is distinct from (p_event_types = '{}') then
-        raise 'the job "%" is registered as one that is %, and cannot become the other', p_name,
-            case when sub.event_types = '{}' then 'enqueued' else 'made of events' end
+        raise 'the job "%" is registered as % and cannot become %', p_name,
+            case when sub.event_types = '{}' then 'enqueued' else 'made of events' end,
+            case when sub.event_types = '{}' then 'made of events' else 'enqueued' end
             using errcode = 'OR002', hint = 'Give the new one another name.';
     end if;
 
@@ -111,8 +109,8 @@ begin
 
     if sub.ordering <> p_ordering then
         update /*schema*/subscription as s set ordering = p_ordering where s.name = p_name;
-        -- Under the cursors' locks: a take in progress parks by the order that it has read. Heads in a second step, since
-        -- a line must never have two.
+        -- Under the cursors' locks, because a take in progress parks by the order that it has read. Heads in a second step,
+        -- because a key must never have two.
         update /*schema*/delivery as d
         set ordering_key = lined.line, head = lined.line is null and d.status = 'pending'
         from (select d.id, /*schema*/ordering_key(p_ordering, o.workspace_id, o.aggregate_id) as line

@@ -1,5 +1,5 @@
--- settle: the worker's word that every handler of the batch has returned; the COMMIT that follows is then let through.
--- Raises OR005 when this is not the transaction in which the batch was taken: a handler has ended that one.
+-- settle: state that every handler of the batch has returned, so that the COMMIT that follows is let through.
+-- Raises OR005 if this is not the transaction in which the batch was taken: a handler has ended that one.
 create or replace function /*schema*/settle(p_batch bigint) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,25 +1,25 @@
--- take: the next batch of a subscription, in the transaction in which it is handled. COMMIT makes it true, ROLLBACK unmakes it.
--- lock_cursor finds and locks a partition, read gets the next events of its log, exactly. This function adds what handlers need:
---   receipts   of the batch are written here, in the order of their keys so that two batches cannot deadlock. Only events whose
---              receipt is new are returned: the claim settles, the commit makes it true (settle, refuse_unsettled). An event
---              without a key of its producer's has its id for a key, which nobody else has: a plain insert does (ON CONFLICT
---              costs 2.6 us more, of 9.7). If it is there all the same, somebody has moved the cursor back: the take fails with
---              a unique violation, and comes again with p_careful.
---   retries    parked events of the partition that are due come before the log (take_parked). What is parked or buried already
---              is passed over when the log is read up to it; later events of its ordering key are parked behind it (divert).
---   deaths     are takes that were rolled back without an excuse (count_deaths). After three of them the batch is parked as
---              suspect. More than five in a row are none: after a crash of the server a sequence goes on up to 32 numbers
---              further on. Takes are counted at the end, when nothing of ours can fail any more: a full disk is no death.
---   breaker    while it is open nothing is taken; then one event, the probe.
--- For readers, relays and routes it is lock_cursor, read and the events.
+-- take: the next batch of a subscription, in the transaction in which it is handled. Only COMMIT makes it final.
+-- lock_cursor finds and locks a partition, and read gets the next events of its log. This function adds what handlers need:
+--   receipts   are inserted here, ordered by key so that two batches cannot deadlock. Only events with a new receipt are returned.
+--              An event without an idempotency key has its id as its key, which no other event has: a plain insert suffices (ON
+--              CONFLICT costs 2.6 us more, of 9.7 us). If such a receipt exists, somebody has moved the cursor back: the take
+--              fails with a unique violation, and the worker takes again with p_careful.
+--   retries    parked events that are due come before the log (take_parked). When the log is read up to an event that is already
+--              parked or a dead letter, the event is skipped; later events of its ordering key are parked behind it (divert).
+--   deaths     are takes that were rolled back without an excuse (count_deaths). After three, the batch is parked as suspect. More
+--              than five in a row are no deaths: after a crash of the server a sequence skips up to 32 numbers. The take is counted
+--              at the end, when nothing of ours can fail any more: a full disk is no death.
+--   breaker    while it is open, nothing is taken; then one event, the probe.
+-- For readers, relays and routes, take is lock_cursor, read and the events.
 --
--- Use:    in a READ COMMITTED transaction that has not written anything yet. Without p_partition: any that has something.
+-- Use:    in a READ COMMITTED transaction that has not written anything yet. Without p_partition: any that has something to read.
 -- Locks:  the cursor row: the lease of the partition, held until the transaction ends.
--- Bound:  p_limit events, p_scan numbers of the log, and batch_bytes of payloads, which the last event may pass. A payload that
---         cannot be read is empty text (as_text).
--- p_generation: 0 reads whatever has no cursor of its own generation, another number the events of that generation. p_knows: the
--- event types that the worker's code knows. p_excused: rollbacks in good order that the caller could not report (park). p_armed:
--- the suspect that the caller has counted and may run now. p_alone: nothing else runs in the caller's process.
+-- Bound:  p_limit events, p_scan log positions, and batch_bytes of payloads, which the last event may exceed. A payload that cannot
+--         be read is returned as an empty text (as_text).
+-- p_generation: 0 reads the events of all generations without own cursors; another number only that generation's.
+-- p_knows: the event types that the worker's code knows.
+-- p_excused: excused rollbacks that the caller could not report (park).
+-- p_armed: the suspect that was counted and may run now. p_alone: nothing else runs in the caller's process.
 --
 -- Returns a first row without an event, then the events. Its `outcome`:
 --   idle     nothing to read: no transaction id used, nothing written; due_in = seconds until the next parked event
@@ -30,9 +30,10 @@
 --   suspect  a suspect is due: commit, then take again with p_alone
 --   armed    a suspect was counted: commit, then take again with p_armed = delivery
 --   waiting  order = total, and its parked event is not due
---   probe    the breaker was open: at most one event, and all is well again when it commits
---   open     the breaker is open; due_in says for how long at most
---   paused, unknown   nothing was read: an operator said so; the subscription wants types that are not in p_knows
+--   probe    the breaker was open: at most one event; its commit closes the breaker
+--   open     the breaker is open; due_in = for how many seconds at most
+--   paused   an operator paused it; nothing was read
+--   unknown  the subscription wants types that are not in p_knows; nothing was read
 create or replace function /*schema*/take(
     p_subscription text, p_partition integer default null, p_limit integer default 500, p_scan integer default 10000,
     p_generation bigint default 0, p_knows text[] default null, p_armed bigint default null,
@@ -73,7 +74,7 @@ begin
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
-        -- Its first parked event: the log is read up to it, and no further.
+        -- In total order, the log is read up to the first parked event and no further.
         first_seq := case sub.ordering when 'total' then (
             select min(d.seq) from /*schema*/delivery as d
             where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
@@ -105,7 +106,7 @@ begin
         if cur.open_until is not null then
             p_limit := 1;
         end if;
-        -- Parked or buried before the log was read up to it, or parked in this partition: look at each event.
+        -- If an event was parked or buried before the log was read up to it, or is parked in this partition: look at each event.
         diverting := suspicious or exists (
             select from /*schema*/delivery as d
             where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after));
@@ -168,7 +169,7 @@ begin
             b.generation, b.workspace_id, b.aggregate_kind, b.aggregate_id, b.entity_version, /*schema*/as_text(b.payload),
             coalesce(b.idempotency_key, b.id::text), nullif(/*schema*/as_text(b.trace_context), ''), b.origin
      from batch as b
-     -- The OR keeps this a hashed look-up: as a join it would be planned for a few rows, and be quadratic.
+     -- The OR keeps this a hashed look-up. As a join it would be planned for a few rows and become quadratic.
      where not settles or b.seq in (select receipts.seq from receipts)
      order by b.seq);
     get diagnostics returned = row_count;

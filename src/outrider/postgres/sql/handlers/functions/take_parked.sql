@@ -1,11 +1,11 @@
 -- take_parked: the parked events of a partition that are due, with those that wait behind them, in their order.
--- Called by take, which holds the lock of the cursor: nobody else touches the parked events of the partition.
--- Reads and writes: delivery by due time and by line, outbox by seq, receipts; the counter of the cursor.
--- No rows: nothing is due. Otherwise a first row without an event, then events, as in take.
+-- The caller is take, which holds the cursor's lock: nobody else changes the parked events of the partition.
+-- Reads and writes: delivery by due time and by ordering key, outbox by seq, receipts; the counter of the cursor.
+-- Returns no rows if nothing is due. Otherwise a first row without an event, then events, as take does.
 --
--- A suspect (one of a batch whose worker died three times) runs alone, and is counted and committed before it runs:
--- outcome armed. For half a minute it is then its worker's own; if the worker dies it becomes due again and is counted
--- again; after the third time it is buried.
+-- A suspect (an event of a batch whose worker died three times) runs alone. It is counted and committed before it runs (outcome
+-- armed), and belongs to its worker for 30 s. If the worker dies, the suspect becomes due and is counted again. After the third
+-- time it becomes a dead letter.
 create or replace function /*schema*/take_parked(
     p_subscription text, p_cursor /*schema*/cursor, p_limit integer, p_armed bigint, p_suspicious boolean,
     p_excused bigint, p_head /*schema*/taken, p_worker text, p_alone boolean
@@ -93,7 +93,7 @@ begin
                  where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
-        -- The first that fit into the bytes of a batch.
+        -- As many from the start as fit into batch_bytes.
         chosen := chosen[1 : (
             select count(*) from (
                 select sum(coalesce(/*schema*/stored_bytes(coalesce(d.payload, o.payload)), 0))

@@ -1,4 +1,4 @@
--- as_long_text: see as_text. Empty: the text is longer than a writer may make it, or than a session can hold.
+-- as_long_text: as_text for a long value. Empty if the text is longer than writers may store, or than a session can hold.
 create or replace function /*schema*/as_long_text(p_value jsonb) returns text
     language plpgsql immutable
     set search_path = pg_catalog, pg_temp

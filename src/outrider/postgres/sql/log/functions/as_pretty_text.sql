@@ -1,4 +1,4 @@
--- as_pretty_text: a payload for the eye, on many lines. Empty: see as_text.
+-- as_pretty_text: a payload as text on many lines, for people to read. Empty if it cannot be read: see as_text.
 create or replace function /*schema*/as_pretty_text(p_value jsonb) returns text
     language plpgsql immutable
     set search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- batch_bytes: how many bytes of payloads one batch may hold, as they are stored; the event that passes it is the last one.
+-- batch_bytes: how many bytes of payloads, as stored, one batch may hold. The event that exceeds it is the last of the batch.
 create or replace function /*schema*/batch_bytes() returns bigint
     language sql immutable
     return 4194304;

@@ -1,6 +1,6 @@
--- foreign_floor: the newest event that came from another cluster and whose transaction id could still be drawn here.
--- Such an event is visible although the snapshot says that its transaction has not finished. A cursor never looks for
--- late events at or below it, so that a new transaction with the same id cannot bring it back. 0 when there is none.
+-- foreign_floor: the seq of the newest event from another cluster whose transaction id can still be assigned here; 0 if none.
+-- Such an event is visible although its transaction is unfinished in the snapshot. A cursor never looks for late events at or below
+-- it, so a new transaction with the same id cannot bring it back.
 -- Reads:  outbox by (tx, seq); the open range is empty unless the log was restored from a cluster with higher ids.
 -- STABLE on purpose: p_now must be the snapshot of the statement that calls it.
 create or replace function /*schema*/foreign_floor(p_now pg_snapshot) returns bigint
@@ -10,8 +10,8 @@ create or replace function /*schema*/foreign_floor(p_now pg_snapshot) returns bi
     set jit = off
     set enable_bitmapscan = off
 as $$
-    -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, looking for a tx that is not there
-    -- (a million events: 0.2 s instead of less than a millisecond).
+    -- seq + 0: for a plain max(seq) the planner walks the whole log backward by seq, in search of a tx that is not there
+    -- (with a million events 0.2 s instead of less than 1 ms).
     select coalesce(greatest(
         (select max(newest.seq)
          from (select pg_snapshot_xip(p_now) as tx) as listed,

@@ -1,4 +1,4 @@
--- is_withdrawn: an operator has withdrawn this event. Not inlined: asked only where the log has withdrawals that matter.
+-- is_withdrawn: whether an operator has withdrawn this event. Not inlined: called only if the log has withdrawals that matter.
 create or replace function /*schema*/is_withdrawn(p_seq bigint) returns boolean
     language plpgsql stable
     set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- late_transactions: which transactions, unfinished when a cursor last advanced, have left events at or below it.
--- Reads:  outbox by (tx, seq), one probe per finished transaction of the snapshot's list, and a skip scan over the
---         range above the snapshot; the number of events that a transaction wrote does not matter.
+-- late_transactions: the transactions that were unfinished when a cursor last advanced, and have left events at or below it.
+-- Reads:  outbox by (tx, seq), one probe per finished transaction of the snapshot's list, and a skip scan over the ids above
+--         the snapshot. The cost does not depend on how many events a transaction wrote.
 -- Locks:  nothing.
 -- STABLE on purpose: it must see exactly the snapshot of the statement that calls it.
 create or replace function /*schema*/late_transactions(
@@ -14,7 +14,7 @@ begin
         return query
         select listed.tx
         from (select pg_snapshot_xip(p_inflight) as tx) as listed,
-             -- Not EXISTS: the planner would turn it into a join that reads all their events.
+             -- Not EXISTS, which the planner would turn into a join that reads all their events.
              lateral (select from /*schema*/outbox as o
                       where (o.tx, o.seq) > (listed.tx, p_floor) and (o.tx, o.seq) <= (listed.tx, p_upto)
                         and o.seq > p_floor and o.seq <= p_upto

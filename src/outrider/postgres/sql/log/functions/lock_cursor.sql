@@ -1,10 +1,10 @@
--- lock_cursor: find a partition that has something to read and that nobody holds, and lock its cursor: step 1 of the exact
--- read, and half of step 2 (read). Without p_partition, partitions are tried in random order.
+-- lock_cursor: find a partition that has something to read and that nobody holds, and lock its cursor.
+-- This is step 1 of the exact read, and half of step 2 (read). Without p_partition, partitions are tried in random order.
 --
 -- Use:    in a READ COMMITTED transaction that has not written anything yet.
 -- Locks:  one cursor row, FOR UPDATE SKIP LOCKED: the lease of the partition, held until the transaction ends.
 -- Returns outcome: taken, busy (others hold what there is to read), open (the breaker is), idle (no transaction id was used).
---         drawn: the numbers of the log that were drawn before we had a transaction id. home: that of the log (log_home).
+--         drawn: the last log position handed out before we had a transaction id. home: that of the log (log_home).
 create or replace function /*schema*/lock_cursor(
     p_subscription text, p_partition integer, p_generation bigint, p_armed bigint,
     out outcome text, out locked /*schema*/cursor, out drawn bigint, out home bigint
@@ -21,7 +21,7 @@ begin
             using errcode = 'OR001', hint = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
     end if;
     if pg_current_xact_id_if_assigned() is not null then
-        raise 'take must come before anything is written in its transaction'
+        raise 'take must come before any write in its transaction'
             using errcode = 'OR001', hint = 'Take once, at the start of a new transaction.';
     end if;
 
@@ -33,9 +33,9 @@ begin
           and (p_partition is null or c.partition = p_partition)
         order by random()
     loop
-        -- Looked up again: another session may have read on since.
+        -- Ask the sequence again: another session may have read further since.
         if cur.seq > drawn and cur.seq > coalesce(pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0) then
-            raise 'the cursor of "%" is at %, ahead of the log, which has drawn %', p_subscription, cur.seq, drawn
+            raise 'the cursor of "%" is at position %, ahead of the log, which has used %', p_subscription, cur.seq, drawn
                 using errcode = 'OR003',
                       hint = 'The log was restored without its sequence, or the sequence was set back.';
         end if;

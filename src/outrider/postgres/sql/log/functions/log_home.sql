@@ -1,8 +1,8 @@
--- log_home: whose transaction ids the cursors' are: those of this cluster, since this log came into it.
--- The identifier of the cluster does not suffice: a physical clone has the same one, and its log may be restored into the
--- original. So it is mixed with the id of the transaction that wrote the oldest row of the ledger of migrations, which is
--- never updated: a restore, of whatever kind, writes that row anew.
--- With the rights of the owner: whoever takes need not read the ledger.
+-- log_home: a number for where the log lives: in which cluster, since which restore. Transaction ids of a cursor count only there.
+-- The cluster's identifier does not suffice: a physical clone has the same one, and its log may be restored into the original. So
+-- it is mixed with the id of the transaction that wrote the oldest row of the table migration. That row is never updated, and every
+-- kind of restore writes it anew.
+-- Runs as the owner: whoever takes need not read that table.
 create or replace function /*schema*/log_home() returns bigint
     language plpgsql stable security definer
     set search_path = pg_catalog, pg_temp

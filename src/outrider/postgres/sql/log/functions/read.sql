@@ -1,26 +1,25 @@
--- read: the exact read of the log. The next events of a locked cursor, by number, and the cursor advanced past them: nothing
--- skipped, nothing twice.
+-- read: the exact read of the log: the next events of a locked cursor, which is advanced past them. Skips none, repeats none.
 --
--- Use:    after lock_cursor, in the same transaction; once. COMMIT makes it true, ROLLBACK unmakes it. p_cursor is written back
---         as a whole: a layer above may have changed columns of its own.
--- Reads:  outbox by seq (fresh) and by (tx, seq) (late): at most p_limit events, batch_bytes of payloads, which the last event
---         may pass, and p_scan numbers of the log, however long the log or the backlog. Writes: the cursor row.
+-- Use:    after lock_cursor, in the same transaction, once. Only COMMIT makes it final. p_cursor is written back as a whole: the
+--         caller may have changed columns of its own.
+-- Reads:  outbox by seq (fresh) and by (tx, seq) (late), however long the log or the backlog: at most p_limit events, p_scan log
+--         positions, and batch_bytes of payloads, which the last event may exceed. Writes: the cursor row.
 -- Returns seqs: the events, in their order. outcome: done = everything that was published before lock_cursor has been read
 --         in this partition; more = there is more to read at once.
 --
--- Why it is exact. A number says nothing about when its transaction commits, so a plain "seq > position" skips what
--- commits late. The order of three steps makes up for it:
---   1. q: the numbers drawn so far (lock_cursor). Whoever drew one had its transaction id before (outbox.tx stands before seq).
+-- Why it is exact. A position says nothing about when its transaction commits, so a plain "seq > position" skips what
+-- commits late. Three steps in this order prevent it:
+--   1. q: the last position handed out (lock_cursor). Whoever got one had its transaction id before (outbox.tx stands before seq).
 --   2. r: our own transaction id, assigned after q was read (lock_cursor): all those ids are below r.
---   3. one statement with one snapshot: it sees what they committed. Those below r that are unfinished in this very snapshot
---      are kept in the cursor (inflight, horizon). Their events are found by (tx, seq) once they have committed: "late".
--- So each event at or below the new position has been read, or its transaction is kept, or it is gone. This holds for every
--- position up to q: the statement may stop at any number. To look for late transactions in a statement before would lose
--- those that finish between the two: the second one no longer sees them running, and forgets them.
+--   3. One statement with one snapshot sees what they committed. The transactions below r that are unfinished in this snapshot
+--      are kept in the cursor (inflight, horizon). Once they have committed, their events are found by (tx, seq): "late".
+-- So each event at or below the new position has been read, or its transaction is kept, or it was rolled back. This holds for every
+-- position up to q: the statement may stop at any of them. A separate statement before, to look for late transactions, would lose
+-- those that finish between the two: the second no longer sees them running, and forgets them.
 --
--- Late events come before fresh ones, and all by seq, so that the order within a key holds. When they fill a batch, nothing is
--- advanced. Instead the transactions that have finished move to `owing`, from one snapshot, and inflight keeps those that have
--- not; the position and the horizon stay. What is owed is then read in pages, before anything else: nobody adds to it.
+-- Late events come before fresh ones, and all by seq, so that the order within a key holds. If they fill a batch, nothing is
+-- advanced. Instead the finished transactions move to `owing`, from one snapshot, and inflight keeps the unfinished ones; seq and
+-- horizon stay. What is owed is then read in pages, before anything else: nobody adds to it.
 create or replace function /*schema*/read(
     p_cursor /*schema*/cursor, p_subscription /*schema*/subscription, p_drawn bigint, p_home bigint, p_limit integer,
     p_scan integer, out outcome text, out seqs bigint[]
@@ -31,22 +30,23 @@ as $$
 #variable_conflict use_column
 declare
     cur       /*schema*/cursor := p_cursor;
-    q         bigint := greatest(p_drawn, cur.seq);  -- another session may have read on before we had the lock; never go back
+    q         bigint := greatest(p_drawn, cur.seq);  -- never go back: another session may have read further before we had the lock
     r         xid8 := pg_current_xact_id();
     upto      bigint := q;
     others    bigint[] := '{}';
     withdrawn boolean;
 begin
     if cur.generation = 0 then
-        -- After the lock: who opens a generation copies this cursor under it.
+        -- After the lock, under which open_generation copies this cursor.
         others := array(select distinct c.generation from /*schema*/cursor as c
                         where c.subscription = cur.subscription and c.generation <> 0);
     end if;
     withdrawn := exists (select from /*schema*/withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
 
-    -- Restored: the transactions of its old home are over, and what they left is here. Their ids mean nothing from now on,
-    -- except for what is still owed. Whoever moved a cursor here has finished, so its id is below xmax: if not, it is from
-    -- elsewhere, whatever its home. In one statement, so that it is exact also for a cursor that never left.
+    -- Rebase after a restore. The transactions of the old home are over, and what they left is here. Their ids mean nothing from
+    -- now on, except for what is owed. A transaction that advanced a cursor here has finished, so its id (horizon) is below xmax;
+    -- otherwise the cursor is from elsewhere, whatever its home says. One statement, so that a rebase is exact also for a cursor
+    -- that never left.
     if (cur.cluster <> p_home or cur.horizon >= pg_snapshot_xmax(pg_current_snapshot())) and cur.owing is null then
         select nullif(array(
                    select /*schema*/late_transactions(
@@ -64,7 +64,7 @@ begin
 
     if cur.owing is null then
         if upto > cur.seq + p_scan then
-            -- Far behind: a step of p_scan numbers, from the next event on.
+            -- Far behind: a step of p_scan positions, from the next event on.
             upto := least(upto, p_scan - 1 + coalesce((
                 select o.seq from /*schema*/outbox as o where o.seq > cur.seq and o.seq <= upto order by o.seq limit 1), upto));
         end if;
@@ -149,7 +149,7 @@ begin
     end if;
 
     with page as materialized (
-        -- p_scan numbers, from the next event on.
+        -- p_scan positions, from the next event on.
         select least(cur.seq, min(o.seq) + p_scan - 1) as last
         from unnest(cur.owing) as owed (tx),
              lateral (select o.seq from /*schema*/outbox as o

@@ -1,5 +1,5 @@
--- receipt_key: the key of an event's receipts, as event_handled.idempotency_key. The key that its producer gave is scoped by
--- workspace and type; without one it is the id. An SQL expression that the planner puts in place of the call.
+-- receipt_key: the key of an event's receipts, as event_handled.idempotency_key. An idempotency key from the publisher is scoped by
+-- workspace and type; without one, the key is the event's id. The planner inlines it.
 create or replace function /*schema*/receipt_key(p_workspace_id text, p_event_type text, p_idempotency_key text, p_id uuid)
     returns text
     language sql stable

@@ -1,5 +1,5 @@
--- wake: the workers of these subscriptions look again, although nothing was published or enqueued: who reads for them wakes by
--- the types of events, as a publisher wakes it; who runs jobs, by their names.
+-- wake: notify the workers of these subscriptions although nothing was published or enqueued.
+-- Readers of events are woken by event type, as a publisher wakes them; workers that run jobs, by job type.
 create or replace function /*schema*/wake(p_names text[]) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

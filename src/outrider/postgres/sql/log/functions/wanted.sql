@@ -1,7 +1,6 @@
--- wanted: whether the reader of a cursor is to get an event: the filter of every subscription.
--- p_others: the generations that have cursors of their own; generation 0 reads whatever they do not. p_withdrawn: false where
--- the log has no withdrawals that matter. An SQL expression that the planner puts in place of the call, so it must stay free of
--- subqueries.
+-- wanted: whether the reader of a cursor gets an event: the filter of every subscription.
+-- p_others: the generations that have cursors of their own; generation 0 reads all others. p_withdrawn: false if the log has no
+-- withdrawals that matter. The planner inlines it, so it must stay free of subqueries.
 create or replace function /*schema*/wanted(
     p_event /*schema*/outbox, p_subscription /*schema*/subscription, p_cursor /*schema*/cursor, p_others bigint[],
     p_withdrawn boolean

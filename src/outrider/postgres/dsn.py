@@ -1,0 +1,160 @@
+"""Connection strings: what they say, and one clear sentence for each way in which connecting can fail."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from outrider.errors import DatabaseUnavailable
+from outrider.redaction import conceal, mask
+
+OLDEST = 15
+"""The oldest supported major version of Postgres."""
+CONNECT_TIMEOUT = 10
+"""Seconds."""
+_SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
+_MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
+
+
+def check_server(conn: AsyncConnection[Any] | Connection[Any]) -> None:
+    """Refuses a server that is too old, and a database that cannot store every text."""
+    version = conn.info.server_version // 10000
+    if version < OLDEST:
+        raise DatabaseUnavailable(
+            f"the server at {_where(conn.info.dsn)} is Postgres {version}; Outrider needs {OLDEST} or newer: "
+            "upgrade it, or point the DSN at another server"
+        )
+    encoding = conn.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise DatabaseUnavailable(
+            f"the database {conn.info.dbname!r} has the encoding {encoding}; Outrider needs UTF8: "
+            f"create one with: createdb -E UTF8 -T template0 {conn.info.dbname}_utf8"
+        )
+
+
+def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
+    """One sentence for why a connection failed. libpq gives no SQLSTATE here, so it goes by the text of the error.
+
+    Where part of the password may have been read as something else, raises the sentence without its cause, which quotes it.
+    """
+    parts = _parts(dsn)
+    if _is_misread(dsn, parts):
+        raise _unreadable() from None
+    text = str(error).strip()
+    user, where = parts.get("user", "the current user"), _where(dsn)
+    if "password authentication failed" in text or "no password supplied" in text:
+        return DatabaseUnavailable(
+            f"{where} refused the password of user {user!r}: correct it in the DSN, in PGPASSWORD or in ~/.pgpass"
+        )
+    match _MISSING.findall(text):
+        case [("database", name), *_]:
+            return DatabaseUnavailable(
+                f"{where} has no database {name!r}: create it (createdb {name}) or correct the DSN"
+            )
+        case [("role", name), *_]:
+            return DatabaseUnavailable(
+                f"{where} knows no user {name!r}: create it (createuser {name}) or correct the DSN"
+            )
+    if "could not translate host name" in text or "failed to resolve host" in text:
+        return DatabaseUnavailable(f"the host of {where} is unknown: correct the name in the DSN, or check your DNS")
+    if "too many clients" in text or "remaining connection slots" in text:
+        return DatabaseUnavailable(
+            f"{where} has no free connection: raise its max_connections, use a pooler, or lower pool_size"
+        )
+    if isinstance(error, psycopg.errors.ConnectionTimeout) or "timeout" in text:
+        return DatabaseUnavailable(
+            f"{where} did not answer within {parts.get('connect_timeout', CONNECT_TIMEOUT)} s: "
+            "check that the host is up and that no firewall drops the traffic"
+        )
+    if "Connection refused" in text or "No such file or directory" in text:
+        return DatabaseUnavailable(
+            f"nothing listens at {where}: start Postgres there, or correct host and port in the DSN"
+        )
+    if "server closed the connection unexpectedly" in text or "Connection reset by peer" in text:
+        return DatabaseUnavailable(
+            f"{where} accepted the connection and closed it: is Postgres running behind it? Look at its log, and at "
+            "that of a proxy or tunnel in between"
+        )
+    last = text.splitlines()[-1] if text else ""
+    if "connection to server" not in last:  # it got no further than an option of the DSN, which it quotes
+        raise DatabaseUnavailable(
+            f"cannot connect to {where}: libpq refuses an option of the DSN or of the environment, other than host and port"
+        ) from None
+    return DatabaseUnavailable(f"cannot connect to {where}: {mask(last)}")
+
+
+def database_of(dsn: str) -> str | None:
+    """The name of the database; None where the DSN leaves it to the user's name or the environment."""
+    return _parts(dsn).get("dbname")
+
+
+def describe(dsn: str) -> str:
+    """The database and its server, for people: without user and password."""
+    parts = _parts(dsn)
+    if _is_misread(dsn, parts):
+        raise _unreadable()
+    name = parts.get("dbname")
+    return f"the database {name!r} on {_where(dsn)}" if name else f"the default database of {_where(dsn)}"
+
+
+def _unreadable() -> DatabaseUnavailable:
+    """Leaves out libpq's message: it quotes the part that it could not read, which may be the password."""
+    return DatabaseUnavailable(
+        "the DSN is not a connection string: write it like postgresql://user:password@host:5432/database; "
+        "in the user name and the password, % is written %25, @ %40, / %2F, : %3A and # %23"
+    )
+
+
+def _parts(dsn: str) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        if found := _SQLALCHEMY.match(dsn):
+            raise DatabaseUnavailable(
+                f"the DSN begins with {found[0]}, as SQLAlchemy writes it: remove {found[1]}"
+            ) from None
+        raise _unreadable() from None
+
+
+def _is_misread(dsn: str, parts: dict[str, Any]) -> bool:
+    """Whether part of a password that is not percent-encoded may have been read as the host, port or database."""
+    host, address, port, database = (str(parts.get(name) or "") for name in ("host", "hostaddr", "port", "dbname"))
+    is_url = "://" in dsn.partition("=")[0]
+    return (
+        "@" in host
+        or "://" in database
+        or (is_url and "@" in database)
+        or not all(each.isdecimal() for each in port.split(",") if each)
+        or not str(parts.get("connect_timeout") or 0).removeprefix("-").isdecimal()
+        or not all(_is_address(each) for each in address.split(",") if each)
+        or any(":" in each and not each.startswith("/") and not _is_address(each) for each in host.split(","))
+    )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def complete(dsn: str) -> str:
+    """Adds the client encoding and a time-out. The encoding must be there from the start: a role may have set another."""
+    given = _parts(dsn)
+    if given.get("password") not in (given.get("user"), given.get("dbname"), given.get("host")):
+        conceal(given.get("password"))
+    timeout = {} if "connect_timeout" in given else {"connect_timeout": CONNECT_TIMEOUT}
+    return make_conninfo(dsn, client_encoding="utf8", **timeout)
+
+
+def _where(dsn: str) -> str:
+    """Host and port, never the password."""
+    parts = conninfo_to_dict(dsn)
+    host, port = parts.get("host") or parts.get("hostaddr") or "the local socket", parts.get("port", 5432)
+    return f"{host}, port {port}" if str(host).startswith("/") else f"{host}:{port}"
