@@ -378,7 +378,7 @@ declare
     suspect boolean := false;
     reaped  integer;
     partly  boolean;
-    -- By type, the lane at which the session's last claim stopped.
+    -- By type, the lane at which the session's last claim stopped (see Reads).
     after   jsonb := coalesce(nullif(current_setting('outrider.lanes', true), ''), '{}');
 begin
     perform "outrider".sees_all();
@@ -409,7 +409,7 @@ begin
                    where d.subscription = n.name and d.status = 'in_flight'
                    order by d.lease_expires_at limit 1) as next);
 
-    -- The lanes that hold anything, by skipping from one to the next.
+    -- The lanes that hold pending jobs, by skipping from one to the next.
     with recursive lane as (
         select first.*, 1 as number from unnest(names) as n (name)
         cross join lateral (
@@ -482,7 +482,7 @@ begin
             filled := taken < cardinality(places);
         end if;
     end if;
-    -- A second time where others are about to take some of what was counted: whatever else is due, then.
+    -- A second pass if others locked some of the jobs that were counted: then any due job of these lanes.
     for pass in 1..2 loop
         wanted := p_limit - taken - cardinality(chosen);
         exit when filled or wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
@@ -491,7 +491,7 @@ begin
                 as l (subscription, generation, queue, priority, tenanted)
             where lanes.number > 0
         ),
-        -- How many of each lane are among the next; without locks, because it looks at more than it takes.
+        -- How many of the next jobs are of each lane. Without locks, because it reads more jobs than it takes.
         share as materialized (
             select next.subscription, next.generation, next.queue, next.priority, next.tenanted, count(*) as jobs
             from (select lane.*, d.run_at from lane
@@ -509,7 +509,7 @@ begin
             union all
             select lane.*, wanted from lane where lanes.number = 1 or pass = 2
         ),
-        -- By their place in the table: it stays what it is while they are locked.
+        -- By ctid, which does not change while the rows are locked.
         q as materialized (
             (select picked.ctid as place from share
              cross join lateral (
@@ -556,7 +556,7 @@ begin
         if due_in < 0 then
             due_in := 0;
         end if;
-        -- Due, and still there: others hold it, and whoever does not take it then (dies, rolls back) tells nobody.
+        -- A job is due and still there: others have it locked. If they do not take it (they die or roll back), nobody is notified.
         if (due_in <= 1) is not true and (
             held
             or exists (
@@ -589,7 +589,7 @@ begin
         due_in := least(due_in, 0.1);
     end if;
     if limited and taken = 0 and reaped = 0 then
-        -- The locked limits make it a transaction that is written to disk, and others wait for it: not for nothing.
+        -- Only the locks on the limits were written, and others wait for them: do not wait for the disk.
         perform set_config('synchronous_commit', 'off', true);
     end if;
     last.head := jsonb_build_object(
@@ -657,7 +657,7 @@ begin
     if found = '{}' then
         return;
     end if;
-    -- A transaction that keeps a job holds FOR KEY SHARE: the row can be changed, and not be locked FOR UPDATE.
+    -- A transaction that keeps a job holds FOR KEY SHARE: we can update the row, but not lock it FOR UPDATE.
     found := array(select d.id from "outrider".delivery as d
                    where d.id = any (found) and d.status = 'pending' for no key update skip locked);
     free := array(select d.id from "outrider".delivery as d where d.id = any (found) for update skip locked);
@@ -2435,7 +2435,7 @@ declare
 begin
     picked := '{}';
     cut := false;
-    -- What each type has room for, without what this claim has picked.
+    -- places: how many more jobs of each type may run, after those that this claim has picked.
     for lane in
         select n.name, s.concurrency, s.key_concurrency,
                s.concurrency - (select count(*) from "outrider".delivery as d
@@ -2446,7 +2446,8 @@ begin
         join "outrider".subscription as s on s.name = n.name
     loop
         places := places || jsonb_build_object(lane.name, least(coalesce(lane.room, p_wanted), p_wanted));
-        -- And each key of those that run, read once: by its key each would be found among all that wait for it.
+        -- keys: the same by key, for the keys of running jobs. One scan of the running jobs, because a look-up by key would also
+        -- read all jobs that wait for it.
         if lane.key_concurrency is not null then
             keys := keys || coalesce((
                 select jsonb_object_agg(lane.name || ' ' || taken.key, lane.key_concurrency - taken.number)
@@ -2463,7 +2464,7 @@ begin
         end if;
     end loop;
     for lane in
-        -- The tenants one by one, and after them all together, for those that were not looked at.
+        -- First the tenants one by one, then all together, for those that tenants_due did not return.
         with own as materialized (
             select l.* from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
                 as l (subscription, generation, queue, priority, tenanted)
@@ -2512,7 +2513,7 @@ begin
                 order by d.run_at, d.id limit room for update skip locked);
             continue;
         end if;
-        -- Each lane may fill the room of a key: which of them does is decided over all lanes.
+        -- Each lane may fill the room of a key by itself. The choice between lanes comes below.
         spare := '{}';
         number := 0;
         for job in
@@ -2551,7 +2552,7 @@ begin
         cut := cut or room > 0 and number = greatest(case when lane.tenant is null then 1000 else 100 end, p_wanted);
     end loop;
 
-    -- The best of them, as claim orders them, and of each type and key no more than it has room for.
+    -- The first candidates in claim's order, and of each type and key no more than it has room for.
     for best in
         with running as materialized (
             select d.workspace_id, count(*) as jobs from "outrider".delivery as d
@@ -3280,7 +3281,7 @@ begin
            clock_timestamp(), again.payload, again.cycle, again.failure_history
     from again order by again.seq, again.at desc
     on conflict (subscription, seq) where seq is not null do nothing;
-    -- What it will come past again, as event_status says it.
+    -- The cursor will pass these again; the rule is that of the view event_status.
     update "outrider".delivery as d set reached = false
     from "outrider".outbox as o
     where d.subscription = p_subscription and d.reached and o.seq = d.seq
@@ -3401,8 +3402,9 @@ begin
                                || "outrider".failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
-    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed job does not
-    -- yield to one that is running: that may have started before the transactions that kept this one had committed.
+    -- Two sessions may both find no other job with the unique key. Then the unique index decides, and the second pass supersedes
+    -- this one. A running job does not supersede a closed one: it may have started before the transactions that kept this one
+    -- had committed.
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
@@ -3431,7 +3433,7 @@ begin
             exit;
         end if;
     end loop;
-    -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
+    -- In every case: the job is due now, or at a time that only its worker knows, which may be gone by then; or there is room.
     perform "outrider".notify(
         "outrider".generation_channel(job.generation),
         job.subscription);
@@ -5165,7 +5167,7 @@ begin
            (select count(*) from made) + 0 * (select count(*) from poked),
            (select array_agg(made.id) from made where made.unique_key is not null)
     into outcome, routed, keyed;
-    -- A job that was settled while the statement above ran has left a receipt that the statement did not see.
+    -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
     if keyed is not null then
         delete from "outrider".delivery as d
         where d.id = any (keyed) and exists (
@@ -5798,7 +5800,7 @@ begin
                       where l.tenanted = 1 order by l.place),
                 least(64, 2 * p_wanted + 6), p_moment) as t
         ),
-        -- Of each about twice its part: who has less leaves room for the others, and claim fills what is left.
+        -- Of each tenant about twice its share, because some have fewer; claim fills what is left.
         most as materialized (
             select least(p_wanted, 1 + ceil(2.0 * p_wanted / greatest(1, count(distinct shared.tenant)))::integer) as jobs
             from shared
@@ -5828,14 +5830,14 @@ begin
                   and d.workspace_id is not null and d.run_at <= p_moment
                 order by d.run_at, d.id limit most.jobs) as d
         ),
-        -- How many of each lane it is the turn of; without locks, because it looks at more than it takes.
+        -- How many jobs of each lane have their turn. Without locks, because it reads more jobs than it takes.
         share as materialized (
             select turn.subscription, turn.generation, turn.queue, turn.priority, turn.tenant, count(*) as jobs
             from (select next.*, coalesce(running.jobs, 0) + row_number() over (
                              partition by next.tenant
                              order by next.run_at - next.priority * interval '1 minute', next.run_at, next.id) as number
                   from next left join running on running.tenant is not distinct from next.tenant
-                  -- Who is first among equals is drawn anew each time.
+                  -- Ties are broken at random, anew each time.
                   order by number, hashint8extended(coalesce(next.tenant, 0), seed), next.run_at, next.id
                   limit p_wanted) as turn
             group by 1, 2, 3, 4, 5

@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: cf9e5c85176b9dc8
+-- functions: 61ec186ac191a446
 
 -- Receipts that hold texts say whose they are, so that erase finds them when the job, or the event, is gone.
 alter table /*schema*/event_handled

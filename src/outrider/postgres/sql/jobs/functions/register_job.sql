@@ -1,5 +1,4 @@
--- register_job: the options of a job type that is registered, as its code declares them now. The next claims and settlements go
--- by them.
+-- register_job: set the options of a registered job type to what its code declares now. The next claims and settlements use them.
 -- Locks:  the row of the type.
 create or replace function /*schema*/register_job(
     p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer,

@@ -1,8 +1,9 @@
--- settle_done: these jobs are done, and go. Back: those whose lease was named; see settle_jobs. A job leaves a receipt if an
--- event became it (so that no other event with its key does), if it has a result or failed before, or if its type says so (keep).
--- Whoever enqueues can choose the id: of jobs with the same one, the first that leaves a receipt does.
--- Of the jobs with one unique key, an older one that still runs is superseded.
+-- settle_done: delete jobs that are done, and insert the receipts that are needed. For settle_jobs.
+-- A job leaves a receipt if it came from an event (so that no other event with its key becomes a job), if it has a result or a
+-- failure history, or if its type sets keep. Producers can choose the id of a job: of the jobs with one id, the first that needs
+-- a receipt leaves it. Of the jobs with one unique key, an older one that still runs is superseded.
 -- Locks:  the jobs, waiting; then those older ones.
+-- Returns the jobs whose lease was named.
 create or replace function /*schema*/settle_done(
     p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[]
 ) returns bigint[]
