@@ -985,7 +985,7 @@ begin
     insert into "outrider".audit (by, action, subscription, event_id, details)
     select who, 'discard', gone.subscription, gone.event_id,
            jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error)
-           -- Whose job it was: once it is gone, nothing else says so to who erases it.
+           -- Whose job it was: once it is gone, erase finds that nowhere else.
            || case when gone.enqueued then jsonb_build_object('workspace', gone.workspace_id, 'job', coalesce(gone.job_key, ''))
                    else '{}' end)
     from gone;
@@ -1194,7 +1194,7 @@ declare
 begin
     perform "outrider".sees_all(true);
     if coalesce(p_reason, '') = '' then
-        raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
+        raise 'nothing was erased: a reason is required, for the audit' using errcode = 'OR006';
     end if;
     perform "outrider".refuse_nobody(p_workspace_id, p_kind, p_subject);
     audit := p_audit;
@@ -1204,7 +1204,7 @@ begin
           and a.at > clock_timestamp() - interval '1 day'
           and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
               is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))) then
-        raise 'nothing was erased: % is no entry of the audit for this', p_audit using errcode = 'OR006';
+        raise 'nothing was erased: audit entry % is not of this run', p_audit using errcode = 'OR006';
     end if;
     if audit is null then
         insert into "outrider".audit (by, action, details)
@@ -1225,9 +1225,9 @@ begin
             return;
         end if;
         if exists (select from "outrider".audit as a where a.action = 'attach_segment' and a.id > audit) then
-            raise 'a segment was attached to the log meanwhile, and may have been missed: run it again' using errcode = 'OR006';
+            raise 'a segment was attached to the log meanwhile and may have been missed: run erase again' using errcode = 'OR006';
         end if;
-        -- What operators wrote into jobs, or discarded of them, that are gone since.
+        -- Payloads and errors that the audit kept of jobs that no longer exist.
         update "outrider".audit as a set details = a.details - 'payload' - 'before' - 'error' || '{"erased": true}'
         where a.action in ('edit', 'discard') and a.details ?| array['payload', 'before', 'error'] and a.details ? 'job'
           and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
@@ -1825,7 +1825,7 @@ CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text D
 begin
     perform "outrider".sees_all(true);
     if p_to < 0 then
-        raise 'there is no generation %', p_to using errcode = 'OR006';
+        raise 'generation % does not exist', p_to using errcode = 'OR006';
     end if;
     perform from "outrider".cursor as c
     where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)
@@ -1860,7 +1860,7 @@ begin
     perform "outrider".hold_subscription(p_name);
     wanted := (select s.event_types from "outrider".subscription as s where s.name = p_name);
     if cardinality(p_types) > 0 is not true then
-        raise '% keeps all its types: none was named', p_name using errcode = 'OR010';
+        raise 'no event type to remove from % was named', p_name using errcode = 'OR010';
     end if;
     if not coalesce(p_types <@ wanted, false) then
         raise '% does not want %; it wants %', p_name,
@@ -1869,12 +1869,12 @@ begin
             using errcode = 'OR010';
     end if;
     if wanted <@ p_types then
-        raise '% would want nothing any more: `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
+        raise '% would have no event types left: use `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
     end if;
     parked := (select count(*) from "outrider".delivery as d
                where d.subscription = p_name and d.status in ('pending', 'in_flight') and d.event_type = any (p_types));
     if parked > 0 then
-        raise '% events of % wait for their retry in %: let code that knows them finish', parked, told, p_name
+        raise '% events of % wait for a retry in %: let code that knows these types handle them first', parked, told, p_name
             using errcode = 'OR010';
     end if;
     lost := (select u.events from "outrider".unread(p_name) as u);
@@ -1884,7 +1884,7 @@ begin
     where s.name = p_name;
     lost := lost - (select u.events from "outrider".unread(p_name) as u);
     if lost > 0 and p_force is not true then
-        raise '% has % unread events of %: let code that knows them read these first, or use --force --yes to lose them',
+        raise '% has % unread events of %: let code that knows these types handle them first, or use --force --yes to lose them',
             p_name, lost || case when lost = 10000 then ' or more' else '' end, told using errcode = 'OR010';
     end if;
     perform "outrider".note('narrow', p_by, p_reason, p_name, null, jsonb_build_object('types', p_types, 'lost', lost));
@@ -1954,7 +1954,7 @@ begin
           is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))
     returning a.id into entry;
     if entry is null then
-        raise '% is no entry of the audit for this export', p_audit using errcode = 'OR006';
+        raise 'audit entry % is not of this export', p_audit using errcode = 'OR006';
     end if;
     return entry;
 end
@@ -2153,7 +2153,7 @@ declare
 begin
     perform "outrider".sees_all(true);
     if p_force and p_subscription is null then
-        raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
+        raise 'to replay an event that was handled, name the subscription' using errcode = 'OR006';
     end if;
     if exists (select from "outrider".outbox as o where o.id = p_event_id and o.erased_at is not null) then
         subscription := p_subscription;
@@ -2185,7 +2185,7 @@ begin
         where o.id = p_event_id
         on conflict (subscription, seq) where seq is not null do nothing;
     end if;
-    -- What is gone when its line is ours at last has been handled meanwhile, and is found there.
+    -- A delivery that is gone once we hold the lock was handled meanwhile, and its receipt is found below.
     select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes
     from "outrider".replay(
         array(select d.id from "outrider".delivery as d
@@ -2919,7 +2919,7 @@ declare
                        where p_name = any (w.subscriptions) and "outrider".is_live(w.seen_at));
 begin
     if workers > 0 then
-        raise '% served % within the last 30 s: stop it first, or use --force; then it ends with an error at its next take',
+        raise '% served % within the last 30 s: stop it first, or use --force, and it fails at its next take',
             case workers when 1 then 'a worker' else workers || ' workers' end, p_name using errcode = 'OR010';
     end if;
 end
@@ -3453,11 +3453,11 @@ begin
         perform "outrider".refuse_served(p_old);
     end if;
     if exists (select from "outrider".subscription as s where s.name = p_new) then
-        raise 'there is a subscription ''%'' already: if it was made by mistake and has handled nothing, `outrider subscription retire %` first; else choose another name',
+        raise 'a subscription ''%'' exists already: if it was registered by mistake and has handled nothing, run `outrider subscription retire %` first; otherwise choose another name',
             p_new, p_new using errcode = 'OR010';
     end if;
     if exists (select from "outrider".event_handled as h where h.handler_name = p_new) then
-        raise 'an earlier subscription was called ''%'', and what it handled would be skipped: choose another name', p_new
+        raise 'receipts of an earlier subscription ''%'' exist, and the events that it handled would be skipped: choose another name', p_new
             using errcode = 'OR010';
     end if;
     update "outrider".delivery as d set subscription = p_new where d.subscription = p_old;
@@ -3524,12 +3524,12 @@ begin
     perform "outrider".sees_all(true);
     if (p_force or p_payload is not null) and not "outrider".operates() then
         raise 'only an operator may replay with force or with another payload'
-            using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
+            using errcode = '42501', hint = 'An operator is a role that may execute withdraw.';
     end if;
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or (octet_length(nullif("outrider".as_text(p_payload), '')) <= allowed) is not true) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
-    -- Looked up again after the wait: partitions may have been doubled, a generation opened or folded.
+    -- Again after the wait: partitions may have doubled, or a generation was opened or folded.
     loop
         places := array(
             select distinct c.id from "outrider".delivery as d join "outrider".cursor as c
@@ -3547,8 +3547,8 @@ begin
       and not exists (select from "outrider".cursor as c
                       where c.subscription = d.subscription and c.generation = p_new_generation);
     if found then
-        raise 'no worker of generation % has come up for "%"', p_new_generation, wrong.subscription
-            using errcode = 'OR006', hint = format('Its generations are %s. Start its workers first, or leave it out.', (
+        raise 'no worker of generation % has started for "%"', p_new_generation, wrong.subscription
+            using errcode = 'OR006', hint = format('Its generations are %s. Start workers of that generation, or leave it out.', (
                 select string_agg(distinct c.generation::text, ', ') from "outrider".cursor as c
                 where c.subscription = wrong.subscription));
     end if;
@@ -3580,7 +3580,7 @@ begin
     end if;
 
     loop
-        -- Of the jobs with one unique key the newest is pending, or becomes so.
+        -- Of the jobs with the same unique key only the newest is pending, or becomes so.
         superseded := array(
             select d.id from "outrider".delivery as d
             where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
@@ -3596,7 +3596,7 @@ begin
             if p_payload is not null then
                 insert into "outrider".audit (by, action, subscription, event_id, details)
                 select replayer, 'edit', d.subscription, d.event_id,
-                       -- Whose it was: when the job is done, nothing else says so to who erases it.
+                       -- Whose job it was: when it is done, erase finds that nowhere else.
                        jsonb_build_object('payload', p_payload, 'before', d.payload, 'workspace', d.workspace_id,
                                           'job', coalesce(d.job_key, '')) || reasoned
                 from "outrider".delivery as d
@@ -3608,7 +3608,7 @@ begin
                 set status = 'pending', head = d.ordering_key is null and d.queue is null, attempts = 0, crashes = 0,
                     suspect = false, cycle = d.cycle + 1, run_at = now(), buried_at = null,
                     payload = coalesce(p_payload, d.payload), generation = coalesce(p_new_generation, d.generation),
-                    -- What its cursor will not read any more need not wait for it.
+                    -- Its cursor will not read the event again, so it need not wait for the cursor.
                     reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
                         select from "outrider".subscription as s where s.name = d.subscription
                            and (s.event_types is null or d.event_type = any (s.event_types))),
@@ -3628,7 +3628,7 @@ begin
             if violated not in ('job_unique', 'job_once') then
                 raise;
             end if;
-            -- One was enqueued in between, and is there now.
+            -- A job with the unique key was enqueued meanwhile: look again.
         end;
     end loop;
     if p_payload is not null then
@@ -3637,7 +3637,7 @@ begin
         from "outrider".delivery as d where d.id = any (revived) and d.seq is not null;
     end if;
     if revived is not null and p_force is not true and p_payload is null then
-        -- Of one subscription or one event: named.
+        -- Name the subscription, or the event, if it is only one.
         perform "outrider".note(
             'replay', p_replayed_by, p_reason,
             case when min(d.subscription) = max(d.subscription) then min(d.subscription) end,
@@ -3725,7 +3725,7 @@ begin
     dead := (select count(*) from (select from "outrider".delivery as d
                                    where d.subscription = p_name and d.status = 'failed' limit 10000) as d);
     if p_force is not true and (more or unread + parked + dead > 0) then
-        raise '% would take % unread, % parked and % dead events with it: let a worker handle them, rename it (`outrider subscription rename % NEW`), or use --force to lose them',
+        raise 'retiring % would lose events (% unread, % waiting for retry, % dead letters): let a worker handle them, rename it (`outrider subscription rename % NEW`), or use --force to lose them',
             p_name, case when more then 'at least ' else '' end || unread,
             parked || case when parked = 10000 then ' or more' else '' end,
             dead || case when dead = 10000 then ' or more' else '' end, p_name using errcode = 'OR010';
@@ -5251,7 +5251,7 @@ begin
     if not "outrider".sees_every_tenant(asked) then
         raise 'row-level security hides rows of % from role "%", and this needs all of them', '"outrider".outbox', asked
             using errcode = 'insufficient_privilege',
-                  hint = format('The owner of the schema lets it see all: outrider tenants enable --role %s', quote_ident(asked));
+                  hint = format('The owner of the schema can let it see all rows: outrider tenants enable --role %s', quote_ident(asked));
     end if;
 end
 $$;
@@ -5282,7 +5282,7 @@ begin
         raise 'there is no setting %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
     end if;
     if p_name = 'paused' then
-        raise 'everything is paused and resumed by `outrider subscription pause --all` and `resume --all`'
+        raise 'use `outrider subscription pause --all` and `resume --all` to pause and resume everything'
             using errcode = 'OR010';
     end if;
     if p_value is null and not rollups then
@@ -5290,7 +5290,7 @@ begin
     end if;
     if (case when p_value ~ '^[[:space:]]*[+-]?[0-9]{1,18}[[:space:]]*$' then p_value::bigint not between found_one.least and found_one.greatest
              else p_value is not null end) then
-        raise 'the setting % is a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
+        raise 'the setting % must be a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
             quote_nullable(left(p_value, 100)) using errcode = 'OR010';
     end if;
     update "outrider".setting as s
@@ -6055,7 +6055,7 @@ begin
     ),
     place as (
         select c.*,
-               -- Restored from elsewhere, whose transactions are all over, as take sees it.
+               -- Restored from elsewhere, where all its transactions are over: the rule is that of read.
                case when c.cluster <> (select "outrider".log_home())
                          or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                     then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
@@ -6065,7 +6065,7 @@ begin
         select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation from "outrider".outbox as o
         where o.seq > (select min(place.seq) from place) order by o.seq limit p_scan
     ),
-    -- Both: while owing is read in pages, transactions of inflight may finish.
+    -- Both owing and inflight: while owing is read in pages, transactions of inflight may finish.
     late_tx as materialized (
         select place.partition, place.generation, place.seq as until, owing.tx, place.owed_after as after
         from place cross join unnest(place.owing) as owing (tx)
@@ -6095,7 +6095,7 @@ begin
                                           and (sub.workspace_id is null or unread.workspace_id = sub.workspace_id)
                         else unread.target is null or unread.target = sub.context end
       and unread.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (sub.partitions - 1)
-      -- As in take: a generation has cursors of its own, or those of 0 read it.
+      -- As in wanted: a generation has cursors of its own, or those of generation 0 read it.
       and unread.read_by = coalesce((select max(place.generation) from place where place.generation = unread.generation), 0)
       and not exists (select from "outrider".withdrawal as w where w.seq = unread.seq);
 end
