@@ -25,7 +25,7 @@ from outrider.postgres.admin.jobs import OWED, JobListing, JobOutcome, JobRow
 from outrider.postgres.admin.tenants import refuse_hidden
 from outrider.postgres.connection import AsyncSession
 
-commands = Commands("List, show and cancel jobs, or let them run now.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 
 class JobState(StrEnum):
