@@ -205,7 +205,7 @@ class Life:
     def state(self) -> str:
         if found := sqljobs.jobs(self.conn):
             return str(found[0]["status"])
-        return "gone" if sqljobs.receipts(self.conn) else "[*]"
+        return "[*]" if self.lease is None else "gone"
 
     @property
     def _held(self) -> sqljobs.Lease:

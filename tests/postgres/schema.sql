@@ -2021,9 +2021,11 @@ CREATE TABLE outrider.subscription (
     key_concurrency integer,
     workspace_id text,
     forwards boolean DEFAULT false NOT NULL,
+    keep interval,
     CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
     CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
     CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = ANY (ARRAY['job'::text, 'inbox'::text])))),
+    CONSTRAINT subscription_keep_check CHECK (((keep > '00:00:00'::interval) AND (keep <= '3650 days'::interval))),
     CONSTRAINT subscription_key_concurrency_check CHECK ((key_concurrency > 0)),
     CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text, 'relay'::text, 'inbox'::text]))),
     CONSTRAINT subscription_lease_check CHECK ((lease > '00:00:00'::interval)),
@@ -2050,6 +2052,8 @@ COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the sam
 COMMENT ON COLUMN outrider.subscription.workspace_id IS 'of a relay: only the events of this tenant; null = all';
 
 COMMENT ON COLUMN outrider.subscription.forwards IS 'of a relay: also what an inbox brought';
+
+COMMENT ON COLUMN outrider.subscription.keep IS 'of a job type: every job that is done leaves a receipt, which upkeep removes no earlier than after this time';
 
 CREATE FUNCTION outrider.obstacle(p_cursor outrider.cursor, p_subscription outrider.subscription, p_knows text[], p_armed bigint, p_first_seq bigint) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -3091,16 +3095,17 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer) RETURNS void
+CREATE FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer, p_keep interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
     update "outrider".subscription as s
-    set lease = p_lease, timeout = p_timeout, concurrency = p_concurrency, key_concurrency = p_key_concurrency
+    set lease = p_lease, timeout = p_timeout, concurrency = p_concurrency, key_concurrency = p_key_concurrency,
+        keep = p_keep
     where s.name = p_name
-      and (s.lease, s.timeout, s.concurrency, s.key_concurrency)
-          is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency);
+      and (s.lease, s.timeout, s.concurrency, s.key_concurrency, s.keep)
+          is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency, p_keep);
     if found then
         perform "outrider".wake(array[p_name]);
     end if;
@@ -5322,7 +5327,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.settle_done(p_done bigint[], p_tokens bigint[], p_results jsonb[]) RETURNS bigint[]
+CREATE FUNCTION outrider.settle_done(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -5350,25 +5355,18 @@ begin
     ),
     receipts as (
         insert into "outrider".event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id)
-        select gone.subscription,
-               coalesce("outrider".in_workspace(gone.workspace_id, gone.unique_key), gone.event_id::text),
-               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, gone.failure_history,
-               case when num_nonnulls(gone.result, gone.failure_history) > 0 then gone.workspace_id end
-        from gone where gone.seq is not null
-        on conflict do nothing
-    ),
-    -- Hardly ever has another job the same id, and settle_jobs sees to that: a plain insert does, which costs less (see take).
-    own_receipts as (
-        insert into "outrider".event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id,
             job_key)
-        select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
-               gone.failure_history, said.workspace_id, said.job_key
-        from gone
-        left join lateral (select gone.workspace_id, gone.job_key where num_nonnulls(gone.result, gone.failure_history) > 0) as said
-            on true
-        where gone.seq is null
+        select gone.subscription,
+               coalesce(case when gone.seq is not null then "outrider".in_workspace(gone.workspace_id, gone.unique_key) end,
+                        gone.event_id::text),
+               gone.event_id, coalesce(gone.seq, 0), gone.generation, 'internal', gone.result, gone.failure_history,
+               case when said.anything then gone.workspace_id end,
+               case when said.anything and gone.seq is null then gone.job_key end
+        from gone cross join lateral (select num_nonnulls(gone.result, gone.failure_history) > 0) as said (anything)
+        where gone.seq is not null or said.anything or gone.subscription = any (array(
+            select s.name from "outrider".subscription as s where s.name = any (p_names) and s.keep is not null))
+        on conflict do nothing
     )
     select array_agg(gone.id), array_agg(gone.id) filter (where u.own), array_agg(gone.subscription) filter (where u.own),
            array_agg(coalesce(gone.workspace_id, '')) filter (where u.own), array_agg(gone.unique_key) filter (where u.own)
@@ -5403,18 +5401,14 @@ declare
 begin
     perform "outrider".sees_all();
     begin
-        landed := "outrider".settle_done(p_done, p_tokens, p_results);
-    exception when lock_not_available or unique_violation then
+        landed := "outrider".settle_done(p_names, p_done, p_tokens, p_results);
+    exception when lock_not_available then
         for place in 1..cardinality(p_done) loop
             begin
-                landed := landed || "outrider".settle_done(p_done[place:place], p_tokens[place:place], p_results[place:place]);
-            exception
-                when lock_not_available then
-                    held := held || p_done[place];
-                -- Whoever enqueues can choose the id: another job with it has left the receipt.
-                when unique_violation then
-                    delete from "outrider".delivery as d where d.id = p_done[place] and d.lease_token = p_tokens[place];
-                    landed := landed || p_done[place];
+                landed := landed || "outrider".settle_done(
+                    p_names, p_done[place:place], p_tokens[place:place], p_results[place:place]);
+            exception when lock_not_available then
+                held := held || p_done[place];
             end;
         end loop;
     end;
@@ -6355,13 +6349,19 @@ begin
     if p_dry then
         gone := (select count(*) from "outrider".event_handled as h
                  where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind)));
+                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind))
+                   and not exists (select from "outrider".subscription as s
+                                   where s.name = h.handler_name and h.handled_at + s.keep > clock_timestamp()));
     else
         delete from "outrider".event_handled as h
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind));
+          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind))
+          and not exists (select from "outrider".subscription as s
+                          where s.name = h.handler_name and h.handled_at + s.keep > clock_timestamp());
         get diagnostics gone = row_count;
-        left_at := (select min(h.handled_at) from "outrider".event_handled as h
+        -- A receipt that is kept longer counts as younger.
+        left_at := (select min(h.handled_at + greatest(s.keep - kept, interval '0')) from "outrider".event_handled as h
+                   left join "outrider".subscription as s on s.name = h.handler_name
                    where h.ctid >= format('(%s,0)', place.page)::tid
                      and h.ctid < format('(%s,0)', place.page + p_pages)::tid);
         if place.page + p_pages < pages then
@@ -8457,7 +8457,7 @@ REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_ordering text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer, p_keep interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register_relay(p_name text, p_workspace_id text, p_forwards boolean) FROM PUBLIC;
 
@@ -8551,7 +8551,7 @@ REVOKE ALL ON FUNCTION outrider.setting_value(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.settle_done(p_done bigint[], p_tokens bigint[], p_results jsonb[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.settle_done(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) FROM PUBLIC;
 

@@ -1,5 +1,6 @@
--- upkeep_receipts: delete receipts that are older than retention.receipt_days + retention.receipt_grace_days and whose events are in
--- no segment, attached or detached. Receipts of enqueued jobs (seq 0) go by their age alone. One step reads some pages of the table.
+-- upkeep_receipts: delete receipts that are older than retention.receipt_days + retention.receipt_grace_days and whose events are
+-- in no segment, attached or detached. One step reads some pages of the table. Receipts of enqueued jobs (seq 0) go by their age
+-- alone. If a job type sets a longer time (keep), its receipts stay as long as that.
 -- A subscription that has not read, or not handled, events older than the grace keeps all of its receipts: it may still meet an
 -- event with the key of one of them.
 --
@@ -57,13 +58,19 @@ begin
     if p_dry then
         gone := (select count(*) from /*schema*/event_handled as h
                  where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind)));
+                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind))
+                   and not exists (select from /*schema*/subscription as s
+                                   where s.name = h.handler_name and h.handled_at + s.keep > clock_timestamp()));
     else
         delete from /*schema*/event_handled as h
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind));
+          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind))
+          and not exists (select from /*schema*/subscription as s
+                          where s.name = h.handler_name and h.handled_at + s.keep > clock_timestamp());
         get diagnostics gone = row_count;
-        left_at := (select min(h.handled_at) from /*schema*/event_handled as h
+        -- A receipt that is kept longer counts as younger.
+        left_at := (select min(h.handled_at + greatest(s.keep - kept, interval '0')) from /*schema*/event_handled as h
+                   left join /*schema*/subscription as s on s.name = h.handler_name
                    where h.ctid >= format('(%s,0)', place.page)::tid
                      and h.ctid < format('(%s,0)', place.page + p_pages)::tid);
         if place.page + p_pages < pages then
