@@ -1,4 +1,7 @@
-"""`Outrider`, the application object: it wires settings, pool, publisher and workers, and does no work of its own."""
+"""`Outrider`, the application object: it wires settings, pool, publisher and workers, and does no work of its own.
+
+Processes that only publish do not need the worker, the log and the embedded server: methods import those when called.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from outrider.config import Notify, Settings
 from outrider.declarations import Declarations
@@ -17,16 +20,12 @@ from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.event import Event
 from outrider.inbox.inbox import Inbox
-from outrider.inbox.inbox_loop import InboxLoop
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
-from outrider.observe.log import LogListener
 from outrider.operations import Operations
 from outrider.postgres import connection, generations, rollups, schedules
-from outrider.postgres.embedded import Embedded
-from outrider.postgres.heartbeat import Identity
 from outrider.postgres.job_inserts import Enqueued
-from outrider.postgres.notifier import Poker
+from outrider.postgres.notifier import Notifier
 from outrider.postgres.pool import Pool
 from outrider.postgres.schema import migrate
 from outrider.postgres.schema.orphans import refuse_renamed
@@ -35,22 +34,24 @@ from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.protocols import EventListener, EventPublisher
 from outrider.publish import Publisher, PublisherOn, PublishOptions
 from outrider.relay.relay import Relay
-from outrider.relay.relay_loop import RelayLoop
 from outrider.retry import Duration, option_duration
 from outrider.rollup.rollup import Rollup
-from outrider.rollup.rollup_loop import RollupLoop
 from outrider.schedule import Schedule
 from outrider.signals import Signals
 from outrider.subscription import Subscription
-from outrider.worker.drain import Drained, drain
-from outrider.worker.duties import Duties
-from outrider.worker.event_listener import Listening
 from outrider.worker.handler import Handler, idles
-from outrider.worker.job_loop import SLOTS, JobLoop
 from outrider.worker.schedule_loop import Scheduled, ScheduleLoop
-from outrider.worker.site import GRACE, Site, WorkerTimes
-from outrider.worker.upkeep_loop import UpkeepLoop
-from outrider.worker.worker import Worker
+from outrider.worker.site import GRACE, SLOTS, Site, WorkerTimes
+
+if TYPE_CHECKING:
+    from outrider.inbox.inbox_loop import InboxLoop
+    from outrider.postgres.embedded import Embedded
+    from outrider.relay.relay_loop import RelayLoop
+    from outrider.rollup.rollup_loop import RollupLoop
+    from outrider.worker.drain import Drained
+    from outrider.worker.job_loop import JobLoop
+    from outrider.worker.upkeep_loop import UpkeepLoop
+    from outrider.worker.worker import Worker
 
 EMBEDDED_DATABASE = "outrider"
 
@@ -77,6 +78,8 @@ class Outrider(Declarations, Operations):
         notify: Notify | None = None,
         poll: Duration | None = None,
     ) -> None:
+        from outrider.observe.log import LogListener
+
         super().__init__()
         self.settings = Settings.load(
             context=context,
@@ -94,7 +97,7 @@ class Outrider(Declarations, Operations):
         self.signals = Signals()
         self._lines = LogListener()
         self.signals.listen(self._lines)
-        self._poker = Poker(
+        self._notifier = Notifier(
             lambda: self._dsn or (None if self._refusal(self.settings) else self.settings.dsn),
             lambda: self.settings.schema,
         )
@@ -123,7 +126,7 @@ class Outrider(Declarations, Operations):
     ) -> None:
         if self._open is not None:
             opened, self._open, self._pool, self._server = self._open, None, None, None
-            await asyncio.to_thread(self._poker.close)
+            await asyncio.to_thread(self._notifier.close)
             await opened.aclose()
         self._lines.close()
 
@@ -192,8 +195,8 @@ class Outrider(Declarations, Operations):
         return self._enqueuer.insert_sync(conn, self._enqueuer.requests(jobs, options))
 
     def _use(self, settings: Settings) -> None:
-        self._publisher = Publisher(settings, self.signals, driver_of, self._poker)
-        self._enqueuer = Enqueuer(settings, self.signals, driver_of, self._poker)
+        self._publisher = Publisher(settings, self.signals, driver_of, self._notifier)
+        self._enqueuer = Enqueuer(settings, self.signals, driver_of, self._notifier)
 
     # Register
 
@@ -228,6 +231,9 @@ class Outrider(Declarations, Operations):
         `channel_class` wake it too. `grace`: how long running work may take at shutdown. `slots`: how many jobs it runs
         at the same time. `queues`: it runs jobs of these queues only; none = of all.
         """
+        from outrider.worker.duties import Duties
+        from outrider.worker.worker import Worker
+
         wanted = tuple(handlers)
         site, chosen = self._site(), self.chosen(wanted, exclude)
         schedules = self.schedules if chosen.handlers or chosen.jobs or not wanted else ()
@@ -254,27 +260,40 @@ class Outrider(Declarations, Operations):
         return Site(dsn, pool, self.settings, self.signals)
 
     def _relay_loops(self, relays: Sequence[Relay], worker: str) -> list[RelayLoop]:
+        from outrider.relay.relay_loop import RelayLoop
+
         dsn, schema = self._site().dsn, self.settings.schema
         return [RelayLoop(each, dsn=dsn, schema=schema, signals=self.signals, worker=worker) for each in relays]
 
     def _inbox_loops(self, inboxes: Sequence[Inbox]) -> list[InboxLoop]:
+        from outrider.inbox.inbox_loop import InboxLoop
+
         dsn = self._site().dsn
         return [InboxLoop(each, dsn=dsn, settings=self.settings, signals=self.signals) for each in inboxes]
 
     def _rollup_loops(self, declared: Sequence[Rollup]) -> list[RollupLoop]:
+        from outrider.rollup.rollup_loop import RollupLoop
+
         dsn = self._site().dsn
         return [RollupLoop(declared, dsn=dsn, settings=self.settings, signals=self.signals)] if declared else []
 
     def _upkeep_loops(self) -> list[UpkeepLoop]:
+        from outrider.worker.upkeep_loop import UpkeepLoop
+
         dsn = self._site().dsn
         return [UpkeepLoop(dsn=dsn, settings=self.settings, signals=self.signals)] if self.settings.upkeep else []
 
     def listener(self) -> EventListener:
         """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`."""
+        from outrider.worker.event_listener import Listening
+
         return Listening(self.settings.context, self.settings.generation, self._working_for)
 
     @contextmanager
     def _working_for(self, handler: Handler, channel: str) -> Iterator[Worker]:
+        from outrider.worker.duties import Duties
+        from outrider.worker.worker import Worker
+
         site = self._site()
         self._declare(handler.subscription)
         try:
@@ -291,6 +310,10 @@ class Outrider(Declarations, Operations):
         Before that, inboxes read what is there; after it, relays send. With `raise_on_failure` the first error is
         raised; even so, its event or job waits for a retry or becomes a dead letter.
         """
+        from outrider.postgres.heartbeat import Identity
+        from outrider.worker.drain import drain
+        from outrider.worker.job_loop import JobLoop
+
         site, chosen = self._site(), self.chosen(handlers, exclude)
         inboxes = self._inbox_loops(chosen.inboxes)
         ingested = sum([await each.drain() for each in inboxes])
@@ -347,6 +370,8 @@ class Outrider(Declarations, Operations):
         if why := self._refusal(self.settings):
             raise ConfigError(why)
         if self.settings.embedded:
+            from outrider.postgres.embedded import Embedded
+
             server = Embedded()
             stack.push_async_callback(asyncio.to_thread, server.stop)
             await asyncio.to_thread(server.start)

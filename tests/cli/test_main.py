@@ -14,7 +14,7 @@ from tests.cli import inprocess
 from tests.cli.conftest import Run
 from typer.main import get_command
 
-from outrider.cli.main import cli
+from outrider.cli.main import COMMANDS, cli
 
 
 def test_version(outrider: Run) -> None:
@@ -43,6 +43,13 @@ def test_help_teaches(tmp_path: Path) -> None:
 def test_help_lists_the_commands(outrider: Run) -> None:
     done = outrider("--help")
     assert all(command in done.stdout for command in ("demo", "dev", "migrate", "worker", "subscription", "job", "dlq"))
+
+
+def test_the_list_shows_the_first_sentence_of_each_command() -> None:
+    group: Any = get_command(cli)
+    for sentences in COMMANDS.values():
+        for name, sentence in sentences.items():
+            assert group.get_command(None, name).help.partition("\n\n")[0] == sentence
 
 
 @pytest.mark.verify

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 from typer.main import get_command
 
 from outrider.cli.options import CliGroup, Commands
@@ -17,12 +19,41 @@ from outrider.postgres.connection import DatabaseError
 from outrider.redaction import mask
 
 COMMANDS = {
-    "Develop": ("demo", "dev", "init", "contracts"),
-    "Run": ("migrate", "worker", "relay"),
-    "Look": ("status", "doctor", "event", "job", "dlq", "subscription", "inbox", "generations", "audit"),
-    "Administer": ("rollup", "setting", "upkeep", "roles", "tenants", "uninstall"),
+    "Develop": {
+        "demo": "Watch a small shop handle events while things fail.",
+        "dev": "Run a Postgres for this project until Ctrl-C.",
+        "init": "Write the files of a new service.",
+        "contracts": "Keep published events compatible, and document them.",
+    },
+    "Run": {
+        "migrate": "Install or upgrade the schema; register subscriptions.",
+        "worker": "Run an app's handlers, jobs, relays, inboxes and rollups.",
+        "relay": "Run only the relays of an app, list them, or adopt a stream.",
+    },
+    "Look": {
+        "status": "Show every subscription, stream, rollup and worker.",
+        "doctor": "Find what is wrong, and say what to do about it.",
+        "event": "List events, show the history of one, or withdraw it.",
+        "job": "List, show and cancel jobs, or let them run now.",
+        "dlq": "List, show, replay and discard dead letters.",
+        "subscription": "Show, pause, rename and retire subscriptions.",
+        "inbox": "List inboxes, and read refused entries again.",
+        "generations": "Show deployment generations, or move one to other workers.",
+        "audit": "Show what operators did, when and why.",
+    },
+    "Administer": {
+        "rollup": "Check, install, run and remove rollups.",
+        "setting": "Show and change the settings in the database.",
+        "upkeep": "Create and drop log segments, apply retention, release leases.",
+        "roles": "Create database roles with only the rights that they need.",
+        "tenants": "Isolate tenants; export or erase the data of one.",
+        "uninstall": "Remove Outrider from a database.",
+    },
 }
-"""The commands by their group in the help. Each is a module in outrider.cli.commands, imported when it is needed."""
+"""The commands by their panel in the help, each with its first sentence.
+
+Each is a module in outrider.cli.commands, imported when it runs: the list of commands is shown without them.
+"""
 INTERRUPTED = 130
 USAGE: Any = typer.BadParameter.__mro__[1]
 """The class of every usage error; some versions of typer carry a click of their own."""
@@ -33,12 +64,22 @@ class TopLevel(CliGroup):
         return [name for names in COMMANDS.values() for name in names]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for panel, names in COMMANDS.items():
-            if cmd_name in names and cmd_name not in self.commands:
+        for sentences in COMMANDS.values():
+            if cmd_name in sentences and cmd_name not in self.commands:
                 command: Any = get_command(import_module(f"outrider.cli.commands.{cmd_name}").commands)
-                command.name, command.rich_help_panel = cmd_name, panel
+                command.name = cmd_name
+                command.help = command.help or sentences[cmd_name]
                 self.commands[cmd_name] = command
         return super().get_command(ctx, cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        listed = copy(self)
+        listed.commands = {
+            name: TyperCommand(name, help=sentence, rich_help_panel=panel)
+            for panel, sentences in COMMANDS.items()
+            for name, sentence in sentences.items()
+        }
+        super(TopLevel, listed).format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for each in args:

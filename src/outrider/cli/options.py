@@ -46,9 +46,8 @@ class CliGroup(TyperGroup):
 class Commands(typer.Typer):
     """A command, or a group of commands, that may take option groups."""
 
-    def __init__(self, help: str | None = None, *, cls: type[CliGroup] = CliGroup, **settings: Any) -> None:  # noqa: A002
-        given: dict[str, Any] = {} if help is None else {"help": help}
-        super().__init__(cls=cls, add_completion=False, **given, **settings)
+    def __init__(self, *, cls: type[CliGroup] = CliGroup, **settings: Any) -> None:
+        super().__init__(cls=cls, add_completion=False, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         register = super().command(name, cls=CliCommand, **settings)

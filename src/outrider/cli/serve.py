@@ -26,7 +26,7 @@ from outrider.observe.metrics import need_client
 from outrider.observe.otel_metrics import OtelMetrics, need_provider
 from outrider.retry import parse_duration
 from outrider.worker.health import HealthServer, Subject, WorkerHealth
-from outrider.worker.job_loop import SLOTS
+from outrider.worker.site import SLOTS
 from outrider.worker.worker import Worker
 
 CHILD_DSN = "OUTRIDER_CHILD_DSN"

@@ -10,10 +10,10 @@ from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.worker.event_router import EventRouter
 from outrider.worker.handler import Handler
 from outrider.worker.job_handler import JobHandler
-from outrider.worker.job_loop import SLOTS, JobLoop
+from outrider.worker.job_loop import JobLoop
 from outrider.worker.loop import Loop
 from outrider.worker.schedule_loop import Scheduled, ScheduleLoop
-from outrider.worker.site import Site
+from outrider.worker.site import SLOTS, Site
 from outrider.worker.wakeups import Wakeups
 
 

@@ -34,6 +34,7 @@ class JobOptions(TypedDict, total=False):
     concurrency: int | None
     key_concurrency: int | None
     executor: Executor
+    keep: Duration | None
     start: Start
     queue: str
     priority: int
@@ -74,6 +75,9 @@ class JobHandler(Declaration):
     """How many with the same key run at the same time, over all workers. None = no limit."""
     executor: Executor = option("auto", one_of(Executor))
     """"auto": on the event loop, or in a thread; "process": in a process of its own, for work that keeps a CPU busy."""
+    keep: float | None = option(None, optional(seconds))
+    """Every finished job leaves a receipt, which stays at least this long. None = only where one is needed anyway: the job
+    came from an event, returned a result or failed before."""
     start: Start = option("now")
     """Where a new job of events (on=) starts: "now", "beginning" or a time."""
     queue: str = option("default", word)
@@ -88,8 +92,8 @@ class JobHandler(Declaration):
         super().__post_init__()
         if self.executor == "process" and (wrong := _unfindable(self.function)):
             raise DeclarationError(f"{self.name}: executor='process' {wrong}")
-        timeout = None if self.timeout is None else timedelta(seconds=self.timeout)
-        limits = Limits(self.lease, timeout, self.concurrency, self.key_concurrency)
+        timeout, keep = (None if each is None else timedelta(seconds=each) for each in (self.timeout, self.keep))
+        limits = Limits(self.lease, timeout, self.concurrency, self.key_concurrency, keep)
         object.__setattr__(self, "limits", limits)
         subscription = Subscription(
             self.name, "job", self.context, self.events, start=self.start, order="none", limits=limits

@@ -26,10 +26,8 @@ from outrider.worker.job_signals import JOBS, Counts, JobSignals
 from outrider.worker.job_slots import JobSlots
 from outrider.worker.leases import RENEWAL, LeaseReport, Leases
 from outrider.worker.loop import DEADLINE, TROUBLES, Loop, beside, pause, within
-from outrider.worker.site import Site
+from outrider.worker.site import SLOTS, Site
 
-SLOTS = 10
-"""Jobs that a worker runs at the same time, unless told otherwise."""
 SHUTDOWN_SECONDS = 1.0
 """Seconds to release the jobs of an interrupted loop, and again for the processes of jobs to end."""
 CANCEL_SECONDS = 0.4

@@ -10,6 +10,8 @@ from outrider.signals import Signals
 
 GRACE = 30.0
 """Seconds for running handlers and jobs to finish after a stop."""
+SLOTS = 10
+"""Jobs that a worker runs at the same time, unless told otherwise."""
 HEARTBEAT = 10.0
 """Seconds between two heartbeats."""
 FOLD_AFTER = 60.0

@@ -21,7 +21,7 @@ from outrider.errors import ConfigError
 
 FOLDER = "contracts"
 
-commands = Commands("Keep published events compatible, and document them.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 AppsOption = Annotated[
     list[str] | None,

@@ -27,7 +27,7 @@ from outrider.postgres.admin.replay import Replayed
 from outrider.postgres.admin.replay import replay as replay_one
 from outrider.postgres.connection import AsyncSession
 
-commands = Commands("List, show, replay and discard dead letters.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 OUTCOME = {
     "replayed": "replayed",

@@ -23,7 +23,7 @@ from outrider.postgres.admin.event_history import Story
 from outrider.postgres.admin.tenants import refuse_hidden
 from outrider.postgres.connection import AsyncSession
 
-commands = Commands("List events, show the history of one, or withdraw it.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 EventId = Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="The event's id.")]
 

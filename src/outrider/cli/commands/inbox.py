@@ -29,7 +29,7 @@ from outrider.postgres.inboxes import Kept
 SHOWN = 300
 """Bytes of an entry that are shown."""
 
-commands = Commands("List inboxes, and read refused entries again.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 
 @commands.command("list")

@@ -40,7 +40,7 @@ class RunByDefault(CliGroup):
         return super().parse_args(ctx, args if args and args[0] in known else ["run", *args])
 
 
-commands = Commands("Run only the relays of an app, list them, or adopt a stream.", cls=RunByDefault)
+commands = Commands(cls=RunByDefault)
 
 
 @commands.command()

@@ -30,7 +30,7 @@ DEFAULTS = {
 }
 """The values that the migrations enter."""
 
-commands = Commands("Show and change the settings in the database.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 
 @commands.command("list")

@@ -20,7 +20,7 @@ from outrider.postgres.admin.subscriptions import MOST, Backlog, Overview
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.schema.orphans import orphaned
 
-commands = Commands("Show, pause, rename and retire subscriptions.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription.")]
 OneOrAll = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The subscription.")]

@@ -27,7 +27,7 @@ from outrider.postgres.admin import tenants
 from outrider.postgres.admin.tenants import Guarded, Rows, Tell, Whose
 from outrider.postgres.connection import AsyncSession
 
-commands = Commands("Isolate tenants; export or erase the data of one.", no_args_is_help=True)
+commands = Commands(no_args_is_help=True)
 
 Workspace = Annotated[str | None, typer.Argument(metavar="[WORKSPACE]", help="The tenant.")]
 Subject = Annotated[

@@ -42,10 +42,10 @@ NOUNS = {"dead_letters": "dead letters"}
 
 @commands.callback()
 def run(target: Target, dry_run: DryRunOption = False) -> None:
-    """Create log segments ahead, apply retention, release the leases of dead workers.
+    """Create and drop log segments, apply retention, release leases.
 
     Workers do the same every five minutes, one of them at a time. Run this from cron
-    where no workers run, or with OUTRIDER_UPKEEP=off. What a subscription has not
+    where no workers run, or with OUTRIDER_UPKEEP=off. The leases are those of dead workers. What a subscription has not
     read or not finished is kept, and the output says for whom. It waits at most
     200 ms for a lock, so that publishers do not wait behind it; what is in use is
     skipped this time.

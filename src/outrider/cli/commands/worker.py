@@ -17,7 +17,7 @@ from outrider.cli.serve import CHILD_DSN, ServeOptions, Service, run_here, super
 from outrider.cli.shutdown import end_with
 from outrider.cli.target import Location
 from outrider.errors import ConfigError
-from outrider.worker.job_loop import SLOTS
+from outrider.worker.site import SLOTS
 
 commands = Commands()
 

@@ -1,5 +1,5 @@
--- job_counts: how many jobs there are in each state, of these types, and of one queue or of all; counted up to `most`.
--- Locks nothing. Reads delivery by index, as much as it counts; with a queue, all of a type.
+-- job_counts: how many jobs of these types are in each state, in one queue or in all; counted up to `most`.
+-- Locks nothing. Reads delivery by index, as many rows as it counts; with a queue, all of a type.
 with wanted as materialized (select %(names)s::text[] as names, %(queue)s::text as queue)
 select 'running' as state, count(*) as jobs from (
     select from /*schema*/delivery as d, wanted

@@ -1,4 +1,4 @@
--- job_types: those that are registered, and those that nobody has registered yet, by what is pending of them. Locks nothing.
+-- job_types: the registered job types, and those that nobody has registered but that have pending jobs. Locks nothing.
 -- Reads delivery by job_due, skipping from one type to the next.
 with recursive owed as (
     (select d.subscription as name from /*schema*/delivery as d

@@ -1,5 +1,5 @@
--- progress: how far jobs are, as they say. Each names its lease. What is being settled meanwhile is passed over: who waited
--- here for one job, holding another, could be waited for.
+-- progress: store the progress that running jobs report. Each names its lease.
+-- Locks:  the jobs, SKIP LOCKED: waiting for one that is being settled, while holding another, could deadlock.
 with said as materialized (
     select d.id, p.progress
     from unnest(%(deliveries)s::bigint[], %(tokens)s::bigint[], %(progress)s::text[]) as p (id, token, progress)

@@ -1,5 +1,5 @@
--- register_schedule: a new schedule begins now; one that has changed goes on from where it was. Nothing, if it belongs to
--- another context.
+-- register_schedule: insert or update a schedule. A new one starts now; a changed one continues from where it was.
+-- Returns no row, and changes nothing, if the schedule belongs to another context.
 -- Locks:  its row.
 insert into /*schema*/schedule as s (name, context, job_type, cron, time_zone, fired_at)
 values (%(name)s, %(context)s, %(job_type)s, %(cron)s, %(time_zone)s, clock_timestamp())

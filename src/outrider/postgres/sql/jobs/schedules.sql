@@ -1,4 +1,4 @@
--- schedules: what time it is, and how far each schedule of this context has come; a row of nulls if none is registered.
+-- schedules: the database's time, and how far each schedule of this context has been fired; a row of nulls if none is registered.
 select t.now, s.name, s.fired_at, s.updated_at, s.ahead
 from (select clock_timestamp() as now) as t
 left join /*schema*/schedule as s

@@ -1,6 +1,6 @@
--- uncommitted_jobs: the pending jobs that the caller's own open transaction has enqueued or replaced, in the columns of a take.
--- A row has the number of the subtransaction that wrote it. What is visible and still in progress is one's own, whatever the
--- savepoints; nothing below one's own first number is. Reads the whole table; locks nothing. For tests.
+-- uncommitted_jobs: the pending jobs that the caller's own open transaction enqueued or replaced, in the columns of a take.
+-- For tests. A row has the id of the subtransaction that wrote it. A row that is visible and whose id is still in progress is our
+-- own, whatever the savepoints; no row below our first id is. Reads the whole table. Locks nothing.
 select null as outcome, null as partition, null as batch, null as due_in, null as cursor, null as delivery,
        null as conceded,
        1 as attempt, null::bigint, d.event_id, d.event_type, d.event_version, d.created_at, d.source, null::text,

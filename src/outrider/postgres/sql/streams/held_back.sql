@@ -1,4 +1,4 @@
--- held_back: a row when an operator has paused a subscription, or everything.
+-- held_back: a row if an operator has paused this subscription, or all.
 select 1 from /*schema*/subscription as s
 where s.name = %(subscription)s
   and (s.paused_at is not null

@@ -1,4 +1,4 @@
--- inbox_count: so many changes have come in; the row is locked by who has moved it.
+-- inbox_count: add to the number of changes that came in. The caller has locked the row.
 update /*schema*/stream as s set events = s.events + %(events)s
 where s.subscription = %(subscription)s and s.name = %(stream)s
 returning s.events

@@ -1,4 +1,4 @@
--- inbox_move: an inbox goes on from another position, if it stands where the caller thinks.
+-- inbox_move: move an inbox to another position, if it is where the caller thinks.
 update /*schema*/stream as s set position = %(position)s, moved_at = clock_timestamp()
 where s.subscription = %(subscription)s and s.name = %(stream)s and s.position = %(after)s
 returning s.position

@@ -1,4 +1,4 @@
--- inbox_open: how far an inbox has read its stream; the first time, from where it shall begin.
+-- inbox_open: how far an inbox has read its stream. The first call stores where it begins.
 with opened as (
     insert into /*schema*/stream as s (subscription, name, position)
     values (%(subscription)s, %(stream)s, %(position)s)

@@ -1,5 +1,5 @@
--- relay_owed: of these events, what is known of them: their deliveries (they were rejected, or are dead letters), and which
--- are in their stream already. By (subscription, seq) and (subscription, event_id).
+-- relay_owed: of these events, their deliveries (they were rejected, or are dead letters), and which are in their stream already.
+-- By (subscription, seq) and (subscription, event_id).
 select e.seq, d.id, d.status, d.attempts, extract(epoch from d.run_at - clock_timestamp())::double precision,
        a.event_id is not null, /*schema*/as_text(d.payload)
 from unnest(%(seqs)s::bigint[], %(ids)s::uuid[]) as e (seq, id)

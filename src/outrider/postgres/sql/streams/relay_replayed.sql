@@ -1,5 +1,5 @@
--- relay_replayed: dead letters of a relay that are to be sent after all, as take returns events; which are in their stream
--- already is in `outcome`. Those that fit into the bytes of a batch.
+-- relay_replayed: the dead letters of a relay that are to be sent after all, in the columns of take, up to the bytes of a batch.
+-- `outcome` says which are in their stream already.
 select case when exists (select from /*schema*/stream_ahead as a
                          where a.subscription = %(subscription)s and a.event_id = o.id) then 'ahead' end,
        0, null::bigint, null::double precision, null::bigint, d.id, null::integer, d.attempts + 1, o.seq, o.id, o.event_type,

@@ -1,5 +1,5 @@
--- relay_state: of a relay that holds its cursor: where its streams end; whether anything is owed or ahead. After the take, in
--- a statement of its own: these change only under the lock.
+-- relay_state: where the streams of a relay end, and whether anything is owed or ahead.
+-- Runs after the take, in a statement of its own: these change only under the cursor's lock, which the relay holds.
 select coalesce((select jsonb_object_agg(s.name, s.position) from /*schema*/stream as s
                  where s.subscription = %(subscription)s), '{}')::text,
        -- Ordered: only the index on (subscription, seq) will do, whatever the statistics say.

@@ -1,4 +1,4 @@
--- streams: how far the streams of relays and inboxes are; of one subscription, of one name, or all.
+-- streams: the positions of the streams of relays and inboxes: of one subscription, of one name, or all.
 select s.subscription, sub.kind, s.name, s.position, s.events, s.moved_at
 from /*schema*/stream as s join /*schema*/subscription as sub on sub.name = s.subscription
 where (%(subscription)s::text is null or s.subscription = %(subscription)s)

@@ -1,10 +1,10 @@
--- admit: jobs that wait for their key may be claimed again where the key has room: in each queue and generation as many as it
--- has room for, since this worker may not serve all of them. Claim sets aside again those that find no room. Back: whether a
--- job is still waiting only because somebody is changing it.
+-- admit: make jobs that wait for their key claimable again, as many of each queue and generation as the key has room for.
+-- Of each, because this worker may not serve all of them; claim sets aside again those that find no room.
 -- The caller holds the limits of these types.
 -- Locks:  those jobs, SKIP LOCKED.
--- Reads:  delivery by job_waiting: one look-up for each key that waits, which are not more than run, and one for each of its
---         queues, generations and priorities; the jobs that run.
+-- Reads:  delivery by job_waiting: one look-up per waiting key (no more keys wait than run), and one for each of its queues,
+--         generations and priorities; the running jobs.
+-- Returns whether a job still waits only because another transaction is changing it.
 create or replace function /*schema*/admit(p_names text[]) returns boolean
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,22 +1,21 @@
--- claim: the next jobs of these types for a worker, at most p_limit, and fewer where their payloads are large (lease); they are
--- its own for the time of their lease.
+-- claim: lease the next due jobs of these types to a worker, at most p_limit, and fewer if their payloads are large (lease).
+-- Jobs whose lease has expired are reaped first.
 --
--- Order:  run_at, but a step of priority weighs as much as a minute of waiting; then the older one. p_queues: only of these
---         queues. Jobs of another generation than p_generation are left to its own workers while there are any.
--- Tenants: where more is due than is wanted, they take turns (take_turns): the order above is that within one of them.
--- Limits: a type's concurrency over all workers, and that of a key of a workspace: what must wait for its key is set aside
---         (waiting), and comes back when a claim finds room for it (admit).
--- p_suspect: one of the jobs whose worker has died may be among them; a worker runs one of those at a time, so that at
---         most one healthy job can be taken for the killer, and once.
+-- Order:  by run_at, where one step of priority counts as much as a minute of waiting; then the older job.
+-- p_queues: only of these queues; null = all. Jobs of a generation other than p_generation are left to its own workers while it has
+--         any.
+-- p_suspect: whether one job whose worker died may be among them. A worker runs one of those at a time, so that at most one
+--         healthy job can be mistaken for the cause, and only once.
+-- Tenants: if more is due than p_limit, tenants take turns (take_turns). The order above holds within one tenant.
+-- Limits: the concurrency of a type over all workers, and of a key within a workspace. A job that must wait for its key is set
+--         aside (waiting) until a claim finds room for it (admit).
 -- Locks:  the limits of the types that have any; then the jobs, FOR UPDATE SKIP LOCKED.
--- Reads:  delivery by job_due: a look-up for each lane (generation, queue, priority, with or without a workspace) of each
---         type, then the jobs. At most 500 lanes of a type: whoever enqueues can make as many as it likes. Where there are
---         more, the session's next claim goes on after them, and is due soon.
--- The CTE is MATERIALIZED: inlined, a join may run it more than once, and each run would lock and claim another p_limit.
---
--- First what ran out is reaped. Back: the jobs in their order, and after them a row without one: the seconds until there
--- may be more (null = nothing is waiting; 1 where others hold what is due), and those of the worker's jobs that somebody
--- wants to stop. With p_limit 0 only that row.
+-- Reads:  delivery by job_due: one look-up for each lane (generation, queue, priority, with or without a workspace) of each
+--         type, then the jobs. At most 500 lanes of a type, because whoever enqueues can create any number. If there are more,
+--         the session's next claim continues after them, 0.1 s later at most.
+--         The CTEs are MATERIALIZED: inlined, a join may run one more than once, and each run would lock another p_limit jobs.
+-- Returns the jobs in their order, then one row without a job: the seconds until there may be more (due_in; null = nothing waits;
+--         1 = others hold what is due), and the worker's jobs that are to be cancelled (stop). With p_limit 0 only that row.
 create or replace function /*schema*/claim(
     p_worker uuid, p_names text[], p_limit integer, p_generation bigint default 0, p_queues text[] default null,
     p_suspect boolean default true
@@ -50,7 +49,7 @@ declare
     suspect boolean := false;
     reaped  integer;
     partly  boolean;
-    -- By type, the lane at which the session's last claim stopped.
+    -- By type, the lane at which the session's last claim stopped (see Reads).
     after   jsonb := coalesce(nullif(current_setting('outrider.lanes', true), ''), '{}');
 begin
     perform /*schema*/sees_all();
@@ -81,7 +80,7 @@ begin
                    where d.subscription = n.name and d.status = 'in_flight'
                    order by d.lease_expires_at limit 1) as next);
 
-    -- The lanes that hold anything, by skipping from one to the next.
+    -- The lanes that hold pending jobs, by skipping from one to the next.
     with recursive lane as (
         select first.*, 1 as number from unnest(names) as n (name)
         cross join lateral (
@@ -154,7 +153,7 @@ begin
             filled := taken < cardinality(places);
         end if;
     end if;
-    -- A second time where others are about to take some of what was counted: whatever else is due, then.
+    -- A second pass if others locked some of the jobs that were counted: then any due job of these lanes.
     for pass in 1..2 loop
         wanted := p_limit - taken - cardinality(chosen);
         exit when filled or wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
@@ -163,7 +162,7 @@ begin
                 as l (subscription, generation, queue, priority, tenanted)
             where lanes.number > 0
         ),
-        -- How many of each lane are among the next; without locks, because it looks at more than it takes.
+        -- How many of the next jobs are of each lane. Without locks, because it reads more jobs than it takes.
         share as materialized (
             select next.subscription, next.generation, next.queue, next.priority, next.tenanted, count(*) as jobs
             from (select lane.*, d.run_at from lane
@@ -181,7 +180,7 @@ begin
             union all
             select lane.*, wanted from lane where lanes.number = 1 or pass = 2
         ),
-        -- By their place in the table: it stays what it is while they are locked.
+        -- By ctid, which does not change while the rows are locked.
         q as materialized (
             (select picked.ctid as place from share
              cross join lateral (
@@ -228,7 +227,7 @@ begin
         if due_in < 0 then
             due_in := 0;
         end if;
-        -- Due, and still there: others hold it, and whoever does not take it then (dies, rolls back) tells nobody.
+        -- A job is due and still there: others have it locked. If they do not take it (they die or roll back), nobody is notified.
         if (due_in <= 1) is not true and (
             held
             or exists (
@@ -261,7 +260,7 @@ begin
         due_in := least(due_in, 0.1);
     end if;
     if limited and taken = 0 and reaped = 0 then
-        -- The locked limits make it a transaction that is written to disk, and others wait for it: not for nothing.
+        -- Only the locks on the limits were written, and others wait for them: do not wait for the disk.
         perform set_config('synchronous_commit', 'off', true);
     end if;
     last.head := jsonb_build_object(

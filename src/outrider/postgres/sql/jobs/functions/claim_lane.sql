@@ -1,9 +1,9 @@
--- claim_lane: more of the same, while there is more than enough: the next jobs of one lane that are not due before p_since, as
--- a claim has returned them. Nothing else is looked at, neither other lanes nor what ran out: whoever uses it must claim
--- now and then. It does not pass what was done before, which an old snapshot may keep for long: then a claim reads all of it.
--- For a type without limits, and jobs without a workspace: tenants take turns. None if it is paused. Back: jobs, in their
--- order, and no other row.
+-- claim_lane: lease the next jobs of one lane that are due at or after p_since, the run_at of a job that a claim returned.
+-- It looks at nothing else, neither other lanes nor expired leases, so the worker must call claim now and then. As it starts at
+-- p_since, it skips the dead rows of earlier jobs, which an old snapshot may keep for long; a claim reads all of them.
+-- Only for a type without limits and for jobs without a workspace (tenants take turns). Returns nothing while the type is paused.
 -- Locks:  the jobs, FOR UPDATE SKIP LOCKED.
+-- Returns the jobs in their order, and no other row.
 create or replace function /*schema*/claim_lane(
     p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamptz,
     p_limit integer

@@ -1,5 +1,5 @@
--- close_kept: a due job that open transactions keep (on_conflict keep) cannot be claimed before they end. From now on an enqueue
--- with its unique key creates another job, so that the due one does not wait for later transactions too.
+-- close_kept: mark due jobs that open transactions keep (on_conflict keep), and that cannot be claimed before these end, as closed.
+-- From then on an enqueue with the same unique key creates another job, so the due one does not wait for later transactions too.
 -- Locks:  those jobs, SKIP LOCKED.
 -- Reads:  the first 100 due jobs of each lane.
 create or replace function /*schema*/close_kept(
@@ -31,7 +31,7 @@ begin
     if found = '{}' then
         return;
     end if;
-    -- A transaction that keeps a job holds FOR KEY SHARE: the row can be changed, and not be locked FOR UPDATE.
+    -- A transaction that keeps a job holds FOR KEY SHARE: we can update the row, but not lock it FOR UPDATE.
     found := array(select d.id from /*schema*/delivery as d
                    where d.id = any (found) and d.status = 'pending' for no key update skip locked);
     free := array(select d.id from /*schema*/delivery as d where d.id = any (found) for update skip locked);

@@ -1,6 +1,6 @@
--- fire: a schedule moves on from the time that the caller saw to p_to, and each of p_times gets its job: true. False:
--- somebody else has moved it on, or is about to; then nothing happens.
--- Locks:  the schedule's row; waits for nobody.
+-- fire: advance a schedule from the time that the caller saw to p_to, and enqueue one job for each of p_times.
+-- Locks:  the schedule's row, without waiting.
+-- Returns false, and does nothing, if another worker has advanced it or holds it.
 create or replace function /*schema*/fire(
     p_name text, p_seen timestamptz, p_to timestamptz, p_times timestamptz[], p_job_type text, p_payload jsonb,
     p_queue text, p_priority integer, p_version integer, p_source text, p_key text, p_workspace_id text,

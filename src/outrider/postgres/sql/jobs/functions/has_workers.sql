@@ -1,4 +1,4 @@
--- has_workers: a worker of that generation serves this subscription and queue. Reads the few rows of workers.
+-- has_workers: whether a live worker of that generation serves this subscription and queue. Reads the few rows of workers.
 create or replace function /*schema*/has_workers(p_subscription text, p_generation bigint, p_queue text) returns boolean
     language plpgsql stable
     set search_path = pg_catalog, pg_temp

@@ -1,7 +1,7 @@
--- hold_limits: whoever claims jobs of a type that is limited does it alone, until the transaction ends. First of all, before
--- any job is locked, and in the order of the names: so nobody waits for another in a circle.
--- Locks:  the rows of these types in job_limit, which nobody but the owner may touch; an advisory lock could be anybody's. Not
---         those in subscription: withdraw and erase hold them while they wait for batches.
+-- hold_limits: lock the limits of these types, so that only one claim of a limited type runs at a time.
+-- Called before any job is locked, and in the order of the names, so that no deadlock is possible.
+-- Locks:  the rows of these types in job_limit, which only the owner can touch; anybody could hold an advisory lock. Not their rows
+--         in subscription: withdraw and erase hold those while they wait for batches.
 create or replace function /*schema*/hold_limits(p_names text[]) returns void
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- lease: these jobs, which the caller has locked, are the worker's own for the time of their lease. Back: what it needs to run
--- them, in the order of claim. Fewer, when their payloads pass batch_bytes: the last ones are left pending.
--- Reads:  delivery by place; subscription and, for jobs of events, the log by number.
+-- lease: lease jobs that the caller has locked to a worker, and return what it needs to run them, in the order of claim.
+-- If the payloads exceed batch_bytes, the last jobs are left pending.
+-- Reads:  delivery by place (ctid), subscription, and for jobs of events the log by seq.
 create or replace function /*schema*/lease(p_places tid[], p_worker uuid, p_moment timestamptz)
     returns setof /*schema*/claimed
     language plpgsql volatile

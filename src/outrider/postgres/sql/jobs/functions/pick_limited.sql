@@ -1,7 +1,11 @@
--- pick_limited: of these lanes, the next jobs that their limits leave room for; some of the types have limits, which the
--- caller holds. A job whose key has no room is set aside until one of that key has ended, so that no claim passes it again;
--- cut: there were so many of them that this one did not come to the end of a lane. Tenants take turns, as in take_turns.
--- p_chosen: what this claim has picked already.
+-- pick_limited: the next jobs of these lanes that their limits leave room for. The caller holds the limits of the types.
+-- A job whose key has no room is set aside (waiting) until a job of that key has ended, so that no later claim reads it again.
+-- Tenants take turns, as in take_turns.
+-- p_chosen: the jobs that this claim has picked already; they count against the limits.
+-- Locks:  the candidates and the jobs that it sets aside, FOR UPDATE SKIP LOCKED.
+-- Reads:  delivery by job_due and job_turn. With a limit per key, 1,000 jobs of a lane and 100 of a tenant's lane, or p_wanted if
+--         that is more.
+-- Returns picked: their ids. cut: so many jobs of a lane were read and room is left, so the next claim should come at once.
 create or replace function /*schema*/pick_limited(
     p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[],
     p_tenanted integer[], p_wanted integer, p_moment timestamptz, out picked bigint[], out cut boolean
@@ -29,7 +33,7 @@ declare
 begin
     picked := '{}';
     cut := false;
-    -- What each type has room for, without what this claim has picked.
+    -- places: how many more jobs of each type may run, after those that this claim has picked.
     for lane in
         select n.name, s.concurrency, s.key_concurrency,
                s.concurrency - (select count(*) from /*schema*/delivery as d
@@ -40,7 +44,8 @@ begin
         join /*schema*/subscription as s on s.name = n.name
     loop
         places := places || jsonb_build_object(lane.name, least(coalesce(lane.room, p_wanted), p_wanted));
-        -- And each key of those that run, read once: by its key each would be found among all that wait for it.
+        -- keys: the same by key, for the keys of running jobs. One scan of the running jobs, because a look-up by key would also
+        -- read all jobs that wait for it.
         if lane.key_concurrency is not null then
             keys := keys || coalesce((
                 select jsonb_object_agg(lane.name || ' ' || taken.key, lane.key_concurrency - taken.number)
@@ -57,7 +62,7 @@ begin
         end if;
     end loop;
     for lane in
-        -- The tenants one by one, and after them all together, for those that were not looked at.
+        -- First the tenants one by one, then all together, for those that tenants_due did not return.
         with own as materialized (
             select l.* from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
                 as l (subscription, generation, queue, priority, tenanted)
@@ -106,7 +111,7 @@ begin
                 order by d.run_at, d.id limit room for update skip locked);
             continue;
         end if;
-        -- Each lane may fill the room of a key: which of them does is decided over all lanes.
+        -- Each lane may fill the room of a key by itself. The choice between lanes comes below.
         spare := '{}';
         number := 0;
         for job in
@@ -145,7 +150,7 @@ begin
         cut := cut or room > 0 and number = greatest(case when lane.tenant is null then 1000 else 100 end, p_wanted);
     end loop;
 
-    -- The best of them, as claim orders them, and of each type and key no more than it has room for.
+    -- The first candidates in claim's order, and of each type and key no more than it has room for.
     for best in
         with running as materialized (
             select d.workspace_id, count(*) as jobs from /*schema*/delivery as d

@@ -1,9 +1,11 @@
--- reap: jobs whose lease has run out are given to others. A crash is counted only where the worker was not seen for a while:
--- one that lives, but could not renew, did not die; and one that was told to stop may have been killed for it.
--- p_worker: all that this worker held, at once, because it has ended. p_begun: those that it had begun, where that is known;
--- the others are as if they had not been claimed.
--- Locks:  the jobs, SKIP LOCKED. Returns how many. One whose unique key an open transaction is enqueuing is left for later.
--- Reads:  delivery by (subscription, lease_expires_at): only what has run out, at most p_limit.
+-- reap: release jobs whose lease has expired, so that others can claim them.
+-- It counts a crash only if the worker has not been seen for 15 s: a worker that lives but could not renew did not die. Nor does it
+-- count for a worker that was stopping, which may have been killed for being slow.
+-- p_worker: all jobs of this worker at once, because it has ended. p_begun: those that it had begun, if known; the others are
+-- handed back as if they had not been claimed.
+-- Locks:  the jobs, SKIP LOCKED. A job whose unique key an open transaction is enqueuing is left for a second later.
+-- Reads:  delivery by (subscription, lease_expires_at): only expired leases, at most p_limit.
+-- Returns how many it released.
 create or replace function /*schema*/reap(p_names text[], p_worker uuid default null, p_limit integer default 500,
                                                p_begun bigint[] default null)
     returns integer

@@ -1,12 +1,13 @@
--- release: a job that was running is its worker's no more. p_verdict:
---   later      it failed: pending again after p_delay; counted = this used an attempt
+-- release: end the lease of a running job. p_verdict:
+--   later      it failed: pending again after p_delay seconds; p_counted = this used an attempt
 --   dead       it failed for good: a dead letter
 --   back       handed back: as if it had not been claimed
---   lapsed     its lease ran out, while its worker lives: the same, and noted
+--   lapsed     its lease expired while its worker lives: as back, and noted in the history
 --   crashed    its worker died: the attempt is given back and a crash counted; after the third it is a dead letter
---   cancelled  it stopped because somebody wanted it to
--- Back: retry, buried, back, cancelled; or superseded: while it ran, another job with its unique key was enqueued, to which
--- it yields. p_job has the traceback of this failure, if there is one. The caller has locked the row, and waits for who is enqueuing that key no longer than its lock_timeout says.
+--   cancelled  it stopped because it was cancelled
+-- p_job has the traceback of this failure, if there is one. The caller has locked the row. If another transaction is enqueuing the
+-- job's unique key, this waits for it up to the caller's lock_timeout.
+-- Returns retry, buried, back or cancelled; superseded if another job with its unique key was enqueued while it ran.
 create or replace function /*schema*/release(
     p_job /*schema*/delivery, p_verdict text, p_delay double precision default 0, p_code text default null,
     p_message text default null, p_counted boolean default true, p_worker text default null
@@ -76,8 +77,9 @@ begin
                                || /*schema*/failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
-    -- Two statements that may both find nobody: the index decides, and the second then yields. A closed job does not
-    -- yield to one that is running: that may have started before the transactions that kept this one had committed.
+    -- Two sessions may both find no other job with the unique key. Then the unique index decides, and the second pass supersedes
+    -- this one. A running job does not supersede a closed one: it may have started before the transactions that kept this one
+    -- had committed.
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
@@ -106,7 +108,7 @@ begin
             exit;
         end if;
     end loop;
-    -- Whatever became of it: it is due, now or at a time that only its worker knows, who may be gone by then; or it has left room.
+    -- In every case: the job is due now, or at a time that only its worker knows, which may be gone by then; or there is room.
     perform /*schema*/notify(
         /*schema*/generation_channel(job.generation),
         job.subscription);

@@ -1,7 +1,7 @@
--- renew: the leases of a worker's jobs begin anew; one that has run past its timeout, by more than a lease, is left to run
--- out. Back: all that the worker holds, with the seconds of their lease, and whether somebody wants them to stop.
--- Locks:  the jobs, SKIP LOCKED: who holds one is about to settle it, and to wait for him would be a circle.
--- Reads:  delivery by (subscription, lease_expires_at): what runs of these types.
+-- renew: renew the leases of a worker's jobs. A job that has run past its timeout by more than a lease is left to expire.
+-- Locks:  the jobs, SKIP LOCKED: whoever holds one is about to settle it, and waiting for it could deadlock.
+-- Reads:  delivery by (subscription, lease_expires_at): the running jobs of these types.
+-- Returns all jobs that the worker holds: the seconds left of each lease, and whether the job is to be cancelled.
 create or replace function /*schema*/renew(p_worker uuid, p_names text[])
     returns table (delivery bigint, token bigint, lease double precision, cancelled boolean)
     language plpgsql volatile

@@ -1,4 +1,4 @@
--- rewrite: what release has decided, in one place. The caller has locked the row.
+-- rewrite: write the row that release has decided on. The caller has locked it.
 create or replace function /*schema*/rewrite(p_job /*schema*/delivery) returns void
     language sql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- room: how many more jobs of this type, and with this key of this workspace, may be claimed now. Reads those that run.
+-- room: how many more jobs of this type, and with this key of this workspace, may be claimed now. Reads the running jobs.
 create or replace function /*schema*/room(p_subscription text, p_key text, p_workspace_id text default null) returns bigint
     language sql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,7 +1,7 @@
--- route: the next events of a job's subscription become jobs, set-based; in their own transaction, as take. What has a
--- receipt, or is owed already, is passed over. An event with a key of its producer's is one job while it waits, while it runs,
--- and once it is done (job_once, and the receipt).
--- Back: the outcome of the take, and how many jobs came of it.
+-- route: take the next events of a job's subscription and make jobs of them, in one statement and its own transaction.
+-- Skips events that have a receipt or are in delivery already. Events with the same idempotency key are one job: while it waits or
+-- runs by the index job_once, and afterwards by the receipt.
+-- Returns the outcome of the take, and the number of new jobs.
 create or replace function /*schema*/route(
     p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer,
     out outcome text, out routed bigint
@@ -48,7 +48,7 @@ begin
            (select count(*) from made) + 0 * (select count(*) from poked),
            (select array_agg(made.id) from made where made.unique_key is not null)
     into outcome, routed, keyed;
-    -- A job that was settled while the statement above ran has left a receipt that the statement did not see.
+    -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
     if keyed is not null then
         delete from /*schema*/delivery as d
         where d.id = any (keyed) and exists (

@@ -1,9 +1,10 @@
--- take_turns: of these lanes, the next p_wanted jobs if there are more than that, so that every tenant has its turn: first the
--- first job of each, then the second, and so on; one that is running is a turn taken. Within a tenant the order is claim's;
--- jobs without a workspace are one more tenant. Null: there is enough for everybody, and turns make no difference.
+-- take_turns: if more than p_wanted jobs of these lanes are due, pick p_wanted so that every tenant has its turn; else null.
+-- First comes the first job of each tenant, then the second, and so on; a running job is a turn already taken. Within a tenant the
+-- order is claim's. Jobs without a workspace are one more tenant.
 -- Locks:  the jobs, FOR UPDATE SKIP LOCKED.
--- Reads:  delivery by job_due for what has no workspace, by job_turn for the tenants (see tenants_due), each about as many jobs
---         as it may get; and up to a thousand of the jobs that run.
+-- Reads:  delivery by job_due for jobs without a workspace, by job_turn for the tenants (see tenants_due), of each about as many
+--         jobs as it may get; and up to 1,000 running jobs.
+-- Returns the places (ctid) of the jobs.
 create or replace function /*schema*/take_turns(
     p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[],
     p_wanted integer, p_moment timestamptz
@@ -51,7 +52,7 @@ begin
                       where l.tenanted = 1 order by l.place),
                 least(64, 2 * p_wanted + 6), p_moment) as t
         ),
-        -- Of each about twice its part: who has less leaves room for the others, and claim fills what is left.
+        -- Of each tenant about twice its share, because some have fewer; claim fills what is left.
         most as materialized (
             select least(p_wanted, 1 + ceil(2.0 * p_wanted / greatest(1, count(distinct shared.tenant)))::integer) as jobs
             from shared
@@ -81,14 +82,14 @@ begin
                   and d.workspace_id is not null and d.run_at <= p_moment
                 order by d.run_at, d.id limit most.jobs) as d
         ),
-        -- How many of each lane it is the turn of; without locks, because it looks at more than it takes.
+        -- How many jobs of each lane have their turn. Without locks, because it reads more jobs than it takes.
         share as materialized (
             select turn.subscription, turn.generation, turn.queue, turn.priority, turn.tenant, count(*) as jobs
             from (select next.*, coalesce(running.jobs, 0) + row_number() over (
                              partition by next.tenant
                              order by next.run_at - next.priority * interval '1 minute', next.run_at, next.id) as number
                   from next left join running on running.tenant is not distinct from next.tenant
-                  -- Who is first among equals is drawn anew each time.
+                  -- Ties are broken at random, anew each time.
                   order by number, hashint8extended(coalesce(next.tenant, 0), seed), next.run_at, next.id
                   limit p_wanted) as turn
             group by 1, 2, 3, 4, 5

@@ -1,8 +1,8 @@
--- tenants_due: of these types, generations, queues and priorities, the lanes of tenants that have a job due: p_most of them, by
--- skipping from one to the next, from a random place on and around, so that none is left out for long, however many there are.
--- Where that finds fewer, because many have nothing due yet, also those of the jobs that became due last: who has little is to
--- be found there.
--- A tenant is the hash of its workspace: places are random even where names are not. Two that share one share their turns.
+-- tenants_due: up to p_most tenants that have a job due in these types, generations, queues and priorities, with their lanes.
+-- It skips from one tenant to the next, starting at a random place and wrapping around, so that none is left out for long, however
+-- many there are. If that finds fewer than p_most, because many tenants have nothing due yet, it adds the tenants of the jobs that
+-- became due last: there it finds tenants with few jobs.
+-- A tenant is the hash of its workspace, so that places are random even if names are not. Two with the same hash share their turns.
 -- Reads:  delivery by job_due, the last 16 jobs of each lane; by job_turn, one look-up for each lane (tenant, priority), up to 8
 --         lanes of a tenant and 400 in all. Locks nothing.
 create or replace function /*schema*/tenants_due(

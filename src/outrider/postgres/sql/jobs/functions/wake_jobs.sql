@@ -1,4 +1,4 @@
--- wake_jobs: workers that run jobs of these types look again, whatever their generation: there may be room.
+-- wake_jobs: notify the workers that run jobs of these types, whatever their generation: there may be room for another job.
 create or replace function /*schema*/wake_jobs(p_names text[]) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

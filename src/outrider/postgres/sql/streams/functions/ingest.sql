@@ -1,10 +1,10 @@
--- ingest: what an inbox has read becomes events of this log, each once: those that it has brought before have a receipt,
--- and are passed over. Events, receipts and the position commit together.
+-- ingest: insert what an inbox has read as events of this log, each once: an event with a receipt of this inbox is skipped.
+-- Events, receipts and the position commit together.
 --
--- p_after: where the caller began to read; it must be where the inbox stands, else nothing is written: somebody else has
--- read on. p_position: how far it has read. The arrays are the columns of the events, in the order of the stream.
+-- p_after: the position from which the caller read. If the inbox is elsewhere, another session has read, and nothing is written.
+-- p_position: the position up to which it read. The arrays are the columns of the events, in the order of the stream.
 -- Locks:  the row of the stream, until the transaction ends.
--- Back:   ingested, with how many were new; or moved, paused, and where the inbox stands.
+-- Returns ingested, and how many events are new; or moved or paused; and the position of the inbox.
 create or replace function /*schema*/ingest(
     p_subscription text, p_stream text, p_after text, p_position text, p_channel text, p_generation bigint,
     p_id text[], p_event_type text[], p_event_version integer[], p_occurred_at text[], p_source text[], p_target text[],

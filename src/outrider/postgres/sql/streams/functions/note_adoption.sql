@@ -1,4 +1,4 @@
--- note_adoption: an operator let a relay go on after what is in a stream: for the audit, in the transaction that does it.
+-- note_adoption: audit that an operator let a relay continue after the end of a stream, in the transaction that does it.
 create or replace function /*schema*/note_adoption(
     p_subscription text, p_stream text, p_before text, p_position text, p_by text default null, p_reason text default null
 ) returns void

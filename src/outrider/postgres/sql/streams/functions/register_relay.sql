@@ -1,4 +1,4 @@
--- register_relay: whose events a relay sends, and whether also those that came in from elsewhere; after register.
+-- register_relay: store whose events a relay sends, and whether it forwards events of other services. Called after register.
 create or replace function /*schema*/register_relay(p_name text, p_workspace_id text, p_forwards boolean) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,4 +1,5 @@
--- relay_ahead: events that are in a stream already. Those of another log are none of them; back: how many these are, with one.
+-- relay_ahead: note events that are in a stream already, ahead of the relay's cursor.
+-- Returns how many of p_events are not of this log, which are not noted, and one of them.
 create or replace function /*schema*/relay_ahead(
     p_subscription text, p_events uuid[], out strangers bigint, out stranger uuid
 )

@@ -1,4 +1,4 @@
--- relay_hold: the cursor of a relay, until the transaction ends; its position, nothing while another session holds it.
+-- relay_hold: lock the cursor of a relay until the transaction ends, and return its position; no row if another session holds it.
 create or replace function /*schema*/relay_hold(p_subscription text) returns setof bigint
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp

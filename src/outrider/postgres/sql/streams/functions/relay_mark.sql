@@ -1,5 +1,5 @@
--- relay_mark: remember where a relay stands: its cursor and its streams. The caller holds the cursor's lock. Marks of the
--- last 24 hours stay, and one before them: without traffic it may be the only one.
+-- relay_mark: store the positions of a relay's cursor and streams as a mark. The caller holds the cursor's lock.
+-- Marks of the last 24 hours stay, and one before them: without traffic it may be the only one.
 create or replace function /*schema*/relay_mark(p_subscription text) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
--- relay_only: an error unless the subscription is a relay: the functions of relays run with the rights of their owner, and touch
--- nobody else's cursor. By primary key.
+-- relay_only: raise an error unless the subscription is a relay. By primary key.
+-- The functions of relays run as the owner, and must not touch the cursor of another subscription.
 create or replace function /*schema*/relay_only(p_subscription text) returns void
     language plpgsql stable
     set search_path = pg_catalog, pg_temp

@@ -1,7 +1,7 @@
--- relay_open: streams that a relay begins to write to, each from a position on; before anything is written there, in its
--- own transaction, so that what a relay that dies then has written is known for its own. The first time, also a mark.
--- p_streams that the relay knows stay where they are, unless p_adopt: then they go on from there.
--- Locks: the cursor row, waiting for the batch that is being sent.
+-- relay_open: register the streams that a relay begins to write to, each with its start position, and the relay's first mark.
+-- Runs before anything is written there, in its own transaction: if the relay dies, its writes are still known to be its own.
+-- p_streams that the relay knows keep their position, unless p_adopt: then they continue from the given one.
+-- Locks:  the cursor row, waiting for the batch that is being sent.
 create or replace function /*schema*/relay_open(
     p_subscription text, p_streams text[], p_positions text[], p_adopt boolean default false
 ) returns void

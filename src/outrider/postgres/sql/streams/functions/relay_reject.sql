@@ -1,8 +1,9 @@
--- relay_reject: the broker refuses one event for what it is. It is tried again after p_delay, and everything behind it
--- waits; after p_most rejections it is buried, if p_bury. In its own transaction, after that of the take was rolled back: in
--- between another relay may have sent it, or somebody have withdrawn it; then nothing is written.
--- Locks: the cursor row, waiting.
--- Back: how often it was rejected, and whether it is a dead letter now.
+-- relay_reject: record that the broker rejected one event for its content. It is tried again after p_delay seconds, and everything
+-- behind it waits; after p_most rejections it becomes a dead letter, if p_bury.
+-- Runs in its own transaction, after that of the take was rolled back. If another relay has sent the event meanwhile, or somebody
+-- has withdrawn it, nothing is written.
+-- Locks:  the cursor row, waiting.
+-- Returns how often it was rejected, and whether it is a dead letter now.
 create or replace function /*schema*/relay_reject(
     p_subscription text, p_seq bigint, p_code text, p_message text, p_worker text, p_delay interval, p_most integer,
     p_bury boolean, out attempts integer, out buried boolean

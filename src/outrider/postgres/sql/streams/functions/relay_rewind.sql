@@ -1,6 +1,6 @@
--- relay_rewind: back to a mark, because a stream has lost its end. What was read since then will be read again; what of it
--- is in the streams must be put ahead (relay_ahead), in the same transaction, and their ends be stored (relay_settle).
--- The caller holds the cursor's lock.
+-- relay_rewind: move a relay back to a mark, because a stream has lost its end. Events read since then will be read again.
+-- In the same transaction, those that are still in the streams must be noted with relay_ahead, and the ends of the streams stored
+-- with relay_settle. The caller holds the cursor's lock.
 create or replace function /*schema*/relay_rewind(p_subscription text, p_at timestamptz) returns void
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
@@ -25,7 +25,7 @@ begin
            clock_timestamp(), again.payload, again.cycle, again.failure_history
     from again order by again.seq, again.at desc
     on conflict (subscription, seq) where seq is not null do nothing;
-    -- What it will come past again, as event_status says it.
+    -- The cursor will pass these again; the rule is that of the view event_status.
     update /*schema*/delivery as d set reached = false
     from /*schema*/outbox as o
     where d.subscription = p_subscription and d.reached and o.seq = d.seq

@@ -1,8 +1,8 @@
--- relay_settle: what a relay has taken is in its streams, or not to be sent: where they end now; before the COMMIT.
+-- relay_settle: store where the streams of a relay end, after its batch was sent and before the COMMIT.
 --
--- p_sent: deliveries that are through, and go. p_passed: those that stay; the cursor has come past them. p_found: events
--- that were ahead. p_done: all that was published before has been read, so that nothing can be ahead any more.
--- p_mark: remember where it stands; while something is ahead, a mark would be too far back.
+-- p_sent: deliveries that were sent, and are deleted. p_passed: deliveries that stay; the cursor has passed them. p_found: events
+-- that were ahead. p_done: everything published before has been read, so nothing can be ahead any more.
+-- p_mark: also store a mark; while something is ahead, a mark would be too far back.
 create or replace function /*schema*/relay_settle(
     p_subscription text, p_streams text[], p_positions text[], p_events bigint[], p_sent bigint[], p_passed bigint[],
     p_found uuid[], p_done boolean, p_mark boolean

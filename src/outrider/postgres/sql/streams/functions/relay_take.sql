@@ -1,4 +1,4 @@
--- relay_take: take, for relays only, with the rights of the owner: whoever relays needs no right to write receipts.
+-- relay_take: take for relays, run as the owner, so that whoever relays needs no right to write receipts.
 create or replace function /*schema*/relay_take(p_subscription text, p_limit integer, p_scan integer, p_knows text[])
     returns setof /*schema*/taken
     language plpgsql volatile security definer
