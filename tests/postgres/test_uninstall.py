@@ -108,7 +108,7 @@ async def test_what_is_owed_is_counted_exactly(database: str, conn: AsyncConnect
     assert (found.version, found.events, found.receipts) == (migrate.known()[-1].version, 8, 1)
     with pytest.raises(UninstallRefused) as refused:
         await uninstall.uninstall(conn, SCHEMA)
-    for said in ("shop.all (7 unread", "shop.effect (3 unread, 2 parked and 1 dead events)", "--force"):
+    for said in ("shop.all (7 unread", "shop.effect (3 unread, 2 waiting for retry, 1 dead letters)", "--force"):
         assert said in str(refused.value)
     assert await look(conn) == found
     assert await uninstall.uninstall(conn, SCHEMA, force=True) == found
@@ -226,7 +226,7 @@ async def test_what_is_not_ours_in_the_schema_stays_where_it_is(conn: AsyncConne
     assert (await look(conn)).strangers == ["function outrider.yours()", "table outrider.mine"]
     for force in (False, True):
         with pytest.raises(
-            UninstallRefused, match=r"function outrider.yours\(\); table outrider.mine: move it elsewhere"
+            UninstallRefused, match=r"function outrider.yours\(\); table outrider.mine: move them elsewhere"
         ):
             await uninstall.uninstall(conn, SCHEMA, force=force)
     assert await installed(conn)
@@ -299,7 +299,7 @@ async def test_an_event_that_is_committed_while_we_wait_for_the_locks_is_not_los
         leaving = asyncio.create_task(uninstall.uninstall(removing, SCHEMA))
         await until_waiting(removing, conn)
         await other.commit()
-        with pytest.raises(UninstallRefused, match=r"shop.effect \(1 unread, 0 parked and 0 dead events\)"):
+        with pytest.raises(UninstallRefused, match=r"shop.effect \(1 unread, 0 waiting for retry, 0 dead letters\)"):
             await leaving
         assert (await shop.app.drain()).handled == 1
 
@@ -437,7 +437,7 @@ async def test_detached_segments_go_too(conn: AsyncConnection[Any]) -> None:
     )
     await conn.execute("select outrider.upkeep_log()")
     await conn.execute("alter table outrider.outbox detach partition outrider.outbox_s7")
-    with pytest.raises(UninstallRefused, match=r"table outrider\.outbox_s7: move it"):
+    with pytest.raises(UninstallRefused, match=r"table outrider\.outbox_s7: move them"):
         await uninstall.uninstall(conn, SCHEMA)
     await conn.execute("drop table outrider.outbox_s7")
     assert (await look(conn)).strangers == []
