@@ -108,7 +108,7 @@ async def test_the_backlog_is_counted_only_so_far(
         await shop.app.drain()
         await shop.publish("b1", "b2", "b3")
     left = await subscriptions.backlog(conn, "shop.effect", SCHEMA)
-    assert str(left) == "at least 2 unread, 2 or more parked and 0 dead events"
+    assert str(left) == "at least 2 unread, 2 or more waiting for retry, 0 dead letters"
 
 
 async def test_an_unknown_name_is_answered_with_the_known_ones(database: str, conn: AsyncConnection[Any]) -> None:
@@ -513,7 +513,7 @@ async def test_parked_events_are_a_backlog_too(database: str) -> None:
         await shop.publish("a1")
         await shop.app.drain()
     async with renamed(database) as app:
-        with pytest.raises(DeclarationError, match="0 unread, 1 parked"):
+        with pytest.raises(DeclarationError, match="0 unread, 1 waiting for retry"):
             await app.migrate()
 
 
