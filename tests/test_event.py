@@ -410,7 +410,7 @@ def test_only_objects_are_brought_up(newest: Any, payload: str) -> None:
     [
         (one_to_two, "its upcaster from version 1, one_to_two, raised KeyError: 'total'"),
         (lambda _: None, "its upcaster from version 1, <lambda>, returned NoneType, not a dict"),
-        (lambda _: {"cents": object()}, "its upcaster from version 1, <lambda>, returned what is not JSON: "),
+        (lambda _: {"cents": object()}, "its upcaster from version 1, <lambda>, returned a value that is not JSON: "),
         (lambda _: {"cents": "many"}, "is not a Placed: cents: Input should be a valid integer"),
     ],
 )

@@ -640,7 +640,7 @@ async def test_a_trace_context_that_is_none_does_not_stop_a_reader(database: str
 async def test_an_envelope_is_published_once(app: Outrider, database: str) -> None:
     async with connected(database) as conn:
         written = await app.publish(conn, Placed(order_id="1"))
-        with pytest.raises(PublishRefused, match=f"is in a log already, as number {written.seq}"):
+        with pytest.raises(PublishRefused, match=f"is already in a log, at position {written.seq}"):
             await app.publish_many(conn, [written])
         fresh = app.envelope(Placed(order_id="2"))
         with pytest.raises(PublishRefused, match=r"events\[1\]: is the same envelope"):

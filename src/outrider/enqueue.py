@@ -1,6 +1,6 @@
-"""Enqueue: one insert on the caller's own connection, in the caller's transaction.
+"""Enqueue: one insert on the caller's connection, in the caller's transaction.
 
-As with publish: never commits, never opens a connection; what cannot be stored is refused before the insert.
+Never commits or opens a connection. What cannot be stored is refused before the insert.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ MOST_PRIORITY = 100
 
 class EnqueueOptions(TypedDict, total=False):
     run_at: datetime | None
-    """Not before this time. Default: now, by the database's clock."""
+    """The earliest time to run it. Default: now, by the database's clock."""
     delay: Duration | None
-    """Not before so long from now, by the database's clock; instead of run_at."""
+    """The same as a duration from now, by the database's clock. Excludes run_at."""
     priority: int
-    """-100 to 100, more is sooner: one step is worth a minute of waiting. Default 0."""
+    """-100 to 100, higher runs sooner: each step equals one minute of waiting. Default: 0."""
     unique_key: str | None
-    """At most one pending job of its type has it."""
+    """At most one pending job of its type has this key."""
     on_conflict: OnConflict
-    """When a pending job has the key: keep it (the default), replace it, or debounce: replace it, and push it back."""
+    """If a pending job has the unique key: keep it (the default), replace it, or debounce (replace and postpone it)."""
     queue: str
-    """Workers can be told to serve some queues only. Default "default"."""
+    """A worker can serve some queues only. Default: "default"."""
     key: str | None
-    """What key_concurrency counts, instead of the field that the job names."""
+    """The key that key_concurrency counts. Default: the field that the job class names as its key."""
     workspace_id: str | None
-    """The tenant. Default: that of the event or job being handled, if one is; None = none."""
+    """The tenant. Default: that of the event or job being handled, if any. None = no tenant."""
 
 
 OPTIONS = frozenset(EnqueueOptions.__annotations__)
 
 
 class Enqueuer:
-    """Turns jobs into requests by the settings of one app, and inserts them."""
+    """Turns jobs into requests, with the settings of one app, and inserts them."""
 
     def __init__(self, settings: Settings, signals: Signals, driver_of: FindDriver, notifier: Notifier) -> None:
         self._settings = settings
@@ -67,7 +67,7 @@ class Enqueuer:
         self._notifier = notifier
 
     def request(self, job: Job, **options: Unpack[EnqueueOptions]) -> Request:
-        """What would be inserted; EnqueueRefused if it cannot be stored."""
+        """The request for one job. Raises EnqueueRefused if it cannot be stored."""
         return self._request(job, uuid7(), current_trace(), options)
 
     def requests(self, jobs: Iterable[Job], options: EnqueueOptions) -> list[Request]:

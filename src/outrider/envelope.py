@@ -19,26 +19,24 @@ from outrider.registry import EventSpec, Upcaster
 
 E = TypeVar("E", bound=Declared)
 LONGEST = 128 * 1024 * 1024
-"""The most bytes that a payload may have as text, numbers in full. A constraint of the log holds the same number."""
+"""The largest payload in bytes, as text with numbers written in full. A constraint of the log repeats this number."""
 
 inherited_workspace: ContextVar[str | None] = ContextVar("outrider_workspace", default=None)
-"""The workspace of the event whose handler is running: what it publishes is of the same one."""
+"""The workspace of the event whose handler is running. What the handler publishes inherits it."""
 inherited_cause: ContextVar[UUID | bytes | None] = ContextVar("outrider_cause", default=None)
-"""The id of the event or job whose handler is running: jobs that it enqueues say that they came of it."""
+"""The id of the event or job whose handler is running. Jobs that it enqueues store it as their cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """One event of the log: its payload, and what travels beside it."""
-
     id: UUID
     event_type: str
     event_version: int
     payload_json: str
-    """The payload as JSON text; `payload` decodes it, `decode` turns it into an event. Empty: it is too long to be read."""
+    """The payload as JSON text. `payload` parses it, `decode` turns it into an event. Empty if it is too long to read."""
     source: str
     target: str | None = None
-    """The one context that shall see the event; None = everyone."""
+    """The only context that sees the event; None = all contexts."""
     content_class: str = "internal"
     channel: str = "outbox_default"
     generation: int = 0
@@ -50,15 +48,15 @@ class Envelope:
     idempotency_key: str
     trace_context: dict[str, str] | None = None
     origin: str | None = None
-    """The inbox that brought the event; None = born here."""
+    """The inbox that received the event; None = it was published here."""
     occurred_at: datetime | None = None
     """Set by the database unless the publisher gave it."""
     seq: int | None = None
-    """The number in this log; None before the event has been written."""
+    """The position in this log; None before the event is written."""
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Envelope:
-        """From all its fields at once; the dict becomes its own. A frozen dataclass would assign them one by one."""
+        """Made from all its fields, faster than by the constructor. The envelope keeps the dict as its own."""
         envelope = object.__new__(cls)
         object.__setattr__(envelope, "__dict__", fields)
         return envelope
@@ -69,14 +67,14 @@ class Envelope:
         return json.loads(self.payload_json)
 
     def refuse_unreadable(self) -> None:
-        """It was stored before the log bounded what it takes (see the SQL function as_text)."""
+        """Such a payload was stored before the log had a limit (see the SQL function as_text)."""
         if not self.payload_json:
             raise Undecodable(f"{self} is too long to be read: its payload has more than {LONGEST:,} bytes as text")
 
     def decode(self, model: type[E]) -> E:
-        """The event as `model` sees it: fields that it does not know are ignored. Undecodable if it cannot be one.
+        """The event as `model`; unknown fields are ignored. Raises Undecodable if the payload does not fit.
 
-        An older version is brought up by the upcasters of `model` first; a newer one is read as it is.
+        The upcasters of `model` convert an older version first. A newer version is read as it is.
         """
         spec = spec_of(model)
         if spec.type != self.event_type:
@@ -93,7 +91,7 @@ class Envelope:
             raise Undecodable(f"{self} is not a {model.__name__}: {where or 'payload'}: {wrong['msg']}") from error
 
     def _upcast(self, spec: EventSpec, name: str) -> str | bytes:
-        """The payload after the upcasters; as it is when it is no object, which the model will say."""
+        """The payload after the upcasters. One that is not a JSON object stays as it is: the model refuses it."""
         try:
             payload: Any = from_json(self.payload_json)
         except ValueError:
@@ -114,7 +112,7 @@ class Envelope:
             try:
                 text = to_json(payload)
             except Exception as error:
-                raise Undecodable(f"{failed} returned what is not JSON: {describe(error)}") from error
+                raise Undecodable(f"{failed} returned a value that is not JSON: {describe(error)}") from error
         return text
 
     def __str__(self) -> str:

@@ -13,15 +13,15 @@ _new, _set, _unknown = UUID.__new__, object.__setattr__, UUID(int=0).is_safe
 
 
 def uuid7() -> UUID:
-    """48 bits of milliseconds, then 12 + 14 bits that count within a millisecond from a random start, then random.
+    """48 bits of milliseconds, a 26-bit counter with a random start, 48 random bits.
 
-    The counter occupies rand_a and the upper part of rand_b, so that ids made in a burst stay in order.
+    The counter occupies rand_a and the upper part of rand_b, so that ids from the same millisecond stay in order.
     """
     return uuid7s(1)[0]
 
 
 def uuid7s(count: int) -> list[UUID]:
-    """Ids that follow one another; their random bits cost one call of the system."""
+    """Consecutive ids. The random bits of all of them take one system call."""
     global _last
     random = os.urandom(4 + 6 * count)
     seed = int.from_bytes(random[:4], "big") >> 7
@@ -37,7 +37,7 @@ def uuid7s(count: int) -> list[UUID]:
 
 def _uuid(ticks: int, random: int) -> UUID:
     value = (ticks >> 26) << 80 | 0x7 << 76 | (ticks >> 14 & 0xFFF) << 64 | 0b10 << 62 | (ticks & 0x3FFF) << 48 | random
-    # The constructor takes three times as long for the checks of its arguments.
+    # The constructor takes three times as long, because it checks its arguments.
     uuid = _new(UUID)
     _set(uuid, "int", value)
     _set(uuid, "is_safe", _unknown)

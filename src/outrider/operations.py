@@ -1,4 +1,4 @@
-"""What operators do with an open app: look, pause, replay, cancel. A base class of `Outrider`."""
+"""The operations of an open app: pause, replay, withdraw, status and others. A base class of `Outrider`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""From an event to JSON text that Postgres takes and every reader gets back unchanged, or a refusal that names the field.
+"""Encodes an event as JSON text that Postgres can store and every reader gets back unchanged.
 
-Everything that Postgres would refuse is refused here, before a statement is sent.
+What Postgres would refuse is refused here, before a statement is sent. The refusal names the field.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ INTEGER_BITS = 13_000
 DIGITS = 1_900
 DEFAULT_LIMIT = 256 * 1024
 LONGEST_FLOAT = 64
-"""A float has at most so many times as many digits in full: 1e308 is written with 5 characters and has 309 digits."""
+"""Written in full, a float is at most this many times as long: 1e308 has 5 characters, and 309 digits in full."""
 
 _REPLACED = "\ufffd".encode()
-"""pydantic writes this for a lone surrogate in a key of a dict."""
+"""What pydantic writes for a lone surrogate in a key of a dict."""
 _EXPONENT = re.compile(r"[0-9][eE]")
 
 
@@ -65,7 +65,7 @@ def encode(event: Declared, event_type: str, limit: int = DEFAULT_LIMIT) -> str:
 
 
 def _written(event: Declared) -> bytes | None:
-    """The JSON of an event whose class and text rule out that it breaks a rule; None where they do not."""
+    """The JSON of an event, if its class and the JSON show that it breaks no rule. None if each value must be checked."""
     model = type(event)
     try:
         if (in_doubt := _screens.get(model)) is None:
@@ -73,13 +73,13 @@ def _written(event: Declared) -> bytes | None:
         if in_doubt(event):
             return None
         text = event.__pydantic_serializer__.to_json(event, by_alias=True, warnings="error")
-    except Exception:  # whatever it is, the full check meets it again and says what is wrong
+    except Exception:  # the full check meets the same error and explains it
         return None
     return None if b"\\u0000" in text or _REPLACED in text or _has_many_digits(text) else text
 
 
 def _checked(event: Declared, event_type: str) -> bytes:
-    """The JSON of an event after a look at each of its values; the refusal names the field."""
+    """The JSON of an event, after a check of each of its values."""
     try:
         check(event, DEPTH + 1)
     except Refusal as refusal:
@@ -94,12 +94,12 @@ def _checked(event: Declared, event_type: str) -> bytes:
 
 
 def _has_many_digits(text: bytes) -> bool:
-    """An integer that is too long has 3,914 digits, so it fills one of these windows."""
+    """An integer that is too long has at least 3,914 digits, so it fills one of these windows."""
     return any(text[at : at + DIGITS].isdigit() for at in range(0, len(text), DIGITS)) if len(text) > DIGITS else False
 
 
 def in_full(text: str) -> int:
-    """How many bytes longer this JSON is when Postgres prints it: without exponents, 1e308 with 309 digits."""
+    """How many bytes longer this JSON is when Postgres prints it, without exponents: 1e308 has 309 digits."""
     if _EXPONENT.search(text) is None:
         return 0
     more = 0
@@ -115,7 +115,7 @@ def in_full(text: str) -> int:
 
 
 def check(value: Any, depth: int) -> None:
-    """Walk the values as they are, before pydantic turns them into something that hides the problem."""
+    """Checks the Python values, before pydantic converts them and hides the problem."""
     match value:
         case None | bool():
             pass

@@ -1,6 +1,6 @@
-"""Publish: one insert on the caller's own connection, in the caller's transaction.
+"""Publish: one insert on the caller's connection, in the caller's transaction.
 
-Never commits, never opens a connection, never talks to a broker. What cannot be stored is refused before the insert.
+Never commits, opens a connection or talks to a broker. What cannot be stored is refused before the insert.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from outrider.trace import Carrier, TracedMessage, current_trace, sending
 
 class PublishOptions(TypedDict, total=False):
     key: str | None
-    """The ordering key, instead of the field that the event names."""
+    """The ordering key. Default: the field that the event class names as its key."""
     idempotency_key: str | None
-    """Travels with the event: what makes two publishes the same one for a handler. Default: the event's id."""
+    """A handler handles events with the same key once. Default: the event's id."""
     target: str | None
-    """The one context that shall see the event; default: everyone."""
+    """The only context that sees the event. Default: all contexts."""
     workspace_id: str | None
-    """The tenant. Default: that of the event being handled, if one is; None = none."""
+    """The tenant. Default: that of the event being handled, if any. None = no tenant."""
     aggregate_kind: str | None
-    """What kind of thing the key names."""
+    """The kind of aggregate that the key identifies."""
     entity_version: int | None
-    """The version of that thing after the event."""
+    """The version of the aggregate after the event."""
     content_class: str
-    """How sensitive the payload is: public, internal (the default), confidential, restricted."""
+    """How sensitive the payload is: public, internal (the default), confidential or restricted."""
     occurred_at: datetime | None
-    """When it happened; default: now, by the database's clock."""
+    """When it happened. Default: now, by the database's clock."""
     channel_class: str | None
-    """The class of workers that shall be woken."""
+    """The class of workers to wake."""
 
 
 _MARK = "_checked_by"
@@ -58,7 +58,7 @@ class FindDriver(Protocol):
 
 
 class Publisher:
-    """Turns events into envelopes by the settings of one app, and appends them."""
+    """Turns events into envelopes, with the settings of one app, and appends them to the log."""
 
     def __init__(self, settings: Settings, signals: Signals, driver_of: FindDriver, notifier: Notifier) -> None:
         self._settings = settings
@@ -68,15 +68,15 @@ class Publisher:
         self._stamp = (settings.context, settings.generation)
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
-        """The envelope of an event, complete but for what the database adds; PublishRefused if it cannot be stored."""
+        """The envelope of an event, without what the database adds. Raises PublishRefused if it cannot be stored."""
         if wrong := names.unknown_option("publish", options, OPTIONS):
             raise TypeError(wrong)
         envelope = self._envelope(event, uuid7(), current_trace(), options)
-        vars(envelope)[_MARK] = self._stamp  # need not be checked again; a changed copy of it does not have the mark
+        vars(envelope)[_MARK] = self._stamp  # it need not be checked again; dataclasses.replace drops the mark
         return envelope
 
     def envelopes(self, events: Iterable[Event | Envelope]) -> list[Envelope]:
-        """The envelopes of many events; a refusal says which of them it was."""
+        """The envelopes of many events. A refusal names the index of the event."""
         if isinstance(events, Event | Envelope):
             raise TypeError("publish_many takes several events, not one: use publish, or a list")
         events, trace, envelopes, given = list(events), current_trace(), [], set[UUID]()
@@ -149,17 +149,14 @@ class Publisher:
             raise PublishRefused(event_type, "occurred_at", wrong)
 
     def checked(self, envelope: Envelope) -> Envelope:
-        """A copy of an envelope, which may have been made by hand, under the rules of events.
-
-        Its payload is as its event writes it.
-        """
+        """A checked copy of an envelope, which the caller may have built. Its event class encodes the payload anew."""
         if not isinstance(envelope, Envelope):
             rule = "is not an Envelope: app.envelope(event) makes one"
             raise PublishRefused(type(envelope).__name__, "envelope", rule)
         kind = envelope.event_type
         if envelope.seq is not None:
             rule = (
-                f"is in a log already, as number {envelope.seq}: publish an event, or an envelope from app.envelope()"
+                f"is already in a log, at position {envelope.seq}: publish an event, or an envelope from app.envelope()"
             )
             raise PublishRefused(kind, "envelope", rule)
         if vars(envelope).get(_MARK) == self._stamp:
@@ -173,13 +170,13 @@ class Publisher:
             ("generation", envelope.generation, self._settings.generation),
         ):
             if value != own:
-                raise PublishRefused(kind, field, f"is {value!r}, which for what this app publishes is {own!r}")
+                raise PublishRefused(kind, field, f"is {value!r}; this app publishes with {own!r}")
         if wrong := _wrong_trace(envelope.trace_context):
             raise PublishRefused(kind, "trace_context", wrong)
         model = registry.owned(kind, envelope.event_version)
         if model is None:
             raise PublishRefused(
-                kind, "event_type", f"version {envelope.event_version} is not an event that is owned here"
+                kind, "event_type", f"version {envelope.event_version} is not an event that this app owns"
             )
         try:
             event = model.model_validate_json(envelope.payload_json)
@@ -205,7 +202,7 @@ class Publisher:
         return Envelope.of(vars(again) | {"id": envelope.id, "trace_context": envelope.trace_context})
 
     async def append(self, conn: object, envelopes: list[Envelope]) -> list[Envelope]:
-        """Writes envelopes that nobody else has yet, and completes them."""
+        """Inserts the envelopes and completes them in place, so the caller must not have shared them."""
         driver = self._driver_of(conn, blocking=False)
         assert driver.run is not None
         if not envelopes:

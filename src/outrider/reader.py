@@ -13,7 +13,7 @@ SCAN = 10_000
 
 
 class Reader:
-    """Reads every event of its subscription once. What you write and how far you have read commit together:
+    """Reads every event of its subscription once. What you write and the position commit together:
 
         async with app.connect() as conn, conn.transaction():
             batch = await reader.take(conn)
@@ -30,10 +30,10 @@ class Reader:
         self._signals = signals
 
     async def take(self, conn: object, *, partition: int | None = None, limit: int = LIMIT, scan: int = SCAN) -> Batch:
-        """The next events, at most `limit`, on your psycopg AsyncConnection, before anything is written in its transaction.
+        """The next events, at most `limit`, on your psycopg AsyncConnection. Call it before you write in its transaction.
 
-        Without `partition`: from any partition that has something to read and that no other session holds. `scan` limits
-        the rows that one call looks at, for subscriptions that want few of the events.
+        Without `partition`, it reads from any partition that has events and that no other session holds. `scan` limits the
+        rows that one call scans, for subscriptions that want few of the events.
         """
         batch = await log.take(conn, self.subscription.name, partition, limit, max(scan, limit), self.schema)
         return self._announce(batch)

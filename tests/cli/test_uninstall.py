@@ -108,7 +108,7 @@ def test_a_dry_run_shows_and_changes_nothing(outrider: Run, shop: str) -> None:
         'stays, but names the schema and may fail from then on: function "\\x1b[2Jfake"()',
         "shop.count",
         "would be refused: others depend on it: view report",
-        'would be refused: not all in the schema "outrider" is ours: table outrider.mine',
+        'would be refused: the schema "outrider" holds objects that are not ours: table outrider.mine',
         "would be refused: this would be lost: shop.count (1 unread",
         "nothing was changed (dry run)",
     ):
@@ -129,11 +129,11 @@ def test_rollups_are_taken_off_first(shop: str, tmp_path: Path) -> None:
             refused = run("uninstall", "--dsn", shop, "--yes", *options)
             assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
             assert (
-                "rollups are installed: hub.imports (2 rows wait): take each off with outrider rollup uninstall"
+                "rollups are installed: hub.imports (2 rows wait): remove each with outrider rollup uninstall"
                 in refused.stderr
             )
             assert "outrider rollup run hub.imports --flush" in refused.stderr
-            assert "is ours" not in refused.stderr, "its functions are no strangers"
+            assert "not ours" not in refused.stderr, "its functions are no strangers"
         planned = run("uninstall", "--dsn", shop, "--dry-run").stdout
         assert "  rollup: hub.imports (2 rows wait)\n" in planned
         assert "names the schema" not in planned

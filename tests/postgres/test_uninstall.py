@@ -226,7 +226,7 @@ async def test_what_is_not_ours_in_the_schema_stays_where_it_is(conn: AsyncConne
     assert (await look(conn)).strangers == ["function outrider.yours()", "table outrider.mine"]
     for force in (False, True):
         with pytest.raises(
-            UninstallRefused, match=r"function outrider.yours\(\); table outrider.mine: move it elsewhere"
+            UninstallRefused, match=r"function outrider.yours\(\); table outrider.mine: move them elsewhere"
         ):
             await uninstall.uninstall(conn, SCHEMA, force=force)
     assert await installed(conn)
@@ -437,7 +437,7 @@ async def test_detached_segments_go_too(conn: AsyncConnection[Any]) -> None:
     )
     await conn.execute("select outrider.upkeep_log()")
     await conn.execute("alter table outrider.outbox detach partition outrider.outbox_s7")
-    with pytest.raises(UninstallRefused, match=r"table outrider\.outbox_s7: move it"):
+    with pytest.raises(UninstallRefused, match=r"table outrider\.outbox_s7: move them"):
         await uninstall.uninstall(conn, SCHEMA)
     await conn.execute("drop table outrider.outbox_s7")
     assert (await look(conn)).strangers == []

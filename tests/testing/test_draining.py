@@ -228,7 +228,7 @@ async def test_on_an_autocommit_connection(app: Outrider, database: str) -> None
             await conn.execute("create table invoice (order_id text, made_by text)")
             await app.publish(conn, order(1))
             assert (await drain(app, conn)).handled == 5
-        with pytest.raises(CursorError, match=r"drain looks at what is in an open transaction.*use app.drain\(\)"):
+        with pytest.raises(CursorError, match=r"drain reads an open transaction.*use app.drain\(\)"):
             await drain(app, conn)
         with pytest.raises(TypeError, match=r"this is a psycopg AsyncConnection: use drain\(\) with it"):
             drain_sync(app, conn)

@@ -123,7 +123,7 @@ async def test_in_the_open_transaction(app: Outrider, conn: Conn, database: str)
         assert await assert_enqueued_in(conn, SendReceipt, key="3") == [receipt(3)]
         for number in (1, 4, 5):
             await assert_enqueued_in(conn, SendReceipt, key=number, times=0)
-    with pytest.raises(CursorError, match="assert_enqueued_in looks at what is in an open transaction"):
+    with pytest.raises(CursorError, match="assert_enqueued_in reads an open transaction"):
         await assert_enqueued_in(conn, SendReceipt)
 
 

@@ -305,7 +305,7 @@ async def test_an_event_is_a_payload_too(database: str) -> None:
         ({"customer": "b\x00"}, "contains \\u0000"),
         ("[1]", "is not a JSON object"),
         ("{'customer': 1}", "is not JSON"),
-        ('{"customer": "b", "n": Infinity}', "Infinity is no number in JSON"),
+        ('{"customer": "b", "n": Infinity}', "Infinity is not a number in JSON"),
         ({"customer": "b" * 300_000}, "at most 262144 bytes"),
     ],
     ids=str,

@@ -779,7 +779,9 @@ async def test_a_role_that_is_not_there_stops_the_worker(house: House, how: str)
 
     async with inhabited(house, declare) as app:
         await house.publish(app, "w1")
-        says = """house.role runs with the role 'no "such" role', which is not there: create role "no ""such"" role" """
+        says = (
+            """house.role runs with the role 'no "such" role', which does not exist: create role "no ""such"" role" """
+        )
         with pytest.raises(ConfigError, match=says + f'nologin; grant "no ""such"" role" to "{house.worker}"'):
             await (app.worker().run() if how == "worker" else app.drain())
     assert house.rows("select count(*) from outrider.delivery") == [(0,)]

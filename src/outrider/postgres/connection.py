@@ -1,4 +1,4 @@
-"""Opens sessions, with the settings on which Outrider's statements depend, directly or behind a pooler."""
+"""Opens sessions, directly or behind a pooler, with the settings that Outrider's statements need."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from outrider.postgres.psycopg_private import OwnBegin
 
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 
-# Settings on which our statements and psycopg's types depend, and time-outs that would end them. Our sessions set them,
-# because a role or a database may have set them otherwise. TimeZone, search_path, the order of days and months and
+# Settings on which our statements and psycopg's types depend, and timeouts that would end our statements. Our sessions set
+# them, because a role or a database may have other values. TimeZone, search_path, the order of days and months, and
 # synchronous_commit stay the user's.
 PINS = {
     "DateStyle": "ISO",
@@ -41,10 +41,10 @@ PINS = {
     "default_transaction_deferrable": "off",
 }
 NEWER = {"transaction_timeout": 170000}
-"""The server version from which on a setting exists."""
-# Behind a pooler: the server reports these, and the pooler keeps them for each of its clients.
+"""The first server version that has the setting."""
+# Behind a pooler, these are set once: the server reports them, and the pooler tracks them for each client.
 _REPORTED = ("DateStyle", "standard_conforming_strings")
-# A whole server that is read-only is meant to be: its operator fences it, or its disk is full.
+# Not if the whole server is read-only: then its operator wants that, or its disk is full.
 WRITABLE = """
 select set_config(s.name, 'off', false) from pg_settings as s
 where s.name = 'default_transaction_read_only' and s.source in ('database', 'user', 'database user')
@@ -62,9 +62,9 @@ def quiet(notify: str) -> dict[str, str]:
 
 @contextmanager
 def cancellable() -> Iterator[None]:
-    """A task that is cancelled inside ends with CancelledError, not with the error that the cancellation caused.
+    """Raises CancelledError if the task is cancelled inside, instead of the database error that the cancellation caused.
 
-    Otherwise a loop that goes on after database errors would never end.
+    Otherwise, a loop that continues after database errors would never end.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
@@ -81,7 +81,7 @@ def pins_of(version: int) -> dict[str, str]:
 
 
 def look(pins: Mapping[str, str]) -> str:
-    """Finds the server's process, and sets `pins` if it is {pid}, that of the connection: then no pooler is in between."""
+    """Returns the server's process id. Sets `pins` if it equals {pid}, that of the connection: then there is no pooler."""
     each = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in pins.items())
     return f"select pg_backend_pid(), case when pg_backend_pid() = {{pid}} then array[{each}] end"
 
@@ -105,12 +105,12 @@ class _Pinned(OwnBegin):
 
     def _look_at(self, row: tuple[Any, ...] | None) -> list[str]:
         """Reads the answer to `_look`. Returns the statements that are still needed; usually none."""
-        self.pooled = row is None or row[0] != self.info.backend_pid  # a pooler greets in its own name
-        told = self.info.parameter_status
+        self.pooled = row is None or row[0] != self.info.backend_pid  # a pooler sends a process id of its own
+        reported = self.info.parameter_status
         if not self.pooled:
-            return [WRITABLE] if told("default_transaction_read_only") == "on" else []
+            return [WRITABLE] if reported("default_transaction_read_only") == "on" else []
         self.prepare_threshold = None
-        wrong = [name for name in _REPORTED if not (told(name) or "").startswith(PINS[name])]
+        wrong = [name for name in _REPORTED if not (reported(name) or "").startswith(PINS[name])]
         return [f"select set_config('{name}', '{PINS[name]}', false)" for name in wrong]
 
     def _local(self) -> dict[str, str]:
@@ -120,7 +120,7 @@ class _Pinned(OwnBegin):
         return {**own, **self.more}
 
     def pinning(self) -> bytes | None:
-        """A statement for a transaction that was begun otherwise; None where the session is pinned."""
+        """The settings for a transaction that was not begun by psycopg; None if the session has them."""
         each = [f"set_config('{name}', '{value}', true)" for name, value in self._local().items()]
         return f"select {', '.join(each)}".encode() if self.pooled else None
 
@@ -128,17 +128,17 @@ class _Pinned(OwnBegin):
         return BEGIN if self.pooled and text == b"BEGIN" else text
 
     def begin_settings(self) -> list[bytes]:
-        """Not by set_config: nothing may be read before a SET TRANSACTION of whoever asked for the transaction."""
+        """Not by set_config: the caller may send SET TRANSACTION next, which must come before any query."""
         if not self.pooled:
             return []
         return [f"set local {name} = '{value}'".encode() for name, value in self._local().items()]
 
 
 class Wire(_Pinned, AsyncConnection[Any]):
-    """A session that breaks while its task is cancelled, when psycopg waits for the server, raises CancelledError."""
+    """An async session. If its task is cancelled while psycopg waits for the server, it raises CancelledError."""
 
     async def settle_in(self, **more: str) -> None:
-        """Apply our settings and `more`, and find out whether a pooler is in between: one round trip, in autocommit mode."""
+        """Applies our settings and `more`, and finds out whether there is a pooler: one round trip, in autocommit mode."""
         self.more = more
         cursor = await self.execute(self._look(), prepare=False)
         for each in self._look_at(await cursor.fetchone()):
@@ -170,8 +170,8 @@ class NearestTime(TimestamptzLoader):
 
 
 async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider", notify: str = "commit") -> Wire:
-    """A new session. `name` is its application_name, unless the DSN has one. `notify` is that of the settings: with `off`,
-    what the session calls sends no notification."""
+    """A new session. `name` is its application_name, unless the DSN has one. With `notify="off"`, functions that it calls
+    send no notifications."""
     try:
         conn = await Wire.connect(complete(dsn), autocommit=True, fallback_application_name=name)
     except psycopg.Error as error:

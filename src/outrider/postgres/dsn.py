@@ -1,4 +1,4 @@
-"""Connection strings: what they say, and one clear sentence for each way in which connecting can fail."""
+"""Parses connection strings, and explains each way in which connecting can fail in one sentence."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def check_server(conn: AsyncConnection[Any] | Connection[Any]) -> None:
 
 
 def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
-    """One sentence for why a connection failed. libpq gives no SQLSTATE here, so it goes by the text of the error.
+    """Explains why a connection failed, by the text of the error: libpq gives no SQLSTATE here.
 
-    Where part of the password may have been read as something else, raises the sentence without its cause, which quotes it.
+    If part of the password may have been read as something else, the error is raised without its cause, which quotes it.
     """
     parts = _parts(dsn)
     if _is_misread(dsn, parts):
@@ -81,7 +81,7 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
             "that of a proxy or tunnel in between"
         )
     last = text.splitlines()[-1] if text else ""
-    if "connection to server" not in last:  # it got no further than an option of the DSN, which it quotes
+    if "connection to server" not in last:  # libpq refused an option of the DSN, and quotes it
         raise DatabaseUnavailable(
             f"cannot connect to {where}: libpq refuses an option of the DSN or of the environment, other than host and port"
         ) from None
@@ -89,12 +89,12 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
 
 
 def database_of(dsn: str) -> str | None:
-    """The name of the database; None where the DSN leaves it to the user's name or the environment."""
+    """The name of the database; None if the DSN does not name it."""
     return _parts(dsn).get("dbname")
 
 
 def describe(dsn: str) -> str:
-    """The database and its server, for people: without user and password."""
+    """The database and its server for people, without user and password."""
     parts = _parts(dsn)
     if _is_misread(dsn, parts):
         raise _unreadable()
@@ -103,7 +103,7 @@ def describe(dsn: str) -> str:
 
 
 def _unreadable() -> DatabaseUnavailable:
-    """Leaves out libpq's message: it quotes the part that it could not read, which may be the password."""
+    """Leaves out libpq's message, which quotes the unreadable part: it may be the password."""
     return DatabaseUnavailable(
         "the DSN is not a connection string: write it like postgresql://user:password@host:5432/database; "
         "in the user name and the password, % is written %25, @ %40, / %2F, : %3A and # %23"
@@ -145,7 +145,7 @@ def _is_address(text: str) -> bool:
 
 
 def complete(dsn: str) -> str:
-    """Adds the client encoding and a time-out. The encoding must be there from the start: a role may have set another."""
+    """Adds the client encoding and a timeout. The encoding must be in the DSN, because a role may have set another."""
     given = _parts(dsn)
     if given.get("password") not in (given.get("user"), given.get("dbname"), given.get("host")):
         conceal(given.get("password"))

@@ -1,4 +1,4 @@
-"""Errors of the database that a user can act on, as errors of Outrider."""
+"""Turns database errors that a user can act on into errors of Outrider."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPERATORS = {
 
 @contextmanager
 def in_our_words(schema: str) -> Iterator[None]:
-    """Raises a missing table, and what `clear_error` knows, as an error of Outrider. Other errors pass as they are."""
+    """Raises a missing table, and what `clear_error` knows, as an error of Outrider. Other errors pass unchanged."""
     try:
         yield
     except psycopg.errors.UndefinedTable as error:
@@ -32,7 +32,7 @@ def in_our_words(schema: str) -> Iterator[None]:
 
 
 def clear_error(error: psycopg.Error, schema: str) -> OutriderError | None:
-    """Our own SQLSTATEs, and a schema that is not there or too old, as errors of ours; None for everything else."""
+    """An error of Outrider for our own SQLSTATEs, a missing or old schema, or a missing privilege; None for other errors."""
     if isinstance(error, psycopg.errors.InvalidSchemaName):
         return missing_schema(schema)
     if isinstance(error, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedColumn):
@@ -63,13 +63,14 @@ def forbidden(schema: str, why: str | None) -> SchemaMismatch:
     if function.startswith("register"):
         return SchemaMismatch(
             f"what this app declares is not registered yet, or has changed, and this user may not register it ({why}): run "
-            "outrider migrate --app with it, as the owner of the schema"
+            "outrider migrate --app for it, as the owner of the schema"
         )
     if function == "tenants_plan":
-        return SchemaMismatch(f'this takes the owner of the schema "{schema}" ({why})')
+        return SchemaMismatch(f'only the owner of the schema "{schema}" may do this ({why})')
     if function in _OPERATORS:
         return SchemaMismatch(
-            f'this takes an operator ({why}): a member of "{schema}_operator", which outrider roles makes (docs/roles.md)'
+            f'only an operator may do this ({why}): become a member of "{schema}_operator", the role that outrider roles '
+            "creates (docs/roles.md)"
         )
     return SchemaMismatch(
         f'this user may not use the schema "{schema}" ({why}): let its owner grant the rights '

@@ -1,4 +1,4 @@
-"""Appending to the log: the insert of one or many envelopes, and how to read the answer."""
+"""Appends to the log: builds the insert of one or many envelopes, and reads its result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ COLUMNS = (
     "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel", "generation",
     "workspace_id", "aggregate_kind", "aggregate_id", "entity_version", "payload", "idempotency_key", "trace_context",
 )  # fmt: skip
-"""Of an event that is written, as row_of names them."""
+"""The columns of `row_of`."""
 _SHARED = (
     "event_type", "event_version", "source", "target", "content_class", "channel", "generation", "workspace_id",
     "aggregate_kind",
 )  # fmt: skip
-"""What many events of one publish have in common, beside their trace context."""
+"""Columns that many events of one publish share. Together with the trace context, they are sent once per combination."""
 _shared = attrgetter(*_SHARED)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @dataclass(frozen=True, slots=True)
 class Append(Insert):
     envelopes: Sequence[Envelope]
-    """Nobody else has them yet: `written` completes them."""
+    """`written` completes them in place."""
 
     @classmethod
     def of(cls, envelopes: Sequence[Envelope], schema: str, *, notify: bool) -> Append:
@@ -41,7 +41,7 @@ class Append(Insert):
         return cls(envelopes[0].event_type, schema, query, params, envelopes)
 
     def written(self, rows: Rows) -> None:
-        """Gives the envelopes what the database added."""
+        """Adds the position and the time that the database assigned."""
         [(numbers, microseconds, _)] = rows
         if len(self.envelopes) == 1:
             numbers, microseconds = [numbers], [microseconds]

@@ -1,4 +1,4 @@
-"""The generations of a log: opened and folded by workers, seen and moved by operators. See the SQL functions."""
+"""Generations: workers open and fold them, operators list and move them. The SQL functions explain the rules."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TOO_MANY = "OR011"
 
 @dataclass(frozen=True, slots=True)
 class Cursors:
-    """Those of one generation at one subscription, as a worker sees them."""
+    """The cursors of one generation at one subscription, as a worker sees them."""
 
     event_types: frozenset[str] | None
     """What the subscription wants; None = every type."""
     served: bool
-    """By this worker: its own, moved to its generation, or nobody else is there for them."""
+    """This worker serves them: its own generation's, moved to its generation, or without another worker."""
     abandoned: bool
     """The generation has no live worker there."""
 
 
 @dataclass(slots=True)
 class Serving:
-    """What a worker of a generation finds."""
+    """The cursors that a worker finds."""
 
     cursors: dict[str, dict[int, Cursors]]
     """By subscription and generation."""
@@ -51,18 +51,18 @@ class GenerationOverview:
     owner: int
     """The generation whose workers serve it: its own, unless it was moved."""
     lag: int
-    """Numbers of the log that its slowest partition has not passed; most of them may be none of its events."""
+    """Log positions that its slowest partition has not passed. Many of them may be other events."""
     parked: int
     dead: int
     workers: list[str]
-    """The live workers of the owner, as host:pid, that know all types that the subscription wants."""
+    """The owner's live workers that know all event types of the subscription, as host:pid."""
     adopted_by: dict[int, list[str]]
-    """Who serves it instead, by generation, when the owner has none."""
+    """If the owner has none: the workers that serve it instead, by generation."""
 
 
 async def open_generation(conn: AsyncConnection[Any], subscription: str, generation: int, schema: str) -> bool:
-    """Cursors of its own from now on; False when it has them, when others were at work on it for too long, or when there are
-    too many: then those of generation 0 read its events."""
+    """Gives the generation cursors of its own. False if it has them, if other sessions held the locks for too long, or if
+    there are too many generations: then the cursors of generation 0 read its events."""
     params = {"subscription": subscription, "generation": generation}
     if (await fetch(conn, "handlers/opened", schema, params))[0][0]:  # needs no right to open
         return False
@@ -78,14 +78,14 @@ async def open_generation(conn: AsyncConnection[Any], subscription: str, generat
 
 
 async def open_all(conn: AsyncConnection[Any], declared: Iterable[Subscription], generation: int, schema: str) -> None:
-    """For the step that registers: a worker that may not open it then finds it open."""
+    """Called at registration, so that workers without the right to open a generation find it open."""
     for each in declared:
         if generation and each.kind == "handler":
             await open_generation(conn, each.name, generation, schema)
 
 
 async def fold_generation(conn: AsyncConnection[Any], subscription: str, generation: int, schema: str) -> bool:
-    """True when its cursors are gone; False when something was left to read, or when others were at work."""
+    """Deletes its cursors. False if something is left to read, or if other sessions held the locks for too long."""
     try:
         return await _alone(conn, "fold_generation", schema, {"subscription": subscription, "generation": generation})
     except psycopg.errors.LockNotAvailable:
@@ -105,7 +105,7 @@ async def serving(conn: AsyncConnection[Any], subscriptions: Sequence[str], gene
 
 
 async def overview(conn: AsyncConnection[Any], schema: str) -> list[GenerationOverview]:
-    """Every generation that has cursors, by number."""
+    """All generations that have cursors, sorted by number."""
     rows = await fetch(conn, "handlers/generations", schema, {"most": MOST})
     return [
         GenerationOverview(
@@ -118,7 +118,7 @@ async def overview(conn: AsyncConnection[Any], schema: str) -> list[GenerationOv
 async def move(
     conn: AsyncConnection[Any], subscription: str, origin: int, to: int, signed: Signed, schema: str
 ) -> None:
-    """The workers of `to` serve this generation of the subscription from now on; of `origin` itself: as it was."""
+    """Lets the workers of `to` serve generation `origin` of the subscription. `to` = `origin` undoes a move."""
     try:
         async with conn.transaction():
             await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])

@@ -1,5 +1,5 @@
-"""The rows by which workers are seen: a heartbeat while they live, gone when they end in good order. With it comes what they
-are doing and what troubles them."""
+"""The row of a worker: written with each heartbeat, deleted at a clean shutdown. It also says what the worker is doing and
+which problems it has."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Identity:
     listening: bool = False
     stopping: bool = False
     queues: list[str] | None = None
-    """Of the jobs that it runs; None = all."""
+    """The job queues that it serves; None = all."""
     unable: list[str] = field(default_factory=list)
-    """Of its subscriptions, those that want event types which its code does not know."""
+    """Subscriptions with event types that its code does not know."""
     report: str | None = None
-    """What it is doing and what troubles it, as JSON: see dispatch.troubles."""
+    """What it is doing and which problems it has, as JSON: see worker/troubles."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}:{self.id.hex[-8:]}"
@@ -43,7 +43,7 @@ async def beat(conn: AsyncSession, worker: Identity, schema: str) -> None:
 
 
 def tell(dsn: str, worker: Identity, report: str, schema: str) -> None:
-    """Called from a thread, on its own session, while the event loop is blocked and sends no heartbeat."""
+    """Sends a report from a thread, on a session of its own, while the event loop is blocked and sends no heartbeat."""
     with connect_sync(dsn, autocommit=True) as conn:
         conn.execute(statement("handlers/report", schema), {"id": worker.id, "report": report})
 

@@ -1,4 +1,4 @@
-"""Inboxes as rows: what came in, how far each has read, what it could not read."""
+"""The statements of inboxes: ingest events, move positions, keep entries that were refused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from outrider.postgres.statement import Params, fetch, fetch_call, statement
 from outrider.redaction import sanitise
 
 Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
-"""What the database refuses to store is one entry's fault, unless it refuses them all."""
+"""Errors that one entry causes. If every entry of a batch causes one, the reason is elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class InboxProgress:
-    """One batch takes an inbox from the position `after` to `position`."""
+    """One batch moves an inbox from the position `after` to `position`."""
 
     subscription: str
     stream: str
@@ -31,7 +31,7 @@ class InboxProgress:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What events get from the log that they come into."""
+    """What the receiving log adds to its events."""
 
     channel: str
     generation: int
@@ -40,7 +40,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An entry that is no event."""
+    """An entry that could not be turned into an event."""
 
     position: str
     data: bytes
@@ -49,7 +49,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An entry that was refused, as it is kept."""
+    """A refused entry, as the database keeps it."""
 
     id: int
     inbox: str
@@ -67,6 +67,7 @@ class IngestResult:
     events: int
     """How many of them were new."""
     stands: str
+    """The position of the inbox."""
 
 
 def reason(error: psycopg.Error) -> str:
@@ -75,12 +76,12 @@ def reason(error: psycopg.Error) -> str:
 
 
 def fault(error: psycopg.Error) -> tuple[str | None, str | None]:
-    """What was violated: two entries that differ in it are not refused for the same reason."""
+    """What was violated. Entries with different faults are refused for different reasons."""
     return error.sqlstate, error.diag.constraint_name or error.diag.column_name
 
 
 async def open_stream(conn: AsyncSession, subscription: str, stream: str, position: str, schema: str) -> str:
-    """Where it goes on; the first time from `position`."""
+    """The position of the stream. A new stream starts at `position`."""
     params = {"subscription": subscription, "stream": stream, "position": position}
     [(stands,)] = await fetch(conn, "streams/inbox_open", schema, params)
     return str(stands)
@@ -94,7 +95,7 @@ async def ingest(
     stamp: Stamp,
     schema: str,
 ) -> IngestResult:
-    """The events, their receipts, what was refused and the position, in one transaction."""
+    """Writes the events, their receipts, the refused entries and the position in one transaction."""
     async with conn.transaction():
         if stamp.notify != "commit":
             await conn.execute("set local outrider.notify = 'off'")
@@ -110,7 +111,7 @@ async def ingest(
 
 
 async def move(conn: AsyncSession, progress: InboxProgress, refused: Sequence[Refused], schema: str) -> bool:
-    """Only the position; False when somebody else has moved it."""
+    """Moves the position only. False if another worker has moved it."""
     moved = bool(await fetch(conn, "streams/inbox_move", schema, _progress_params(progress)))
     if moved:
         await _refuse(conn, progress, refused, schema)
@@ -125,7 +126,7 @@ async def refused(
 
 
 async def refused_again(conn: AsyncSession, subscription: str, ids: Sequence[int] | None, schema: str) -> list[Kept]:
-    """Those of an inbox, or some of them, held until the transaction ends, so that nobody else tries them too."""
+    """The refused entries of an inbox, or those with these ids, locked until the transaction ends."""
     rows = await fetch(
         conn, "streams/refused_again", schema, {"subscription": subscription, "ids": None if ids is None else [*ids]}
     )
@@ -133,7 +134,7 @@ async def refused_again(conn: AsyncSession, subscription: str, ids: Sequence[int
 
 
 async def hold_streams(conn: AsyncSession, subscription: str, schema: str) -> dict[str, str]:
-    """Where the streams of an inbox stand; nothing moves them until the transaction ends."""
+    """The positions of an inbox's streams, locked until the transaction ends."""
     return dict(await fetch(conn, "streams/inbox_hold", schema, {"subscription": subscription}))
 
 

@@ -1,7 +1,7 @@
-"""One insert on the caller's own connection: what to send, in whatever way a driver writes parameters, and clear errors.
+"""One insert on the caller's connection, for any driver, with clear errors.
 
-Deciding and performing are apart: every driver runs the same statement. Only text and numbers go and come back, so what a
-caller has taught its driver about other types makes no difference.
+All drivers run the same statement. Its parameters and results are text and numbers only, so type adapters that the caller
+has registered with the driver do not matter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACEHOLDER = re.compile(r"%\((\w+)\)[sb]")
 @dataclass(frozen=True, slots=True)
 class Insert:
     subject: str
-    """The type of what is inserted, for errors."""
+    """The event or job type, for errors."""
     schema: str
     query: bytes
     """With psycopg's placeholders."""
@@ -47,7 +47,7 @@ class Insert:
 
     @contextmanager
     def explaining(self, encoding: Callable[[], str] | None = None) -> Iterator[None]:
-        """Clear errors for what the caller can mend; others pass as they are."""
+        """Raises clear errors for what the caller can fix. Other errors pass unchanged."""
         try:
             yield
         except UnicodeEncodeError as error:
@@ -69,14 +69,14 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """How the connections of one library run an insert, in the transaction that is open on them."""
+    """How the connections of one library run an insert, in their open transaction."""
 
     run: Callable[[Any, Insert], Awaitable[Rows]] | None = None
     run_sync: Callable[[Any, Insert], Rows] | None = None
     after_commit: Callable[[Any, Callable[[], None]], None] | None = None
-    """Calls back when the transaction has committed; None where the library cannot tell."""
+    """Registers a callback for after the commit; None if the library has no such hook."""
     under: Callable[[Any], Awaitable[object]] | None = None
-    """The driver's own connection below a session; None where there is nothing between."""
+    """The driver's connection below an ORM session; None if there is no layer between."""
     under_sync: Callable[[Any], object] | None = None
 
 
@@ -103,13 +103,13 @@ def arrays(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Params:
 
 
 def array(column: Iterable[Any]) -> list[Any] | None:
-    """None if it holds only None: psycopg would send that as text, in which array_nulls may be off."""
+    """None if all values are None: psycopg sends such an array as text, which fails if array_nulls is off."""
     values = list(column)
     return None if values.count(None) == len(values) else values
 
 
 def _as_text(rows: Rows) -> Rows:
-    """Where the client's encoding is SQL_ASCII psycopg leaves text as bytes; ours is ASCII."""
+    """With the client encoding SQL_ASCII, psycopg returns text as bytes. Ours is ASCII."""
     if not rows or not isinstance(rows[0][0], bytes):
         return rows
     return [tuple(each.decode() if isinstance(each, bytes) else each for each in row) for row in rows]
@@ -134,6 +134,6 @@ def _numbered(query: bytes) -> tuple[str, tuple[str, ...]]:
 
 
 def _said(error: BaseException) -> str:
-    """The server's own words, without what SQLAlchemy adds to them."""
-    words: BaseException = getattr(error, "orig", None) or error
-    return str(words).strip().partition("\n")[0].split(": ")[-1]
+    """The server's message, without what SQLAlchemy adds to it."""
+    original: BaseException = getattr(error, "orig", None) or error
+    return str(original).strip().partition("\n")[0].split(": ")[-1]

@@ -1,4 +1,4 @@
-"""Enqueuing: the insert of one or many jobs, and how to read the answer."""
+"""Enqueues: builds the insert of one or many jobs, and reads its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outrider.postgres.statement import Params, statement
 
 @dataclass(slots=True)
 class Request:
-    """One job to be enqueued, checked. Not frozen, which takes three times as long to make."""
+    """One job to be enqueued, checked. Not frozen, because a frozen one takes three times as long to create."""
 
     id: UUID
     job_type: str
@@ -37,7 +37,7 @@ class Request:
     caused_by: UUID | None = None
 
     def envelope(self, job_id: UUID) -> Envelope:
-        """As the job sees it; `job_id`: of the job that came of it."""
+        """The envelope that the job will get. With a unique key, `job_id` may be that of an earlier job."""
         return Envelope(
             id=job_id,
             event_type=self.job_type,
@@ -54,17 +54,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What became of a job that was enqueued."""
+    """The result of an enqueue."""
 
     id: UUID
-    """Of the job that there is now: with a unique key it may be one from before."""
+    """The id of the pending job. With a unique key, this may be an earlier job."""
     job_type: str
     outcome: str
     """created; or kept, replaced, debounced: a pending job had the unique key"""
 
 
 _SHARED = ("job_type", "version", "priority", "queue", "source", "workspace_id", "generation", "delay")
-"""What many jobs of one enqueue have in common, beside what has to be written as text."""
+"""Columns that many jobs of one enqueue share. Together with those of `_texts`, they are sent once per combination."""
 _shared = attrgetter(*_SHARED)
 
 
@@ -74,7 +74,7 @@ class Enqueue(Insert):
 
     @classmethod
     def of(cls, requests: Sequence[Request], schema: str, *, notify: bool) -> Enqueue:
-        """One with a unique key, or any number without."""
+        """For one job with a unique key, or any number without."""
         first = requests[0]
         if first.unique_key is None:
             query, params = statement("jobs/enqueue_jobs", schema), _columns(requests)

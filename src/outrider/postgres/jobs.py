@@ -1,4 +1,4 @@
-"""Jobs as rows: claim, settle, renew, route. What to send and how to read the answer."""
+"""The statements of jobs: claim, settle, renew, route."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from outrider.postgres.worker_sessions import alone
 
 Row = tuple[Any, ...]
 
-# The columns of the SQL type `claimed`. The last row of a claim has only the first of them, the others have the rest.
+# The columns of the SQL type `claimed`. The last row of a claim has only the first column; the other rows have the rest.
 _HEAD, _DELIVERY, _TOKEN, _SUBSCRIPTION, _LEASE, _ATTEMPT, _CRASHES, _QUEUE, _PRIORITY, _RUN_AT = range(10)
 ID, TYPE, VERSION, _OCCURRED_AT, _SOURCE, _GENERATION, WORKSPACE, KEY, PAYLOAD, TRACE, _EVENT = range(10, 21)
 
@@ -38,9 +38,9 @@ class Leased:
     def __init__(self, row: Row, since: float, until: float) -> None:
         self.row = row
         self.since = since
-        """When the worker knew of it, by time.monotonic."""
+        """When the worker received it, by time.monotonic."""
         self.until = until
-        """When its lease runs out unless it is renewed."""
+        """When its lease expires."""
 
     @property
     def delivery(self) -> int:
@@ -87,7 +87,7 @@ class Leased:
 
     @property
     def envelope(self) -> Envelope:
-        """Of an event: as the log holds it. Of an enqueued job: what travels beside it."""
+        """The envelope of the event, or of the enqueued job."""
         row = self.row
         event = row[_EVENT] or {"idempotency_key": str(self.id), **_NOT_OF_JOBS}
         return Envelope(
@@ -115,7 +115,7 @@ class JobDone:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Not done: see the SQL function release."""
+    """A job that is not done: the arguments of the SQL function release."""
 
     delivery: int
     token: int
@@ -154,11 +154,11 @@ class Lane:
 class Claimed:
     rows: list[Row]
     due_in: float | None = None
-    """Seconds until there may be more; None = nothing is waiting."""
+    """Seconds until there may be more; None = nothing is pending."""
     stop: Sequence[int] = ()
-    """Those of the worker's jobs that somebody wants to stop."""
+    """Jobs of this worker whose cancellation was requested."""
     lane: Lane | None = None
-    """The lane of all these jobs, if they come from one."""
+    """The lane of these jobs, if all come from one."""
 
 
 async def claim(conn: AsyncSession, asked: ClaimRequest, schema: str) -> Claimed:
@@ -184,7 +184,7 @@ async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> 
 
 
 def _lane(rows: Sequence[Row]) -> Lane | None:
-    """That of the last job."""
+    """The lane of the last job."""
     if not rows:
         return None
     last = rows[-1]
@@ -198,7 +198,7 @@ SETTLED = ("names", "done", "tokens", "results::jsonb[]", "others", "worker")
 async def settle(
     conn: AsyncSession, done: Sequence[JobDone], others: Sequence[Other], names: list[str], worker: str, schema: str
 ) -> dict[int, str]:
-    """The outcome by delivery. A job that is missing was no longer leased to this worker."""
+    """The outcomes by delivery. A job without one was no longer leased to this worker."""
     with in_our_words(schema):
         cursor = AsyncCursor(conn, row_factory=tuple_row)
         async with alone(conn):
@@ -207,7 +207,7 @@ async def settle(
             )
         rows = await cursor.fetchall()
     landed = {delivery: outcome for delivery, outcome in rows if delivery is not None}
-    if len(landed) < len(rows):  # all that were done
+    if len(landed) < len(rows):  # a row without a delivery stands for all jobs in `done`
         landed |= dict.fromkeys((each.delivery for each in done), "done")
     return landed
 
@@ -224,7 +224,7 @@ def _settling(done: Sequence[JobDone], others: Sequence[Other], names: list[str]
 
 
 async def report(conn: AsyncSession, progress: Sequence[tuple[int, int, str]], schema: str) -> None:
-    """How far jobs are: delivery, token and JSON of each."""
+    """Stores the progress of jobs: delivery, token and JSON of each."""
     deliveries, tokens, texts = (list(each) for each in zip(*progress, strict=True))
     params = {"deliveries": deliveries, "tokens": tokens, "progress": texts}
     await conn.execute(statement("jobs/progress", schema), params)
@@ -235,9 +235,9 @@ async def renew(conn: AsyncSession, worker: UUID, names: list[str], schema: str)
 
 
 async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int]:
-    """In its own transaction: the outcome of the take, and how many jobs came of it."""
+    """Turns events into jobs, in a transaction of its own. Returns the outcome of the take and the number of jobs."""
     try:
         [(outcome, routed)] = await fetch_call(conn, "route", schema, params)
     except psycopg.errors.UniqueViolation:
-        return "more", 0  # somebody has enqueued the same in between
+        return "more", 0  # the same job was enqueued concurrently
     return outcome, routed

@@ -1,8 +1,8 @@
-"""The side process of a worker: renews its leases, so that a job that keeps the interpreter busy keeps its own.
+"""A process beside the worker that renews its leases, even while a job keeps the worker's interpreter busy.
 
-A program of its own, started by its path: it imports nothing of Outrider and starts quickly. Its first line of input says
-what to do; the input's end says that the worker is gone. Then its leases end at once, and so does this process. While the
-worker is stopped (SIGSTOP) it renews nothing.
+It is started by its path and imports nothing of Outrider, so it starts quickly. The first line of its input is its
+configuration. The end of the input means that the worker is gone: then it releases the leases and exits. While the worker
+is stopped (SIGSTOP), it renews nothing.
 """
 
 import json
@@ -20,72 +20,74 @@ import psycopg
 
 ALL = 1_000_000
 LONGEST_PAUSE = 5.0
+"""The longest pause between retries after an error, in seconds."""
 SECOND_LOOK = 2.0
+"""Seconds until the leases of a dead worker are released again."""
 PATIENCE = "10s"
-"""What a statement may take."""
+"""The statement_timeout."""
 BYE = b"bye\n"
 
 
 class Renewer:
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.told = told
-        self.params = {"worker": told["worker"], "names": told["names"]}
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.params = {"worker": config["worker"], "names": config["names"]}
         self.conn: psycopg.Connection[Any] | None = None
         self.pooled = False
-        self.pause = told["every"]
+        self.pause = config["every"]
 
     def run(self) -> None:
         due = time.monotonic()
         while True:
             wait = max(0.0, due - time.monotonic())
             if select.select([0], [], [], wait)[0]:
-                said = os.read(0, 4096)
-                if BYE in said:
-                    self.give_up([])
+                received = os.read(0, 4096)
+                if BYE in received:
+                    self.release([])
                     return
-                if not said:
-                    self.bury()
+                if not received:
+                    self.release_twice()
                     return
-            if os.getppid() != self.told["parent"]:
-                self.bury()
+            if os.getppid() != self.config["parent"]:
+                self.release_twice()
                 return
             if time.monotonic() >= due:
                 due = time.monotonic() + self.step()
 
     def step(self) -> float:
-        """Renew once; the seconds until the next time."""
-        if stopped(self.told["parent"]):
-            return float(min(1.0, self.told["every"]))
+        """Renews once; returns the seconds until the next renewal."""
+        if stopped(self.config["parent"]):
+            return float(min(1.0, self.config["every"]))
         begun = time.monotonic()
         try:
-            rows = self.ask(self.told["renew"], self.params)
+            rows = self.ask(self.config["renew"], self.params)
         except psycopg.Error as error:
             self.close()
             self.say({"at": begun, "error": str(error).strip()})
-            self.pause = min(LONGEST_PAUSE, self.told["every"], max(0.05, self.pause * 2))
+            self.pause = min(LONGEST_PAUSE, self.config["every"], max(0.05, self.pause * 2))
             return float(self.pause)
         self.pause = 0.05
         self.say({"at": begun, "held": rows})
-        return float(self.told["every"])
+        return float(self.config["every"])
 
     def begun(self) -> list[int]:
-        """The jobs that the worker was at: it left them in memory that outlives it."""
-        with mmap.mmap(self.told["begun"], 0, prot=mmap.PROT_READ) as memory:
+        """The jobs that the worker was running, from shared memory that outlives it."""
+        with mmap.mmap(self.config["begun"], 0, prot=mmap.PROT_READ) as memory:
             return [job for (job,) in struct.iter_unpack("q", memory[:]) if job]
 
-    def bury(self) -> None:
-        """Twice: the server may have been at a claim of the worker's when it died, which lands later."""
+    def release_twice(self) -> None:
+        """A claim that the server was executing when the worker died may commit after the first time."""
         begun = self.begun()
-        self.give_up(begun)
+        self.release(begun)
         self.close()
         time.sleep(SECOND_LOOK)
-        self.give_up(begun)
+        self.release(begun)
 
-    def give_up(self, begun: "list[int]") -> None:
-        """The worker has ended: what it held is everybody's, and a crash is counted for what it was at."""
+    def release(self, begun: "list[int]") -> None:
+        """Releases the worker's leases, and counts a crash for the jobs in `begun`."""
         for _ in range(5):
             try:
-                self.ask(self.told["reap"], {**self.params, "limit": ALL, "begun": begun})
+                self.ask(self.config["reap"], {**self.params, "limit": ALL, "begun": begun})
                 return
             except psycopg.Error:
                 self.close()
@@ -102,7 +104,7 @@ class Renewer:
     def session(self) -> "psycopg.Connection[Any]":
         if self.conn is None or self.conn.closed:
             self.conn = psycopg.connect(
-                self.told["dsn"],
+                self.config["dsn"],
                 autocommit=True,
                 client_encoding="utf8",
                 connect_timeout=10,
@@ -116,15 +118,15 @@ class Renewer:
         return self.conn
 
     def settle_in(self, conn: "psycopg.Connection[Any]") -> None:
-        """As postgres.connection does: settings of the role do not reach us, and ours nobody else behind a pooler."""
+        """Pins the settings as postgres.connection does. Behind a pooler, they must not reach other clients."""
         pid = conn.info.backend_pid
-        look = next(text for version, text in self.told["looks"] if conn.info.server_version >= version)
+        look = next(text for version, text in self.config["looks"] if conn.info.server_version >= version)
         row = conn.execute(look.replace("{pid}", str(pid)).encode()).fetchone()
         self.pooled = row is None or row[0] != pid
         if self.pooled:
             conn.prepare_threshold = None
         elif conn.info.parameter_status("default_transaction_read_only") == "on":
-            conn.execute(self.told["writable"])
+            conn.execute(self.config["writable"])
 
     def close(self) -> None:
         if self.conn is not None:
@@ -132,18 +134,18 @@ class Renewer:
             self.conn = None
 
     def say(self, report: dict[str, Any]) -> None:
-        """A worker that does not listen must not hold up the renewals: what does not fit into the pipe is dropped."""
+        """Drops what does not fit into the pipe: a worker that does not read must not hold up the renewals."""
         line = json.dumps(report).encode() + b"\n"
         with suppress(BlockingIOError, BrokenPipeError):
             written = os.write(1, line)
             while written < len(line):
                 if not select.select([], [1], [], 0.5)[1]:
-                    os._exit(1)  # half a line is worse than none: the worker starts another
+                    os._exit(1)  # half a line is worse than none; the worker starts a new process
                 written += os.write(1, line[written:])
 
 
 def stopped(pid: int) -> bool:
-    """Whether that process is stopped; nobody can tell where there is no /proc."""
+    """Whether the process is stopped by a signal. False if there is no /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except (OSError, IndexError):
@@ -151,7 +153,7 @@ def stopped(pid: int) -> bool:
 
 
 def main() -> None:
-    # Whoever stops the worker, by its terminal or its group, does not mean this process: the worker still needs it.
+    # A signal to the worker's terminal or process group also reaches this process, which the worker needs until it ends.
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     line = b""

@@ -1,8 +1,8 @@
-"""The worker's transaction, lent to one handler: a psycopg connection that cannot end it, and that is dead afterwards.
+"""The worker's transaction, lent to one handler as a psycopg connection that cannot end it.
 
-The lent connection drives the worker's own libpq session. It shares the list of prepared statements, whose names are the
-session's. A handler that keeps it and uses it later gets an error instead of somebody else's transaction. Whatever way the
-first statement is sent, it goes through `wait`, and the event's tenant is entered before it.
+The lent connection uses the worker's libpq session and its prepared statements. A handler that uses it after it has
+returned gets an error, not the transaction of another handler. Every statement goes through `wait`, which enters the
+event's tenant before the first one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GIVEN_BACK = "ctx.tx was used after its handler had returned: finish what uses i
 
 
 class _GivenBack:
-    """Stands where libpq's connection was."""
+    """Takes the place of the libpq connection."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise InterfaceError(GIVEN_BACK)
@@ -41,7 +41,7 @@ class LentSession(EndsBySync, AsyncConnection[Any]):
     failed_with: BaseException | None = None
     """The last error that it raised."""
     entry: TenantEntry | None = None
-    """The way into the tenant of its event; None = none is entered."""
+    """Enters the tenant of its event; None = there is no tenant to enter."""
 
     async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         entry = self.entry
@@ -108,7 +108,7 @@ class LentSyncSession(EndsBySync, Connection[Any]):
 
 
 def lend(owner: AsyncConnection[Any] | Connection[Any]) -> LentSession:
-    """A connection on the worker's session, made for every event that asks for it."""
+    """A connection on the worker's session, for one event."""
     if isinstance(owner, Connection):
         lent = LentSession(owner.pgconn, tuple_row)
         share_prepared(lent, owner)
@@ -131,8 +131,10 @@ def take_back(lent: LentSession | LentSyncSession) -> None:
 
 
 def _not_entered() -> InterfaceError:
-    """A psycopg that sends statements in a way that we do not know."""
-    return InterfaceError("a statement ran without the tenant of its event: this psycopg needs another Outrider")
+    """This version of psycopg sends statements in a way that `wait` does not see."""
+    return InterfaceError(
+        "a statement ran without the tenant of its event: this version of psycopg needs another version of Outrider"
+    )
 
 
 def _refused(verb: str) -> ProgrammingError:

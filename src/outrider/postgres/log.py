@@ -1,7 +1,7 @@
-"""The log as rows: take batches. What to send and how to read the answer; psycopg performs it.
+"""Takes batches from the log for readers, and turns rows into envelopes.
 
-Deciding and performing are apart, so that the blocking and the async connection share everything but `await`. Cursors are
-made here, not by the connection: the caller may have chosen another kind with other placeholders or rows.
+The blocking and the async version share everything but `await`. Cursors are created here, not by the connection, whose
+cursor_factory may use other placeholders or rows.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from outrider.postgres.statement import Params, call
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a take returned. `outcome`: idle, busy, more or done, as the SQL function says."""
+    """The result of a take. `outcome`: idle, busy, more or done, as the SQL function take explains."""
 
     events: list[Envelope]
     outcome: str
     partition: int | None
-    """The one that was read; None when there was nothing to read, or when others hold it."""
+    """The partition that was read; None if there was nothing to read, or if other sessions hold it."""
 
     @property
     def more(self) -> bool:
-        """There may be more to read at once: commit, then take again. False when all is read, or held by others."""
+        """There may be more to read: commit, then take again. False if all is read, or held by other sessions."""
         return self.outcome in ("more", "done")
 
 
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """The arguments of the SQL function take, which says what they mean."""
+    """The arguments of the SQL function take, which explains them."""
 
     subscription: str
     partition: int | None = None
@@ -135,18 +135,18 @@ def envelope_of(row: tuple[Any, ...]) -> Envelope:
 
 
 def time_of(binary: bytes) -> datetime:
-    """A timestamptz as the server sends it."""
+    """The value of a timestamptz in binary format."""
     return _EPOCH + timedelta(microseconds=int.from_bytes(binary, signed=True))
 
 
 def occurred(row: tuple[Any, ...]) -> float:
-    """When an event of a take occurred, as time.time() counts."""
+    """When an event of a take occurred, in seconds since 1970."""
     at = row[OCCURRED]
     return _EPOCH_SECONDS + int.from_bytes(at, signed=True) / 1e6 if isinstance(at, bytes) else at.timestamp()
 
 
 def trace_of(text: str) -> dict[str, str] | None:
-    """SQL may write anything there; what is no trace context must not stop a reader."""
+    """None for what is not a trace context: SQL can write anything there, and that must not stop a reader."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

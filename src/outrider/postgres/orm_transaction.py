@@ -1,6 +1,6 @@
-"""A handler's transaction for an ORM that has its own ideas of a connection, and the address of an ORM's database.
+"""A handler's transaction for an ORM, and the DSN of an ORM's database.
 
-The ORM drives the worker's session as `ctx.tx` does, with cursors and types of its own, of which `ctx.tx` learns nothing.
+The ORM uses the worker's session as `ctx.tx` does. Its cursor class and types do not affect `ctx.tx`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class BorrowedSession(LentSyncSession):
 
     @property
     def aborted(self) -> bool:
-        """An error has undone the transaction."""
+        """An error has aborted the transaction."""
         return self.pgconn.transaction_status == TransactionStatus.INERROR
 
     def keep_time_of(self, zone: str) -> None:
-        """Until the transaction ends. The server tells its zone unasked, so there is a round trip only for a change."""
+        """Sets the time zone until the transaction ends. Needs a round trip only if it differs from the session's."""
         if self.info.parameter_status("TimeZone") != zone:
             self.execute("select set_config('TimeZone', %s, true)", [zone])
 
@@ -44,7 +44,7 @@ class BorrowedSession(LentSyncSession):
 def borrow(
     lender: LentSyncSession, *, cursor_factory: type[Cursor[Any]], types: AdaptContext, prepares: bool
 ) -> BorrowedSession:
-    """Give it back with `take_back`."""
+    """Another connection object on the worker's session. End its use with `take_back`."""
     borrowed = twin(BorrowedSession, lender)
     borrowed.lender = lender
     borrowed.cursor_factory = cursor_factory
@@ -55,8 +55,8 @@ def borrow(
 
 
 def address(params: Mapping[str, Any]) -> str:
-    """What a library would pass to `psycopg.connect`, as a libpq string."""
+    """The arguments of `psycopg.connect` as a libpq connection string."""
     try:
         return make_conninfo(**{name: value for name, value in params.items() if name not in _NOT_LIBPQ})
     except ProgrammingError as error:
-        raise ConfigError(f"this is no address for libpq: {str(error).strip()}") from None
+        raise ConfigError(f"libpq cannot use these connection parameters: {str(error).strip()}") from None

@@ -1,4 +1,4 @@
-"""The app's own few connections. The first is made alone, so that a wrong DSN gives its clear sentence at once."""
+"""The connection pool of the app. It opens one connection first, so that a wrong DSN fails at once with a clear error."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Pool:
                 conn = await self._pool.getconn()
         except PoolTimeout as error:
             raise DatabaseUnavailable(
-                f"no connection within {self._pool.timeout:.0f} s: the server is away, or all {self._pool.max_size} of "
-                "the app's connections are in use: give them back sooner, or raise pool_size (OUTRIDER_POOL_SIZE)"
+                f"no connection within {self._pool.timeout:.0f} s: the server is down, or all {self._pool.max_size} of "
+                "the app's connections are in use: release them sooner, or raise pool_size (OUTRIDER_POOL_SIZE)"
             ) from error
         try:
             async with conn:

@@ -1,6 +1,6 @@
-"""Everything that Outrider uses of psycopg beyond its documented interface, and nothing else.
+"""All uses of psycopg beyond its documented interface.
 
-A new release of psycopg may change any of it. So pyproject.toml has an upper bound, and
+A new release of psycopg may break any of them. So pyproject.toml has an upper bound, and
 tests/postgres/test_psycopg_private.py says what to check before it is raised.
 """
 
@@ -37,8 +37,8 @@ C = TypeVar("C", bound=_Connection)
 def end_by_sync(pipeline: BasePipeline) -> None:
     """Makes a pipeline end by Sync alone; psycopg ends it by Sync and Flush.
 
-    At a Flush, a server that waits in a transaction forgets idle_in_transaction_session_timeout: a worker that is stopped
-    would keep its partition.
+    After a Flush, the server does not apply idle_in_transaction_session_timeout, and a stopped worker would keep its
+    partition.
     """
 
     def end() -> PQGen[None]:
@@ -56,22 +56,22 @@ def in_pipeline_block(conn: AnyConnection) -> bool:
 
 
 def silence_unclosed(conn: AnyConnection) -> None:
-    """psycopg warns of a connection that was not closed, unless it belongs to a pool: then it has this attribute."""
+    """psycopg warns of an unclosed connection unless it has the attribute of a pooled one."""
     conn._pool = None
 
 
 class OwnBegin(_Connection):
-    """A connection whose transactions begin with a statement of our own, with SET LOCALs in the same round trip.
+    """A connection whose transactions begin with our own BEGIN, with SET LOCALs in the same round trip.
 
-    psycopg sends BEGIN by `_exec_command`: the one of a connection without autocommit, and that of `conn.transaction()`.
+    psycopg sends both kinds of BEGIN by `_exec_command`: the implicit one, and that of `conn.transaction()`.
     """
 
     def begin_text(self, text: bytes) -> bytes:
-        """What is sent instead of psycopg's own BEGIN."""
+        """Replaces psycopg's BEGIN."""
         return text
 
     def begin_settings(self) -> list[bytes]:
-        """The statements that follow a BEGIN; none = it is sent as psycopg sends it."""
+        """The statements to send with a BEGIN."""
         return []
 
     def _get_tx_start_command(self) -> bytes:
@@ -107,7 +107,7 @@ class EndsBySync(_Connection):
 def twin(kind: type[C], of: AnyConnection) -> C:
     """Another connection object on the same session, of another class, with the same prepared statements and types.
 
-    A constructor would set up the types anew, which costs more than a short handler.
+    The constructor would copy the types, which takes longer than a short handler.
     """
     of.adapters  # noqa: B018 (psycopg makes it when it is first read; the twins share it)
     made = kind.__new__(kind)
@@ -130,20 +130,20 @@ def own_types(conn: AnyConnection, types: AdaptContext) -> None:
 
 
 def own_unprepared(conn: AnyConnection) -> None:
-    """Prepares nothing, and leaves alone what the other connections of the session prepare."""
+    """This connection prepares nothing, and does not affect what others prepare on the session."""
     conn._prepared = PrepareManager()
     conn._prepared.prepare_threshold = None
 
 
 def detach(conn: AnyConnection, pgconn: PGconn) -> None:
-    """Put `pgconn` in the place of libpq's connection, which others use, and forget what its user wants to be told."""
+    """Replaces the libpq connection, which others still use, by `pgconn`, and removes the user's notice handlers."""
     conn._notice_handlers.clear()
     conn._notify_handlers.clear()
     conn.pgconn = pgconn
 
 
 class Entering(Protocol):
-    """The way into a tenant, as tenant_context.Entry is: what a cursor's first statement takes along."""
+    """The interface of tenant_context.TenantEntry."""
 
     pending: bool
     rider: object
@@ -154,10 +154,10 @@ class Entering(Protocol):
 
 
 class _Rider(_Cursor):
-    """A cursor whose first statement takes the tenant along: the tenant's SET LOCALs are sent with it, as one pipeline.
+    """A cursor that sends the tenant's SET LOCALs with its first statement, as one pipeline.
 
-    Its connection has `entry`. A psycopg that does not call these methods is found out by the connection, which sees that
-    the tenant was not entered.
+    Its connection has `entry`. If a version of psycopg does not call these methods, the connection notices that the tenant
+    was not entered.
     """
 
     __slots__ = ()
@@ -175,7 +175,7 @@ class _Rider(_Cursor):
         return entry.ride(self._pgconn, statement) if pgq.params else self._after(entry, statement)
 
     def _after(self, entry: Entering, statement: PQGen[Any]) -> PQGen[Any]:
-        """Without parameters it may be several statements in one, which a pipeline does not take."""
+        """A query without parameters may contain several statements, which a pipeline does not allow."""
         yield from entry.enter(self._pgconn)
         return (yield from statement)
 

@@ -1,4 +1,4 @@
-"""Relays as rows: take, settle, reject; their streams, their marks. What to send and how to read the answer."""
+"""The statements of relays: take, settle, reject; their streams and their marks."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ FLUSHED = (
 
 
 class Item:
-    """One event of a batch, and what is known of it."""
+    """One event of a batch, with its state."""
 
     __slots__ = ("attempt", "delivery", "due_in", "envelope", "replayed", "state")
 
     def __init__(self, row: Row) -> None:
         self.envelope: Envelope = envelope_of(row)
         self.attempt: int = row[ATTEMPT]
-        """How often it was rejected, and one."""
+        """1 + the number of times that it was rejected."""
         self.delivery: int | None = None
-        """Where it was rejected."""
+        """The delivery of an event that was rejected."""
         self.state: str | None = None
-        """ahead: it is in its stream already; else the status of its delivery."""
+        """ahead: it is already in its stream. Otherwise, the status of its delivery."""
         self.due_in = 0.0
-        """When it is to be tried again."""
+        """Seconds until it is tried again."""
         self.replayed = False
-        """It was a dead letter, and comes out of its turn."""
+        """It is a replayed dead letter, sent out of order."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayBatch:
-    """What a take for a relay came to: first the dead letters that were replayed, then the events of the log."""
+    """The result of a take for a relay: first the replayed dead letters, then the events of the log."""
 
     outcome: str
     due_in: float | None
@@ -60,7 +60,7 @@ class RelayBatch:
 
     @property
     def taken(self) -> bool:
-        """Something was read: the transaction is open, and the cursor held."""
+        """Something was read: the transaction is open, and the cursor is locked."""
         return self.outcome in ("more", "done")
 
 
@@ -93,14 +93,14 @@ class Settling:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """What a relay asks for."""
+    """The arguments of a take for a relay."""
 
     subscription: str
     limit: int
     scan: int
     knows: list[str] | None
     workspace: str | None
-    """Of the tenant under whose context it is read."""
+    """The tenant whose events are read."""
 
     async def send(self, conn: AsyncSession, schema: str) -> _Reading:
         events, state = AsyncCursor(conn, row_factory=tuple_row), AsyncCursor(conn, row_factory=tuple_row)
@@ -129,7 +129,7 @@ class _Reading:
         [(positions, owes)] = await self.state.fetchall()
         outcome, due_in, items = head[OUTCOME], head[DUE_IN], [Item(row) for row in rows]
         if owes and outcome in ("more", "done"):
-            items = await _told(conn, self.take.subscription, self.take.limit, items, schema)
+            items = await _with_state(conn, self.take.subscription, self.take.limit, items, schema)
         return RelayBatch(outcome, due_in, json.loads(positions), items)
 
 
@@ -141,8 +141,8 @@ async def take(conn: AsyncSession, asked: Take, schema: str) -> RelayBatch:
         return await reading.batch(conn, schema)
 
 
-async def _told(conn: AsyncSession, subscription: str, limit: int, items: list[Item], schema: str) -> list[Item]:
-    """The same with what is known of them, behind those that were replayed."""
+async def _with_state(conn: AsyncSession, subscription: str, limit: int, items: list[Item], schema: str) -> list[Item]:
+    """The replayed dead letters, then the items, completed with their state."""
     by_seq = {each.envelope.seq: each for each in items}
     params = {"subscription": subscription, "seqs": list(by_seq), "ids": [each.envelope.id for each in items]}
     for seq, delivery, status, attempts, due_in, ahead, payload in await fetch(
@@ -163,7 +163,7 @@ async def _told(conn: AsyncSession, subscription: str, limit: int, items: list[I
 
 
 async def settle(conn: AsyncSession, settling: Settling, asked: Take | None, schema: str) -> RelayBatch | None:
-    """Where the streams end now, and COMMIT; then the next take, if one is asked for: one round trip."""
+    """Stores the positions of the streams, commits, and sends the next take, if any: one round trip."""
     with in_our_words(schema):
         async with together(conn):
             await move(conn, settling, schema)
@@ -185,7 +185,7 @@ async def reject(
     worker: str,
     schema: str,
 ) -> tuple[int, bool]:
-    """How often it was rejected by now, and whether it is a dead letter."""
+    """Returns how often the event was rejected, and whether it is a dead letter now."""
     code, message = why
     [(attempts, buried)] = await fetch_call(
         conn,
@@ -211,7 +211,7 @@ async def positions(conn: AsyncSession, subscription: str, schema: str) -> dict[
 
 
 async def marks(conn: AsyncSession, subscription: str, schema: str) -> AsyncIterator[tuple[datetime, dict[str, str]]]:
-    """The newest first, a few at a time: with many streams they are large."""
+    """The newest first, read a few at a time, because a mark is large with many streams."""
     before: datetime | None = None
     while True:
         params = {"subscription": subscription, "before": before, "limit": MARKS}
@@ -226,7 +226,7 @@ async def marks(conn: AsyncSession, subscription: str, schema: str) -> AsyncIter
 async def open_streams(
     conn: AsyncSession, subscription: str, ends: Mapping[str, str], schema: str, *, adopt: bool = False
 ) -> None:
-    """Flushed before anything is written there: nobody would know whose the entries are if a crash lost this."""
+    """Committed to disk before the relay writes to the streams: after a crash, it must still know that they are its own."""
     params = {"subscription": subscription, "streams": list(ends), "positions": list(ends.values()), "adopt": adopt}
     async with conn.transaction():
         await conn.execute(FLUSHED)
@@ -236,7 +236,7 @@ async def open_streams(
 async def wrote(
     conn: AsyncSession, subscription: str, workspace: str | None, stream: str, ids: Sequence[UUID], schema: str
 ) -> bool:
-    """Whether a stream that the relay does not know, with these events in it, is its own."""
+    """Whether the relay itself wrote a stream that it does not know and that holds these events."""
     async with conn.transaction():
         if workspace is not None:
             await conn.execute("select set_config('app.workspace_id', %s, true)", [workspace])
@@ -247,7 +247,7 @@ async def wrote(
 
 @asynccontextmanager
 async def holding(conn: AsyncSession, subscription: str, schema: str) -> AsyncIterator[bool]:
-    """A transaction that holds the relay's cursor; False when another session does."""
+    """A transaction that locks the relay's cursor. False if another session holds it."""
     async with conn.transaction():
         yield bool(await fetch_call(conn, "relay_hold", schema, {"subscription": subscription}))
 
@@ -259,7 +259,7 @@ async def rewind(conn: AsyncSession, subscription: str, at: datetime, schema: st
 async def put_ahead(
     conn: AsyncSession, subscription: str, events: Sequence[UUID], schema: str
 ) -> tuple[int, UUID | None]:
-    """They are in a stream already. Back: how many of them are not of this log, and one of these."""
+    """Records that the events are already in a stream. Returns how many are not of this log, and one of those."""
     [(strangers, stranger)] = await fetch_call(
         conn, "relay_ahead", schema, {"subscription": subscription, "events": list(events)}
     )
@@ -267,7 +267,7 @@ async def put_ahead(
 
 
 async def move(conn: AsyncSession, settling: Settling, schema: str) -> None:
-    """As settle, in a transaction that is the caller's."""
+    """Like settle, in the caller's transaction."""
     params = settling.params()
     await conn.execute(call("relay_settle", schema, tuple(params)), params)
 
@@ -275,7 +275,7 @@ async def move(conn: AsyncSession, settling: Settling, schema: str) -> None:
 async def note_adoption(
     conn: AsyncSession, subscription: str, stream: str, positions: tuple[str | None, str], signed: Signed, schema: str
 ) -> None:
-    """For the audit: where it was in the stream before, and where it goes on."""
+    """Writes to the audit where the relay was in the stream, and where it continues."""
     before, position = positions
     params = {"subscription": subscription, "stream": stream, "before": before, "position": position} | signed.params()
     with in_our_words(schema):

@@ -1,4 +1,4 @@
-"""Replicas: a table that holds the newest version of each thing, as the changes of a stream tell it."""
+"""Replicas: a table that holds the newest version of each entity, updated from the changes of a stream."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def apply(
     refused: Sequence[Refused],
     schema: str,
 ) -> IngestResult:
-    """The changes that are newer than what is there, what was refused, and the position: one transaction."""
+    """Writes newer versions, refused entries and the position in one transaction."""
     async with conn.transaction():
         if await _paused(conn, progress.subscription, schema):
             return IngestResult("paused", 0, progress.after)
@@ -69,7 +69,7 @@ def _counted(progress: InboxProgress, events: int) -> dict[str, Any]:
 
 
 async def upsert(conn: AsyncSession, table: str, changes: Sequence[ReplicaChange]) -> int:
-    """How many were newer than what is there."""
+    """Writes the changes that are newer than the table's rows; returns how many."""
     if not changes:
         return 0
     query = sql.SQL(_UPSERT).format(table=sql.Identifier(*table.split(".")))
@@ -81,7 +81,7 @@ async def upsert(conn: AsyncSession, table: str, changes: Sequence[ReplicaChange
         psycopg.errors.InvalidColumnReference,
     ) as error:
         raise DeclarationError(
-            f"the table {table} is not there, or is not the table of a replica ({error.diag.message_primary}). It is:\n"
+            f"the table {table} does not exist, or is not a replica table ({error.diag.message_primary}). Create it:\n"
             + DDL.format(table=table)
         ) from error
 
@@ -94,7 +94,7 @@ async def stitch(
     ahead: Callable[[str], bool],
     schema: str,
 ) -> int:
-    """The rows of a snapshot, and the position up to which it goes, unless the replica is there already."""
+    """Writes a snapshot, and moves the replica to the snapshot's position unless it is already ahead."""
     newer = 0
     async with conn.transaction():
         stands = await inboxes.open_stream(conn, progress.subscription, progress.stream, progress.after, schema)

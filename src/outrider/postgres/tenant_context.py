@@ -1,9 +1,9 @@
-"""The tenant of the event at hand: its workspace and the handler's role, set before the handler's first statement.
+"""The tenant of an event: its workspace and the handler's role, set before the handler's first statement.
 
-They are set anew for every event that sends a statement, whatever the one before has left. A handler that sends nothing
-pays nothing, nor does a batch without a role and without any workspace. Where the first statement has parameters they travel
-with it, as a pipeline of one round trip. Literals are pure ASCII with escapes: no setting of the session changes what they
-mean.
+They are set again for every event that sends a statement, so nothing leaks from the event before. A handler that sends no
+statement pays nothing, nor does a batch without a role and without any workspace. If the first statement has parameters,
+the settings are sent with it, as a pipeline in one round trip. Literals are escaped ASCII, whose meaning no session setting
+changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ limit 1
 
 
 class Home:
-    """Who a session is while no handler has it."""
+    """The role and workspace of a session while no handler uses it."""
 
     __slots__ = ("away", "back", "clean", "user")
 
@@ -44,22 +44,22 @@ class Home:
         self.user = user
         self.back = _BACK.format(_literal(user), _literal(workspace), local=local).encode()
         self.away = False
-        """A handler has used it since, and may have left anything behind."""
+        """A handler has used the session, and may have changed its role and workspace."""
         self.clean = False
-        """The session itself has no workspace: what was set for it is known."""
+        """The session is known to have no workspace."""
 
     def has_tenants(self, role: str | None, workspaces: Iterable[str | None]) -> bool:
-        """Whether events of a batch enter their tenants; asked before its first event. Otherwise they are at home."""
+        """Whether the events of a batch must enter a tenant. Called before the first event."""
         return role is not None or self.away or not self.clean or any(each is not None for each in workspaces)
 
     def leave(self, role: str | None, workspace: str | None, *, enters: bool) -> TenantEntry | None:
-        """A handler is about to use the session."""
+        """Called before a handler uses the session."""
         self.away = True
         return TenantEntry(role or self.user, workspace or "") if enters else None
 
 
 def home_of(conn: AsyncConnection[Any]) -> Home:
-    """What was captured; for a session of which nothing was, whoever logged in."""
+    """The captured home of a session. If none was captured: the user that logged in."""
     home: Home | None = getattr(conn, "home", None)
     if home is None:
         home = conn.home = Home(conn.info.user)  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def home_of(conn: AsyncConnection[Any]) -> Home:
 
 
 async def capture(conn: AsyncConnection[Any], *, local: bool = False) -> None:
-    """Note who the session is, to go back to; RESET ROLE might lead elsewhere. `local`: in the open transaction only."""
+    """Stores the session's role, to return to: RESET ROLE may lead to another. `local`: in the open transaction only."""
     cursor = await AsyncCursor(conn, row_factory=tuple_row).execute(_HOME)
     row = await cursor.fetchone()
     assert row is not None
@@ -75,7 +75,7 @@ async def capture(conn: AsyncConnection[Any], *, local: bool = False) -> None:
 
 
 async def check_roles(conn: AsyncConnection[Any], handlers: Mapping[str, str]) -> None:
-    """Whether the session may become each of these roles; ConfigError says what to grant. By role: a handler of it."""
+    """Raises ConfigError, with what to grant, if the session may not take a role. `handlers`: a handler for each role."""
     if not handlers:
         return
     right = "SET" if conn.info.server_version >= 160000 else "MEMBER"
@@ -89,11 +89,11 @@ async def check_roles(conn: AsyncConnection[Any], handlers: Mapping[str, str]) -
     asks = f"{handlers[role]} runs with the role {role!r}"
     if exists:
         raise ConfigError(f"{asks}, which the worker's user {user!r} may not take: {grant}")
-    raise ConfigError(f"{asks}, which is not there: create role {quoted} nologin; {grant}")
+    raise ConfigError(f"{asks}, which does not exist: create role {quoted} nologin; {grant}")
 
 
 class TenantEntry:
-    """The way into one tenant, taken before the first statement and not again."""
+    """Sets role and workspace once, before or together with the first statement."""
 
     __slots__ = ("_boarded", "_statements", "pending", "refused", "rider")
 
@@ -103,21 +103,21 @@ class TenantEntry:
         self.pending = True
         self.refused = False
         self.rider: object = None
-        """The statement that takes it along."""
+        """The statement with which the settings are sent."""
 
     def enter(self, pgconn: PGconn) -> PQGen[None]:
         pgconn.send_query(b";".join(self._statements))
         self._entered((yield from execute(pgconn)))
 
     def board(self, pgconn: PGconn) -> None:
-        """The handler's own statement is sent next, then the end of the pipeline."""
+        """Opens a pipeline and sends the settings. The caller then sends the handler's statement and the Sync."""
         pgconn.enter_pipeline_mode()
         for each in self._statements:
             pgconn.send_query_params(each, None)
         self._boarded = True
 
     def ride(self, pgconn: PGconn, statement: PQGen[Any]) -> PQGen[Any]:
-        """Run a statement that boards when it is sent. Our answers come first, so they are read before it reads its own."""
+        """Runs a statement that calls `board` when it is sent. Reads our results before the statement reads its own."""
         answers: list[PGresult] = []
         ready: int | None = None
         returned, failed = None, None
@@ -135,9 +135,9 @@ class TenantEntry:
             failed = error
         if self._boarded and pgconn.status == ConnStatus.OK:
             if not answers and failed is None:
-                pgconn.finish()  # it has taken our answer for its own
+                pgconn.finish()  # it has read our results as its own
                 raise InternalError("the tenant was entered out of turn")
-            answers = answers or (yield from self._answers(pgconn))  # none yet: it could not be sent
+            answers = answers or (yield from self._answers(pgconn))  # none yet if it could not be sent
             yield from fetch_many(pgconn)
             pgconn.exit_pipeline_mode()
             self._entered(answers)
@@ -163,7 +163,7 @@ class TenantEntry:
 
 @lru_cache(4096)
 def _entering(role: str, workspace: str) -> tuple[bytes, bytes]:
-    """Half the price of set_config: the server plans nothing."""
+    """SET costs half as much as set_config, because nothing is planned."""
     return (
         f"set local role {_literal(role)}".encode(),
         f"set local app.workspace_id = {_literal(workspace)}".encode(),

@@ -1,6 +1,6 @@
-"""The events and jobs of an open transaction, as its own session sees them, and receipts: for tests that roll back.
+"""Reads the events and jobs of an open transaction on its own session, and writes receipts: for tests that roll back.
 
-The exact cursor cannot serve here: it returns what is committed. Commits nothing, opens no session.
+A cursor returns only what is committed, so it cannot be used here. Commits nothing and opens no session.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def checked_sync(conn: object, verb: str) -> Connection[Any]:
 
 
 def view(conn: Connection[Any]) -> LentSession:
-    """An async connection that drives the session of a blocking one, and cannot end its transaction."""
+    """An async connection on the session of a blocking one. It cannot end the transaction."""
     return lend(cast(AsyncConnection[Any], conn))
 
 
 async def read(
     conn: AsyncConnection[Any], schema: str, *, after: int = 0, wanted_by: Subscription | None = None
 ) -> list[Row]:
-    """The events above number `after`; with a subscription, those that its handler has yet to handle."""
+    """The events after position `after`; with `wanted_by`, only those that its handler has not handled."""
     try:
         async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute(statement("log/uncommitted", schema), _reading(after, wanted_by), binary=True)
@@ -83,7 +83,7 @@ def read_jobs_sync(conn: Connection[Any], schema: str) -> list[Row]:
 
 
 async def write_receipts(conn: AsyncConnection[Any], handler: str, rows: Sequence[Row], schema: str) -> list[Row]:
-    """The events that had no receipt, and have one now."""
+    """Writes receipts; returns the events that had none."""
     async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
         await cursor.execute(statement("log/receipt", schema), {"handler": handler, "seqs": [row[SEQ] for row in rows]})
         won = {seq for (seq,) in await cursor.fetchall()}
@@ -104,8 +104,8 @@ def _reading(after: int, wanted_by: Subscription | None) -> Params:
 def _refuse_idle(conn: AsyncConnection[Any] | Connection[Any], verb: str) -> None:
     if conn.info.transaction_status == TransactionStatus.IDLE:
         raise CursorError(
-            f"{verb} looks at what is in an open transaction, and this connection is in none: publish and call it "
-            "inside one `with conn.transaction(force_rollback=True):`; for what is committed use app.drain()"
+            f"{verb} reads an open transaction, and this connection has none: publish and call it inside one "
+            "`with conn.transaction(force_rollback=True):`; for what is committed use app.drain()"
         )
 
 

@@ -1,4 +1,4 @@
-"""The statements of upkeep. What they do is done by SQL functions of the same names, with the rights of their owner."""
+"""The statements of upkeep. SQL functions of the same names do the work, with the privileges of their owner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Did:
     """What one step did, or in a dry run would do."""
 
     action: str
-    """make, made, cut, detached, dropped, attached, expired, reaped, ticked; kept and busy: it did not; more: call again."""
+    """make, made, cut, detached, dropped, attached, expired, reaped, ticked. kept, busy: no change. more: call again."""
     subject: str
     number: int
     detail: str | None
@@ -34,22 +34,22 @@ class Segment:
     name: str
     first_seq: int
     last_seq: int | None
-    """None = it has no end."""
+    """None = unbounded."""
     state: Literal["ahead", "written", "closed", "last", "detached"]
     events: int
-    """About how many, by the statistics."""
+    """An estimate from the statistics."""
     bytes: int
     begun_at: datetime | None
     closed_at: datetime | None
     detached_at: datetime | None
     kept: str | None
-    """Why it is still there although its time is over."""
+    """Why it is kept beyond its retention."""
     due_at: datetime | None
-    """When it may leave the log; of a detached one, when it is dropped."""
+    """When it may be detached; for a detached segment, when it is dropped."""
 
 
 async def begin(conn: AsyncSession, every: timedelta, schema: str) -> bool:
-    """False: there was a run not long ago, or somebody has begun one."""
+    """False: another run has started within `every`."""
     [(turn,)] = await _call(conn, "upkeep_begin", schema, {"every": every})
     return bool(turn)
 
@@ -69,7 +69,7 @@ async def segments(conn: AsyncSession, schema: str) -> list[Segment]:
 async def attach(
     conn: AsyncSession, name: str, schema: str, *, days: int, by: str | None = None, reason: str | None = None
 ) -> Did:
-    """A detached segment is part of the log again, for so many days."""
+    """Makes a detached segment part of the log again, for `days` days."""
     [row] = await _call(conn, "attach_segment", schema, {"name": name, "days": days, "by": by, "reason": reason})
     return Did(*row)
 
@@ -83,7 +83,7 @@ async def _call(conn: AsyncSession, name: str, schema: str, params: Params) -> l
                 await cursor.execute(call(name, schema, tuple(params)), params)
                 return await cursor.fetchall()
     except psycopg.errors.LockNotAvailable as error:
-        raise UpkeepRefused("nothing was changed: others hold what it needs: try again") from error
+        raise UpkeepRefused("nothing was changed: other sessions hold the locks that it needs: try again") from error
     except Exception as error:
         cause = error.__cause__
         if isinstance(cause, psycopg.Error) and cause.sqlstate == "OR009":

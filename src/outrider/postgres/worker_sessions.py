@@ -1,6 +1,6 @@
-"""The few sessions on which a worker takes and handles: opened when first needed, reused, replaced when they break.
+"""The sessions on which a worker takes and handles: opened on demand, reused, replaced when they break.
 
-They are not the app's pool: a session that a stuck thread still uses must be cut off without being closed under it.
+Not a psycopg pool: a session that a stuck thread still uses must be disconnected without being closed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from psycopg.pq import TransactionStatus
 from outrider.postgres import connection, tenant_context
 from outrider.postgres.psycopg_private import end_by_sync, in_pipeline_block, silence_unclosed
 
-# What a handler may have left in the session: settings, roles, listeners, temporary tables, locks.
+# Removes what a handler may have left in the session: settings, roles, listeners, temporary tables, locks.
 _RESET = """reset session authorization; reset all; unlisten *; discard temp; close all; discard sequences;
             select pg_advisory_unlock_all()"""
 _WATCH = {"client_connection_check_interval": "5s"}
 _WIRE = {"tcp_user_timeout": "30s"}
 IDLE = 30.0
+"""Seconds."""
 
 
 class WorkerSessions:
@@ -39,7 +40,7 @@ class WorkerSessions:
         notify: str = "commit",
         idles: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """`idle`: seconds that a session may be idle in a transaction; `idles`: the same for some owners."""
+        """`idle`: seconds that a session may be idle in a transaction. `idles`: other values, by owner."""
         self._dsn, self._notify = dsn, notify
         self._idle, self._idles = idle, idles
         self._watch: dict[str, str] = {}
@@ -51,14 +52,14 @@ class WorkerSessions:
         """How many callers wait for a session."""
 
     def stop_preparing(self) -> None:
-        """A pooler in between mixes up prepared statements: do without them from now on."""
+        """Called if a pooler mixes up prepared statements."""
         self._prepares = False
 
     @asynccontextmanager
     async def session(self, owner: str) -> AsyncIterator[connection.Wire]:
-        """A session in autocommit mode, outside a transaction. Given back in another state, it is closed.
+        """A session in autocommit mode, outside a transaction. If it is not returned in this state, it is closed.
 
-        `owner` is the handler: what another one has set in the session is reset first.
+        `owner` is the name of the handler. A session that another handler has used is reset first.
         """
         self.waiting += 1
         try:
@@ -91,7 +92,7 @@ class WorkerSessions:
         return conn
 
     def _guards(self, owner: str) -> dict[str, str]:
-        """A worker that is stopped or cut off in the midst of a batch keeps its partition until the server notices."""
+        """The timeout frees the partition of a worker that is stopped or disconnected during a batch."""
         idle = self._idles.get(owner, self._idle)
         return {
             "idle_in_transaction_session_timeout": str(int(idle * 1000)),
@@ -104,13 +105,13 @@ class WorkerSessions:
             conn.more = self._guards(owner)
             return True
         try:
-            tenant_context.home_of(conn).away = True  # a reset may lead to another role
+            tenant_context.home_of(conn).away = True  # the reset may change the role
             await conn.execute(_RESET)
             await conn.settle_in(**self._guards(owner), **_WIRE, **self._watch)
         except psycopg.Error:
             await conn.close()
             return False
-        except BaseException:  # whoever waited for it has gone
+        except BaseException:  # the caller was cancelled
             conn.pgconn.finish()
             raise
         return True
@@ -122,13 +123,13 @@ class WorkerSessions:
                 conn.prepare_threshold = None
             await tenant_context.capture(conn)
             conn.more = self._guards(owner)
-            if not conn.pooled:  # else they would be somebody else's settings
+            if not conn.pooled:  # behind a pooler, other clients would get these settings
                 await conn.settle_in(**conn.more, **_WIRE)
                 tenant_context.home_of(conn).clean = True
                 with suppress(psycopg.errors.InvalidParameterValue):  # not on every platform
                     await conn.settle_in(**conn.more, **_WATCH)
                     self._watch = _WATCH
-        except BaseException:  # whoever waited for it has gone
+        except BaseException:  # the caller was cancelled
             conn.pgconn.finish()
             raise
         return conn
@@ -140,28 +141,28 @@ class WorkerSessions:
 
 @asynccontextmanager
 async def together(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
-    """Several statements in one round trip."""
+    """Sends the statements of the block in one round trip."""
     async with conn.pipeline() as pipeline:
         end_by_sync(pipeline)
         yield
 
 
 async def begin(conn: AsyncConnection[Any]) -> None:
-    """Within `together`."""
+    """Call it within `together`."""
     await conn.execute(connection.BEGIN)
     if isinstance(conn, connection.Wire) and (pinning := conn.pinning()) is not None:
         await conn.execute(pinning)
 
 
 def lacks_transaction(conn: AsyncConnection[Any]) -> bool:
-    """A pooler is in between, and no transaction is open: what is sent now is sent with settings that are not ours."""
+    """A statement now would run without our settings: a pooler is in between, and no transaction is open."""
     idle = conn.pgconn.transaction_status == TransactionStatus.IDLE and not in_pipeline_block(conn)
     return isinstance(conn, connection.Wire) and conn.pooled and conn.autocommit and idle
 
 
 @asynccontextmanager
 async def alone(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
-    """For one statement: where it lacks a transaction it gets one, in the same round trip."""
+    """For one statement: begins and commits a transaction in the same round trip, if the statement needs one."""
     if not lacks_transaction(conn):
         yield
         return
@@ -186,17 +187,17 @@ def usable(conn: AsyncConnection[Any]) -> bool:
 
 
 def abandon(conn: AsyncConnection[Any]) -> None:
-    """Shut down the socket of a session that a stuck thread may still use. The owner of the thread closes it later."""
+    """Shuts down the socket of a session that a stuck thread may still use. The owner of the thread closes it later."""
     conn.abandoned = True  # type: ignore[attr-defined]
     silence_unclosed(conn)
     cancel = conn.pgconn.get_cancel()
-    threading.Thread(target=_cancel, args=[cancel], daemon=True).start()  # it may be in a statement that takes for ever
+    threading.Thread(target=_cancel, args=[cancel], daemon=True).start()  # its statement may never end
     with suppress(OSError), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
         wire.shutdown(socket.SHUT_RDWR)
 
 
 class OwnSession:
-    """One session for one purpose: opened when it is needed, and again when it broke."""
+    """One session for one purpose: opened on demand, and again after it broke."""
 
     def __init__(self, dsn: str, notify: str, name: str) -> None:
         self._dsn, self._notify, self._name = dsn, notify, name
@@ -208,7 +209,7 @@ class OwnSession:
         return self._conn
 
     def drop(self) -> None:
-        """Close it without a word: its state is unknown."""
+        """Closes the session at once: its state is unknown."""
         if self._conn is not None:
             self._conn.pgconn.finish()
             self._conn = None

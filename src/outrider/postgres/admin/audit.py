@@ -1,4 +1,4 @@
-"""What operators did, and the settings that they may change. Who acts, and why, is said with everything that is audited."""
+"""The audit of what operators did, and the settings that they may change."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from outrider.postgres.statement import Params, fetch, fetch_call
 
 @dataclass(frozen=True, slots=True)
 class Signed:
+    """Who acts and why, for the audit."""
+
     by: str | None = None
     """Default: the database role."""
     reason: str | None = None
@@ -30,9 +32,9 @@ class Entry:
     id: int
     at: datetime
     by: str
-    """Who it was, as they said."""
+    """The name that the operator gave."""
     role: str
-    """The database role that was logged in."""
+    """The database role of the session."""
     action: str
     subscription: str | None
     event_id: UUID | None
@@ -41,16 +43,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """All that is said must fit."""
+    """Entries that match all that is given."""
 
     subscription: str | None = None
     event_id: UUID | None = None
     action: str | None = None
     by: str | None = None
-    """Who they said they were, or the database role."""
+    """The name that the operator gave, or the database role."""
     since: timedelta | None = None
     before: int | None = None
-    """Only entries older than that of this number."""
+    """Only entries with a smaller id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Setting:
     name: str
     value: int
     entered: str | None
-    """Of a rollup: what an operator wants instead."""
+    """For a rollup: the value that an operator has set instead."""
     least: int
     greatest: int
     updated_at: datetime
@@ -76,5 +78,5 @@ async def settings(conn: AsyncConnection[Any], schema: str) -> list[Setting]:
 async def set_setting(
     conn: AsyncConnection[Any], name: str, value: str | None, schema: str, signed: Signed = UNSIGNED
 ) -> None:
-    """None: what was entered for a rollup holds no longer."""
+    """`value` None removes the value that was set for a rollup."""
     await fetch_call(conn, "set_setting", schema, {"name": name, "value": value} | signed.params())

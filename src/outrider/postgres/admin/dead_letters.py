@@ -1,4 +1,4 @@
-"""What was given up on: dead letters by what went wrong, one by one, and in full. Nothing here changes anything."""
+"""Reads dead letters: grouped by error, listed, or one in full."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = 500
 
 
 class Filtered(TypedDict, total=False):
-    """A Filter by its parts."""
+    """The fields of a Filter."""
 
     subscription: str | None
     event_type: str | type[Event] | None
@@ -34,21 +34,21 @@ class Filtered(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """The dead letters that fit all that is given; nothing given = all of them."""
+    """Dead letters that match everything that is given. Without any field: all dead letters."""
 
     subscription: str | None = None
     event_type: str | type[Event] | None = None
-    """A class is kept as its type."""
+    """A class is stored as its type."""
     code: str | None = None
-    """The error's, as its last attempt had it."""
+    """The error code of the last attempt."""
     fingerprint: str | None = None
     since: datetime | Duration | None = None
-    """Buried then or later. A duration, like "2h", means so long ago, by the database's clock."""
+    """Dead since then. A duration like "2h" counts back from now, by the database's clock."""
     until: datetime | Duration | None = None
-    """Buried before that."""
+    """Dead before then."""
     workspace_id: str | None = None
     generation: int | None = None
-    """Of the cursor that it belongs to."""
+    """The generation of its cursor."""
 
     def __post_init__(self) -> None:
         if isinstance(self.event_type, type):
@@ -67,7 +67,7 @@ class Filter:
                     raise ConfigError(f"{name}: {wrong}") from None
 
     def __bool__(self) -> bool:
-        """Whether it leaves anything out."""
+        """Whether any field is given."""
         return self != Filter()
 
     def at(self, moment: datetime) -> Filter:
@@ -81,7 +81,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Dead letters that have one cause, as far as their texts say."""
+    """Dead letters with the same error, judged by its text."""
 
     subscription: str
     event_type: str
@@ -91,9 +91,9 @@ class Group:
     oldest: datetime
     newest: datetime
     sample: UUID
-    """The event of the newest one."""
+    """The newest event."""
     message: str | None
-    """Of the sample."""
+    """The error message of the sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,12 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class WholeLetter:
-    """All that is known of one event at one subscription; `status` says whether it is a dead letter still."""
+    """One event at one subscription in full. It may no longer be a dead letter: see `status`."""
 
     event_id: UUID
     subscription: str
     status: str
-    """failed = a dead letter; discarded; pending = it waits for a retry."""
+    """failed (a dead letter), discarded, or pending (it waits for a retry)."""
     seq: int
     event_type: str
     event_version: int
@@ -139,11 +139,11 @@ class WholeLetter:
     first_failed_at: datetime | None
     buried_at: datetime | None
     handled_at: datetime | None
-    """Its idempotency key has been handled: a replay would be skipped."""
+    """When its idempotency key was handled. If it was, a replay is skipped."""
     payload: str
-    """As the log has it: JSON, one field a line."""
+    """The payload in the log, as indented JSON."""
     edited: str | None
-    """What its handler gets instead."""
+    """The payload that the handler gets instead."""
     failure_history: list[dict[str, Any]]
     traceback: str | None = None
     """The last frames of its last error."""
@@ -165,11 +165,11 @@ class WholeLetter:
 class Count:
     letters: int
     handled: int
-    """Those whose idempotency key has been handled: a replay would skip them."""
+    """How many of them a replay would skip, because their idempotency key has been handled."""
 
 
 async def groups(conn: AsyncConnection[Any], which: Filter, schema: str) -> list[Group]:
-    """By subscription, event type and what went wrong; the largest first."""
+    """Grouped by subscription, event type and error, the largest group first."""
     params = (await fixed(conn, which, schema)).params()
     return [Group(*row) for row in await fetch(conn, "admin/dead_letter_groups", schema, params)]
 
@@ -182,13 +182,13 @@ async def letters(
     limit: int | None = PAGE,
     after: int = 0,
 ) -> list[Letter]:
-    """In the order of their ids, after the one given."""
+    """Sorted by id, starting after the id `after`."""
     params = (await fixed(conn, which, schema)).params() | {"limit": limit, "after": after}
     return [Letter(*row) for row in await fetch(conn, "admin/dead_letter_list", schema, params)]
 
 
 async def each(conn: AsyncConnection[Any], which: Filter, schema: str) -> AsyncIterator[Letter]:
-    """All of them, page after page."""
+    """All matching dead letters, read page by page."""
     which, after = await fixed(conn, which, schema), 0
     while page := await letters(conn, which, schema, after=after):
         for letter in page:
@@ -199,7 +199,7 @@ async def each(conn: AsyncConnection[Any], which: Filter, schema: str) -> AsyncI
 async def letter(
     conn: AsyncConnection[Any], event_id: UUID, subscription: str | None, schema: str
 ) -> list[WholeLetter]:
-    """One for each subscription, or for the one that is named: in full, whatever has become of it."""
+    """One for each subscription that has it, or for the one that is named."""
     rows = await fetch(conn, "admin/dead_letter", schema, {"event_id": event_id, "subscription": subscription})
     return [WholeLetter(*row) for row in rows]
 
@@ -210,7 +210,7 @@ async def count(conn: AsyncConnection[Any], which: Filter, schema: str) -> Count
 
 
 async def fixed(conn: AsyncConnection[Any], which: Filter, schema: str) -> Filter:
-    """Durations count from now, by the database's clock."""
+    """Replaces durations by times, counted from the database's clock."""
     if isinstance(which.since, timedelta) or isinstance(which.until, timedelta):
         return which.at(await clock(conn, schema))
     return which

@@ -1,11 +1,12 @@
-"""One event as an operator sees it: what it is, what has become of it everywhere, who did what to it; and withdrawing it."""
+"""The history of one event for operators: its state at each subscription, its failures, the audit. Also lists and withdraws
+events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from uuid import UUID
 
 import psycopg
@@ -21,74 +22,73 @@ from outrider.postgres.statement import call, looking
 from outrider.redaction import sanitise
 
 PATIENCE = "10s"
+"""How long `withdraw` waits for running batches."""
 MOST_ACTS = 1000
 MOST_JOBS = 100_000
 MOST_LISTED, PAGE_LISTED = 1_000_000, 20_000
 _ENVELOPE = 18
+"""The number of columns of an envelope."""
 
 Why = Literal[
     "all_paused", "paused", "breaker", "behind", "key", "suspect", "retry", "due", "unread", "no_worker", "unable"
 ]  # fmt: skip
-MARKS: tuple[Literal["replayed", "discarded", "cancelled", "superseded"], ...] = (
-    "replayed",
-    "discarded",
-    "cancelled",
-    "superseded",
-)
-"""What an entry of a failure history can be beside a failure; each has its time as `replayed_at` and so on."""
+Mark = Literal["replayed", "discarded", "cancelled", "superseded"]
+MARKS: tuple[Mark, ...] = get_args(Mark)
+"""Entries of a failure history that are not failures. Each has its time as `replayed_at`, `discarded_at` and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One entry of a failure history: an attempt that failed, or what was done with it; cancelled, superseded: a job."""
+    """One entry of a failure history: a failed attempt, or what ended the failure. Only jobs are cancelled or superseded."""
 
     at: datetime
-    what: Literal["failed", "replayed", "discarded", "cancelled", "superseded"]
+    what: Literal["failed"] | Mark
     cycle: int
     attempt: int | None = None
-    """How many had been used with it. The same number twice: one of them was nobody's fault and used none."""
+    """Attempts used so far. If two entries have the same number, one was an infrastructure failure and used none."""
     code: str | None = None
     message: str | None = None
     worker: str | None = None
     by: str | None = None
     reason: str | None = None
     forced: bool = False
-    """A replay although it had been handled or discarded."""
+    """It was replayed although it had been handled or discarded."""
     edited: bool = False
-    """A replay with another payload."""
+    """It was replayed with another payload."""
     generation: int | None = None
-    """A replay for the workers of that generation."""
+    """It was replayed for the workers of this generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """What has become of an event at one subscription."""
+    """The state of an event at one subscription."""
 
     subscription: str
     kind: str
     status: str
     """pending, running (a job), delivered, failed (a dead letter), discarded or withdrawn"""
     why: tuple[Why, ...] = ()
-    """Why it is pending; several may hold.
+    """All reasons for which it is pending.
 
-    all_paused, paused: an operator said so. breaker: open until `open_until`. unread: its cursor has not come to it.
-    behind: it waits for `behind`, which is before it in its line. retry: at `run_at`. due: a worker may take it now.
-    key: as many jobs of its key are running as may. suspect: a worker died with it, so that it runs alone. no_worker:
-    nobody serves it. unable: its workers lack types.
+    all_paused, paused: everything, or this subscription, is paused. breaker: open until `open_until`.
+    unread: the cursor has not reached it. behind: the event `behind` has the same key and failed before it.
+    retry: it is tried again at `run_at`. due: a worker may take it now. key: key_concurrency jobs of its key are running.
+    suspect: a worker died while handling it, so it runs alone. no_worker: no live worker serves the subscription.
+    unable: no live worker knows all event types of the subscription.
     """
     attempts: int | None = None
-    """Used in its present cycle; with the one that succeeded, if it is delivered. None: reader, relay, or not tried yet."""
+    """Attempts in this cycle, including the one that succeeded. None for readers and relays, and before the first."""
     run_at: datetime | None = None
     behind: UUID | None = None
     behind_seq: int | None = None
     cancelled_at: datetime | None = None
-    """A job that is running: since when somebody wants it to stop."""
+    """When the cancellation of a running job was requested."""
     paused_at: datetime | None = None
-    """Since when the subscription, or everything, is paused."""
+    """Since when the subscription or everything is paused."""
     open_until: datetime | None = None
     handled_at: datetime | None = None
     handled_as: UUID | None = None
-    """The event with the same idempotency key that was handled in its place."""
+    """The event with the same idempotency key that was handled instead."""
     buried_at: datetime | None = None
     error_code: str | None = None
     error: str | None = None
@@ -102,7 +102,7 @@ class Act:
     at: datetime
     by: str
     role: str
-    """The database's role of that session."""
+    """The database role of the session."""
     action: str
     subscription: str | None
     details: dict[str, Any]
@@ -125,36 +125,36 @@ class Caused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """The whole life of an event until now."""
+    """The history of an event."""
 
     envelope: Envelope
     payload_pretty: str
-    """The payload for the eye, numbers as the database has them. Not made safe for a terminal."""
+    """The payload, indented, with its numbers as the database prints them. May contain control characters."""
     payload_bytes: int
     read_at: datetime
-    """When this was true, by the database's clock."""
+    """The time of the snapshot, by the database's clock."""
     withdrawal: Withdrawal | None
     fates: tuple[Fate, ...]
-    """One per subscription that it concerns."""
+    """One for each subscription that wants it."""
     acts: tuple[Act, ...]
     """What operators did with it, oldest first."""
     also: tuple[int, ...] = ()
-    """Other numbers under which the same envelope was published again."""
+    """Further log positions of the same envelope, if it was published more than once."""
     erased_at: datetime | None = None
-    """Since then its payload is gone: what is there is empty."""
+    """When its payload was erased."""
     jobs: tuple[Caused, ...] = ()
-    """Those that its handlers have enqueued, and that are not done: a hundred at most, of the newest 100,000 deliveries."""
+    """Unfinished jobs that its handlers enqueued: at most 100, out of the newest 100,000 deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
     subscription: str
     outcome: Literal["withdrawn", "delivered"]
-    """delivered: too late, it was handled or read there."""
+    """delivered: it had already been handled or read there."""
 
 
 async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Story | None:
-    """None when there is no such event, or none that is committed. Index look-ups only."""
+    """None if no such event is committed. Uses index look-ups only."""
     _refuse_other_ids(event_id)
     await check_needed(conn, schema)
     async with looking(conn, schema) as look:
@@ -197,7 +197,7 @@ class Listed:
     erased_at: datetime | None
     id: UUID
     fates: dict[str, str]
-    """What became of it, by subscription."""
+    """Its status, by subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Listing:
     events: list[Listed]
     scanned: int
     before: int | None
-    """Older ones are below this number; None = the whole log was looked through, or all of it since then."""
+    """Continue with the events before this position. None = everything, or everything since `since`, was searched."""
 
 
 async def listed(
@@ -221,7 +221,7 @@ async def listed(
     most: int = MOST_LISTED,
     page: int = PAGE_LISTED,
 ) -> Listing:
-    """The newest events that fit, at most `limit` of the last `most`, page by page, each with a snapshot of its own."""
+    """The newest events that match: at most `limit`, from the last `most` positions. Each page is a snapshot of its own."""
     await check_needed(conn, schema)
     lowest = 0
     async with looking(conn, schema) as look:
@@ -249,7 +249,7 @@ async def listed(
 async def withdraw(
     conn: AsyncConnection[Any], event_id: UUID, by: str | None, reason: str | None, schema: str
 ) -> list[Withdrawn]:
-    """Waits for batches in progress, so that each of the outcomes is true."""
+    """Waits for running batches first, so that each outcome is final."""
     _refuse_other_ids(event_id)
     await check_needed(conn, schema)
     params = {"event_id": event_id, "by": sanitise(by or "") or None, "reason": sanitise(reason or "") or None}
@@ -260,8 +260,8 @@ async def withdraw(
             rows = await cursor.fetchall()
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
         raise WithdrawRefused(
-            f"nothing was withdrawn: a subscription that the event concerns was being handled for {PATIENCE}; try again, "
-            "or pause it first (outrider subscription pause)"
+            f"nothing was withdrawn: a worker held a subscription of this event for {PATIENCE}; try again, or pause the "
+            "subscription first (outrider subscription pause)"
         ) from error
     except psycopg.Error as error:
         if (clear := clear_error(error, schema)) is not None:
@@ -283,25 +283,25 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
         reached, waiting, cancelled_at, all_paused_at, paused_at, open_until, behind, behind_seq, workers, able,
     ) = row  # fmt: skip
     status = "running" if status == "in_flight" else status
-    parked, later = run_at is not None, run_at is not None and run_at > now
+    retried, later = run_at is not None, run_at is not None and run_at > now
     reasons: list[tuple[Why, bool]] = [
         ("all_paused", all_paused_at is not None),
         ("paused", paused_at is not None),
         ("breaker", open_until is not None),
-        ("unread", not parked or not (reached or later or kind == "relay")),
+        ("unread", not retried or not (reached or later or kind == "relay")),
         ("behind", behind is not None),
         ("key", bool(waiting)),
         ("suspect", bool(suspect)),
         ("retry", behind is None and later),
-        ("due", behind is None and parked and (reached or kind == "relay") and not later and not waiting),
+        ("due", behind is None and retried and (reached or kind == "relay") and not later and not waiting),
         ("no_worker", kind in ("handler", "job", "relay") and not workers),
         ("unable", workers > 0 and not able),
     ]
     if status == "withdrawn":
-        history = _owed_then(subscription, acts)
+        history = _withdrawn_history(subscription, acts)
     moments = tuple(map(_moment, history or ()))
     if status == "delivered" and handled_at is not None and handled_as is None:
-        attempts = 1 + _used(moments)
+        attempts = 1 + _failed_attempts(moments)
     return Fate(
         subscription=subscription,
         kind=kind,
@@ -331,14 +331,14 @@ def _moment(entry: dict[str, Any]) -> Moment:
     return Moment(at=datetime.fromisoformat(entry["at"]), what="failed", **rest)
 
 
-def _used(moments: Sequence[Moment]) -> int:
-    """Attempts that failed since the last replay."""
+def _failed_attempts(moments: Sequence[Moment]) -> int:
+    """Since the last replay."""
     cycle = max((each.cycle + 1 for each in moments if each.what == "replayed"), default=1)
     return max((each.attempt or 0 for each in moments if each.what == "failed" and each.cycle == cycle), default=0)
 
 
-def _owed_then(subscription: str, acts: Iterable[Act]) -> list[dict[str, Any]]:
-    """The failure history that a withdrawal took away, as the audit has it."""
+def _withdrawn_history(subscription: str, acts: Iterable[Act]) -> list[dict[str, Any]]:
+    """A withdrawal deletes the failure history; the audit keeps a copy."""
     for act in acts:
         for owed in act.details.get("owed", ()) if act.action == "withdraw" else ():
             if owed.get("subscription") == subscription:

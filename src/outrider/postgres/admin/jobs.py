@@ -1,4 +1,4 @@
-"""Jobs as an operator sees them: list, look at one, cancel, run now."""
+"""Operations on jobs: list, show one, cancel, run now."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ OWED = ("pending", "running", "failed")
 class JobRow:
     id: UUID
     subscription: str
-    """The job type; of a job of events, its name."""
+    """The job type; for a job on events, its name."""
     event_type: str
-    """The job type; of a job of events, that of its event."""
+    """The job type; for a job on events, the type of its event."""
     version: int | None
     state: State
-    """failed: a dead letter; superseded: another job with its unique key was enqueued while it ran."""
+    """failed: a dead letter. superseded: another job with its unique key was enqueued while it ran."""
     queue: str | None
     priority: int | None
     key: str | None
@@ -39,14 +39,14 @@ class JobRow:
     cycle: int | None
     crashes: int | None
     waiting: bool | None
-    """As many with its key are running as may."""
+    """It waits because key_concurrency jobs of its key are running."""
     worker: UUID | None
     worker_name: str | None
     """host:pid, while the worker is known."""
     claimed_at: datetime | None
     lease_expires_at: datetime | None
     cancelled_at: datetime | None
-    """Somebody wants it to stop."""
+    """When its cancellation was requested."""
     progress: dict[str, Any] | None
     code: str | None
     error: str | None
@@ -56,7 +56,7 @@ class JobRow:
     workspace_id: str | None
     generation: int | None
     paused: bool | None
-    """Its type is paused by name."""
+    """Its type is paused."""
     served: bool | None
     """A worker has code for it."""
     payload: str | None
@@ -84,9 +84,9 @@ def _state(status: str, code: str | None, *, superseded: bool) -> State:
 @dataclass(frozen=True, slots=True)
 class JobListing:
     read_at: datetime
-    """When this was true, by the database's clock."""
+    """The time of the snapshot, by the database's clock."""
     paused_at: datetime | None
-    """Everything is paused since then."""
+    """Since when everything is paused."""
     jobs: list[JobRow]
     counts: dict[str, int] = field(default_factory=dict)
     """running, pending, failed; up to MOST."""
@@ -107,7 +107,7 @@ async def listing(
     queue: str | None = None,
     limit: int = 50,
 ) -> JobListing:
-    """By state: what runs; what waits, in the order in which it will run; what failed, was given up, is done."""
+    """Sorted by state: running; pending, in the order in which they will run; failed; discarded; done."""
     async with looking(conn, schema) as look:
         [(read_at, _, paused_at)] = await look.rows("admin/moment")
         known = [known for (known,) in await look.rows("jobs/job_types")]
@@ -121,7 +121,7 @@ async def listing(
 
 
 async def whole(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> JobListing:
-    """Usually one; an event may be the job of several; none if no trace of it is kept."""
+    """One row per subscription that has the job: usually one, none if no trace of it is kept."""
     async with looking(conn, schema) as look:
         [(read_at, _, paused_at)] = await look.rows("admin/moment")
         return JobListing(read_at, paused_at, [JobRow.of(row) for row in await look.rows("jobs/job", {"id": job_id})])
@@ -156,26 +156,26 @@ class Jobs:
         queue: str | None = None,
         limit: int = 50,
     ) -> list[JobRow]:
-        """`states`: running, pending, failed, cancelled (superseded and discarded ones too), done. In this order:
-        what runs; what waits, in the order in which it will run; what failed, was given up, left a receipt."""
+        """`states`: running, pending, failed, cancelled (includes superseded and discarded), done (left a receipt). Sorted
+        by state: running; pending, in the order in which they will run; failed; cancelled; done."""
         async with self._opened().autocommit() as conn:
             found = await listing(conn, self._schema, name=name, states=states, queue=queue, limit=limit)
             return found.jobs
 
     async def get(self, job_id: UUID) -> list[JobRow]:
-        """Usually one; an event may be the job of several. None if no trace of it is kept: the id is unknown, or the job
-        finished without a result and without a failure, and its type does not set keep=."""
+        """One row per subscription that has the job: usually one. None if no trace of it is kept: the id is unknown, or the
+        job finished without a result and without a failure, and its type does not set keep=."""
         async with self._opened().autocommit() as conn:
             return (await whole(conn, job_id, self._schema)).jobs
 
     async def cancel(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
-        """cancelled (it was pending), cancelling (its worker was told), done (it left a receipt), not_found (no trace of it
-        is kept: it is done, or unknown). Audited."""
+        """Outcomes: cancelled (it was pending), cancelling (its worker stops it), done (it left a receipt), not_found (no
+        trace of it is kept: it is done, or unknown). Audited."""
         async with self._opened().autocommit() as conn:
             return await cancel(conn, job_id, self._schema, by=by, reason=reason)
 
     async def run_now(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
-        """due, running, dead (replay it), done (it left a receipt), cancelled, not_found (no trace of it is kept: it is
-        done, or unknown). Audited."""
+        """Outcomes: due, running, dead (replay it instead), done (it left a receipt), cancelled, not_found (no trace of it is
+        kept: it is done, or unknown). Audited."""
         async with self._opened().autocommit() as conn:
             return await run_now(conn, job_id, self._schema, by=by, reason=reason)

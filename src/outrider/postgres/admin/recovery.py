@@ -1,6 +1,6 @@
-"""Many dead letters at once, replayed or discarded: chunk after chunk, each a short transaction of its own.
+"""Replays or discards many dead letters, in chunks. Each chunk is a short transaction.
 
-A run may end anywhere and be begun again: what was done stays done, and nothing is done twice.
+A run can be interrupted and repeated: what was done stays done, and nothing is done twice.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from outrider.postgres.statement import Params, fetch
 from outrider.redaction import mask, sanitise
 
 BATCH = 500
-"""The lines of a chunk stand still while it is replayed, so it must not be long."""
+"""Dead letters in a chunk. Small, because a replay holds up the keys of its chunk."""
 PATIENCE = 12
-"""How often in a row a chunk may wait 10 s for keys that running batches hold, before the replay gives up."""
+"""How many times in a row a chunk may wait 10 s for running batches before the run gives up."""
 SMOOTH = 0.1
-"""With a rate, a chunk is what may go in so many seconds."""
+"""With a rate, a chunk is what the rate allows in this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What has become of the dead letters of a run."""
+    """The outcomes of a run."""
 
     replayed: int = 0
     skipped_handled: int = 0
@@ -45,9 +45,9 @@ class Done:
     """Jobs whose unique key another pending job has."""
     discarded: int = 0
     not_found: int = 0
-    """Somebody else had replayed or discarded them before their turn came."""
+    """They were replayed or discarded by someone else during the run."""
     stopped: bool = False
-    """It was told to end before the last of them."""
+    """The run was stopped before the last of them."""
 
     @property
     def letters(self) -> int:
@@ -65,7 +65,7 @@ class Done:
 
 
 class Pace:
-    """At most so many letters a second, without bursts: time that was lost is not made up for."""
+    """Limits a run to `rate` letters per second. Lost time is not made up for by bursts."""
 
     def __init__(self, rate: float | None, batch: int = BATCH, clock: Callable[[], float] = monotonic) -> None:
         if rate is not None and not (math.isfinite(rate) and rate > 0):
@@ -106,10 +106,10 @@ async def replay(
     on_progress: Progress | None = None,
     stop: asyncio.Event | None = None,
 ) -> Done:
-    """The dead letters that were buried before now become pending again, in the order of their ids.
+    """Makes the dead letters that match now pending again, in the order of their ids.
 
-    What fails again meanwhile is not replayed again. `rate`: at most so many letters a second. `stop`: set it, and
-    the run ends after the chunk that is on its way. Interrupted, an error, says what was done when it could not go on.
+    One that fails again during the run is not replayed again. `rate` is in letters per second. Setting `stop` ends the
+    run after the current chunk. If the run cannot continue, it raises Interrupted, which says what was done.
     """
     how = {"by": by, "reason": reason, "to_generation": generation, "force": force}
     return await _run(conn, "admin/replay_dead_letters", which, schema, how, Pace(rate, batch), on_progress, stop)
@@ -126,7 +126,7 @@ async def discard(
     on_progress: Progress | None = None,
     stop: asyncio.Event | None = None,
 ) -> Done:
-    """Nobody shall handle them any more. They stay, marked; a forced replay brings one back."""
+    """Marks them as discarded: they are not handled any more. A forced replay can bring one back."""
     how = {"by": by, "reason": reason}
     return await _run(conn, "admin/discard_dead_letters", which, schema, how, Pace(None, batch), on_progress, stop)
 
@@ -140,14 +140,14 @@ async def discard_one(
     by: str | None,
     reason: str | None,
 ) -> int:
-    """The dead letters of one event; how many there were."""
+    """Discards the dead letters of one event; returns how many."""
     params = {"event_id": event_id, "subscription": subscription, "by": by, "reason": reason}
     [(discarded,)] = await fetch(conn, "admin/discard_event", schema, params)
     return int(discarded)
 
 
 async def until_now(conn: AsyncConnection[Any], which: Filter, schema: str) -> Filter:
-    """Those of them that are dead letters already. What is buried later is another failure, and none of a run's concern."""
+    """Limits the filter to current dead letters, so that a run ignores those that fail during it."""
     now = await clock(conn, schema)
     which = which.at(now)
     assert which.until is None or isinstance(which.until, datetime)
@@ -195,7 +195,7 @@ async def _run(
 
 
 class DeadLetters:
-    """`app.dead_letters`: which ones is said by name, and all that is said must fit; nothing said = all of them.
+    """`app.dead_letters`. Keyword arguments select dead letters as the fields of a Filter; without any, all are meant.
 
     for group in await app.dead_letters.groups(since="2h"):
         print(group.letters, group.subscription, group.code, group.message)
@@ -207,18 +207,18 @@ class DeadLetters:
         self._schema = schema
 
     async def groups(self, **which: Unpack[Filtered]) -> list[Group]:
-        """By subscription, event type and what went wrong; the largest first, each with a sample."""
+        """Grouped by subscription, event type and error, the largest group first, each with a sample."""
         async with self._pool().autocommit() as conn:
             return await dead_letters.groups(conn, Filter(**which), self._schema)
 
     async def each(self, **which: Unpack[Filtered]) -> AsyncIterator[Letter]:
-        """One by one, in the order in which they first failed."""
+        """Sorted by id: the order in which they first failed."""
         async with self._pool().autocommit() as conn:
             async for letter in dead_letters.each(conn, Filter(**which), self._schema):
                 yield letter
 
     async def count(self, **which: Unpack[Filtered]) -> Count:
-        """How many there are, and how many of them a replay would skip."""
+        """The number of dead letters, and how many of them a replay would skip."""
         async with self._pool().autocommit() as conn:
             return await dead_letters.count(conn, Filter(**which), self._schema)
 
@@ -234,9 +234,9 @@ class DeadLetters:
         stop: asyncio.Event | None = None,
         **which: Unpack[Filtered],
     ) -> Done:
-        """Let them be handled again: those that are dead letters now, however often they fail again meanwhile.
+        """Replays those that are dead letters now, each once, even if it fails again during the run.
 
-        `rate`: at most so many a second. `on_progress` is called with what was done so far; `stop` ends the run early.
+        `rate` is in letters per second. `on_progress` is called with the counts so far. `stop` ends the run early.
         """
         async with self._pool().autocommit() as conn:
             return await replay(
@@ -261,7 +261,7 @@ class DeadLetters:
         stop: asyncio.Event | None = None,
         **which: Unpack[Filtered],
     ) -> Done:
-        """Give them up for good; they stay, marked, with their history."""
+        """Marks them as discarded. They stay in the database, with their history."""
         async with self._pool().autocommit() as conn:
             return await discard(
                 conn, Filter(**which), self._schema, by=by, reason=reason, on_progress=on_progress, stop=stop

@@ -1,4 +1,4 @@
-"""The dead letters of one event go back into their line, as they are or with another payload."""
+"""Replays the dead letters of one event, unchanged or with another payload."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from outrider.subscription import Subscription
 
 HELD = "a worker has held its partition for 10 s: try again when its batch is finished"
 Payload = Mapping[str, Any] | Event | str
-"""What a handler gets instead of the event's own; a text is JSON."""
+"""A payload that replaces the event's own for the handler. A str is JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     subscription: str | None
-    """None where the event is nobody's dead letter."""
+    """None if the event is not a dead letter anywhere."""
     outcome: Literal["replayed", "skipped_handled", "superseded", "erased", "not_found"]
-    """skipped_handled: its idempotency key has been handled. superseded: a job whose unique key another pending job has.
-    erased: its payload is gone, and nobody can handle it. not_found: it is neither a dead letter nor handled there."""
+    """skipped_handled: its idempotency key has been handled. superseded: another pending job has its unique key.
+    erased: its payload was erased. not_found: it is neither a dead letter nor handled there."""
 
 
 class ReplayOptions(TypedDict, total=False):
     subscription: str | None
-    """The only one that shall handle it again. Default: every one that buried it."""
+    """Replay it only here. Default: in every subscription where it is a dead letter."""
     by: str | None
-    """Who wants it; kept in its failure history. Default: the database role."""
+    """Who asked for it, for the failure history. Default: the database role."""
     reason: str | None
-    """Why; kept in the audit."""
+    """Why, for the audit."""
     force: bool
-    """Also when it was handled or discarded; name the subscription. Its receipt goes into the audit."""
+    """Replay it even if it was handled or discarded; needs `subscription`. The deleted receipt is kept in the audit."""
     generation: int | None
-    """Let the workers of that generation handle it."""
+    """Replay it for the workers of this generation."""
     payload: Payload | None
-    """What its handler gets instead of the event's own payload, which stays in the log."""
+    """Replaces the payload for the handler. The payload in the log stays."""
 
 
 async def replay(
@@ -59,7 +59,7 @@ async def replay(
     generation: int | None = None,
     payload: Payload | None = None,
 ) -> list[Replayed]:
-    """`declared`: what the code knows; a new payload that their classes cannot decode is refused."""
+    """A new payload is refused if the event classes of `declared` cannot decode it."""
     if not isinstance(event_id, UUID):
         raise TypeError(f"replay takes the id of an event, a UUID, not {type(event_id).__name__}")
     text = None if payload is None else json_of(payload)
@@ -81,7 +81,7 @@ async def replay(
 
 
 def refuse_unfit(letters: Iterable[WholeLetter], text: str, declared: Iterable[Subscription]) -> None:
-    """ReplayRefused when a class that the code has for one of them cannot decode the new payload."""
+    """Raises ReplayRefused if the event class of a letter's subscription cannot decode the new payload."""
     models = {(known.name, spec_of(model).type): model for known in declared for model in known.events}
     for each in letters:
         if (model := models.get((each.subscription, each.event_type))) is not None:
@@ -92,7 +92,7 @@ def refuse_unfit(letters: Iterable[WholeLetter], text: str, declared: Iterable[S
 
 
 def json_of(payload: Payload) -> str:
-    """JSON text of an object that Postgres can store; a text is passed on as it is, so that no number is rounded."""
+    """The payload as JSON text, checked. A str is passed on unchanged, so that no number is rounded."""
     try:
         if isinstance(payload, str):
             text, value = payload, json.loads(payload, parse_constant=_refuse_constant)
@@ -103,11 +103,11 @@ def json_of(payload: Payload) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise ReplayRefused(f"nothing was replayed: the new payload is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ReplayRefused("nothing was replayed: the new payload is not a JSON object, like an event's own is")
+        raise ReplayRefused("nothing was replayed: the new payload is not a JSON object")
     if "\\u0000" in text.replace("\\\\", ""):
         raise ReplayRefused("nothing was replayed: the new payload contains \\u0000, which Postgres cannot store")
     return text
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")

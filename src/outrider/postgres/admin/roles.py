@@ -1,4 +1,4 @@
-"""Group roles with what each needs, and no more. The grants are in sql/admin/roles.sql, and nowhere else."""
+"""Creates group roles with the least privileges that each needs. All grants are in sql/admin/roles.sql."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from outrider.postgres.statement import fetch, statement
 
 ROLES = ("producer", "worker", "relay", "operator", "dashboard", "cron", "upkeep")
 PATIENCE = "10s"
-"""The longest wait for a migration of the same schema."""
+"""How long to wait for a running migration of the same schema."""
 _ROLE = re.compile(r"/\*prefix\*/(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What has become of one role."""
+    """What was changed for one role."""
 
     name: str
     created: bool
@@ -39,17 +39,17 @@ class Outcome:
 
 
 def named(schema: str, prefix: str | None = None) -> dict[str, str]:
-    """The roles by what they are for."""
+    """The role names by purpose."""
     prefix = f"{schema}_" if prefix is None else prefix
     found = {role: f"{prefix}{role}" for role in ROLES}
     for name in found.values():
         if wrong := names.wrong_word(name):
-            raise ConfigError(f"the prefix {prefix!r} does not do: {name!r} {wrong}")
+            raise ConfigError(f"the prefix {prefix!r} is not possible: {name!r} {wrong}")
     return found
 
 
 def grants(schema: str, prefix: str | None = None) -> str:
-    """The SQL that makes them; to be run in one transaction."""
+    """The SQL that creates the roles, to be run in one transaction."""
     roles = named(schema, prefix)
     text = statement("admin/roles", schema).decode().replace("'{/*all roles*/}'", f"'{{{','.join(roles.values())}}}'")
     text = text.replace("/*all roles*/", ", ".join(f'"{name}"' for name in roles.values()))
@@ -67,7 +67,7 @@ def script(schema: str, prefix: str | None = None) -> str:
 
 
 async def make(conn: AsyncConnection[Any], schema: str, prefix: str | None = None) -> Outcome:
-    """All of it, or nothing; and what of it was new. `conn` is in autocommit mode."""
+    """Creates the roles in one transaction; returns what was new. `conn` is in autocommit mode."""
     roles = list(named(schema, prefix).values())
     notices: list[str] = []
 
@@ -88,7 +88,7 @@ async def make(conn: AsyncConnection[Any], schema: str, prefix: str | None = Non
     except psycopg.errors.InsufficientPrivilege as error:
         raise RolesRefused(
             f"nothing was changed: {error.diag.message_primary}: run it as the owner of the schema, who must be able to "
-            f"create roles; or let an administrator create them first, nologin, and then the owner run it: "
+            f"create roles; or let an administrator create these with NOLOGIN first, then run it as the owner: "
             f"{', '.join(roles)}"
         ) from error
     except psycopg.Error as error:

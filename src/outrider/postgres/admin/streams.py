@@ -1,4 +1,4 @@
-"""How far the streams of relays and inboxes are, as the database knows it."""
+"""The positions of the streams of relays and inboxes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from outrider.postgres.statement import fetch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """One stream of a relay, or of an inbox."""
+    """One stream of a relay or of an inbox."""
 
     name: str
     position: str
-    """Up to where it is written, or read."""
+    """The last entry that the relay has written, or that the inbox has read."""
     events: int
-    """That were written, or came in."""
+    """How many events were written or read."""
     moved_at: datetime
     refused: int = 0
-    """Entries that an inbox could not make events of; they are kept. Up to MOST."""
+    """Entries that an inbox could not turn into events. They are kept. Up to MOST."""
 
     @property
     def place(self) -> str:
-        """The position, without what names the entry that is there: for people."""
+        """The position for people, without the id of its entry."""
         return self.position.partition("@")[0]
 
 
 async def high_water_mark(conn: object, stream: str, relay: str | None, start: str | None, schema: str) -> str:
-    """`start`: what it is while nothing was written; None = that cannot be known."""
+    """`start`: the position of an empty stream; None = unknown."""
     if not isinstance(conn, AsyncConnection):
         raise TypeError(wrong_connection(conn, "AsyncConnection", "current_hwm"))
     found = await _written(conn, stream, relay, schema)

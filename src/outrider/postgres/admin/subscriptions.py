@@ -1,4 +1,4 @@
-"""What an operator does with subscriptions: look, pause, resume, rename, retire. Nothing here reads events for itself."""
+"""Operations on subscriptions: list, pause, resume, rename, narrow, retire."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from outrider.postgres.admin.audit import UNSIGNED, Signed
 from outrider.postgres.statement import fetch, fetch_call
 
 MOST = 10_000
-"""Counts end here: this number means "so many, or more"."""
+"""Counts stop at this number: it means "at least 10,000"."""
 PATIENCE = "10s"
+"""How long the SQL functions wait for running batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,14 @@ class Overview:
     kind: str
     context: str
     event_types: list[str] | None
-    """None = every type; none = a job that is only enqueued."""
+    """None = every type; empty = a job type that is only enqueued."""
     partitions: int
     order: str
     paused_at: datetime | None
     lag: int
-    """Numbers of the log that its slowest partition has not passed; most of them may be events of other types."""
+    """Log positions that its slowest partition has not passed. Many of them may be events of other types."""
     parked: int
-    """Of jobs: those that wait or run."""
+    """Events that wait for a retry; for jobs, those that are pending or running."""
     dead: int
     workers: int
     """Seen within the last 30 s."""
@@ -44,11 +45,11 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a subscription still owes: what is lost with it."""
+    """What a subscription has not handled yet. Retiring it loses all of this."""
 
     unread: int
     more: bool
-    """There may be more unread events behind those that were counted."""
+    """There may be more unread events than were counted."""
     parked: int
     dead: int
 
@@ -68,7 +69,7 @@ async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = N
 
 
 async def backlog(conn: AsyncConnection[Any], name: str, schema: str) -> Backlog:
-    """Counted exactly while there are few, and never by reading more than a bounded piece of the log."""
+    """Counts unread events in the next MOST positions of the log only."""
     seen = await find(conn, name, schema)
     [(unread, more)] = await fetch_call(conn, "unread", schema, {"name": name, "scan": MOST})
     return Backlog(unread, more, seen.parked, seen.dead)
@@ -86,7 +87,7 @@ async def unregistered(conn: AsyncConnection[Any], wanted: Iterable[str], schema
 
 
 async def pause(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
-    """Nothing is taken from now on; what was taken before is finished. No name: of all, those to come included."""
+    """Stops taking; what was taken is finished. Without a name: all subscriptions, including future ones."""
     if name is None:
         await fetch_call(conn, "pause_all", schema, signed.params())
     else:
@@ -95,7 +96,7 @@ async def pause(conn: AsyncConnection[Any], name: str | None, schema: str, signe
 
 
 async def resume(conn: AsyncConnection[Any], name: str | None, schema: str, signed: Signed = UNSIGNED) -> None:
-    """No name: the pause of all is over; those that were paused by their name stay so."""
+    """Without a name: ends the pause of everything. Subscriptions that were paused by name stay paused."""
     if name is None:
         await fetch_call(conn, "resume_all", schema, signed.params())
     else:
@@ -110,7 +111,7 @@ async def all_paused(conn: AsyncConnection[Any], schema: str) -> bool:
 async def rename(
     conn: AsyncConnection[Any], old: str, new: str, schema: str, *, force: bool = False, signed: Signed = UNSIGNED
 ) -> int:
-    """Position, parked events, dead letters and receipts move to the new name; returns how many receipts."""
+    """Moves the position, retries, dead letters and receipts to the new name; returns the number of receipts."""
     if wrong := names.wrong_dotted(new, names.IDENTIFIER_BYTES):
         raise SubscriptionRefused(f"the new name {wrong}")
     await find(conn, old, schema)
@@ -130,7 +131,7 @@ async def narrow(
     force: bool = False,
     signed: Signed = UNSIGNED,
 ) -> int:
-    """It no longer wants these event types; returns how many unread events of them are lost."""
+    """Removes event types from the subscription; returns how many unread events of these types are lost."""
     await find(conn, name, schema)
     with _waiting_for(name):
         params = {"name": name, "types": list(types), "force": force}
@@ -141,7 +142,7 @@ async def narrow(
 async def retire(
     conn: AsyncConnection[Any], name: str, schema: str, *, force: bool = False, signed: Signed = UNSIGNED
 ) -> Backlog:
-    """Delete the subscription with all that it owes; returns what that was. Its receipts stay."""
+    """Deletes the subscription and its backlog; returns the backlog. Its receipts stay."""
     await find(conn, name, schema)
     with _waiting_for(name):
         [row] = await fetch_call(conn, "retire", schema, {"name": name, "force": force} | signed.params())
@@ -150,7 +151,6 @@ async def retire(
 
 @contextmanager
 def _waiting_for(name: str) -> Iterator[None]:
-    """The functions wait so long for batches in progress."""
     try:
         yield
     except psycopg.errors.LockNotAvailable:

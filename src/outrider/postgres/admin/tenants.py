@@ -1,6 +1,6 @@
-"""Tenants as an operator sees them: policies that keep them apart, and what is to be carried out or erased of one.
+"""Tenants: row-level security policies, export and erasure.
 
-Nothing is indexed by workspace: export and erase walk over the whole log, a page at a time, each in its own transaction.
+There is no index by workspace, so export and erase scan the whole log. Each page is its own transaction.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from outrider.postgres.errors import in_our_words
 from outrider.postgres.statement import Params, fetch, fetch_call
 
 SEE_ALL = ("worker", "relay", "operator", "dashboard", "cron", "upkeep")
-"""Roles that policies let see every tenant, after the schema's name and an underscore, where they exist."""
+"""Suffixes of the roles that may see every tenant: the role is `<schema>_<suffix>`, if it exists."""
 PAGE = 2000
-"""Rows that are looked at in one transaction."""
+"""Rows scanned in one transaction."""
 PATIENCE = "2s"
+"""The lock_timeout of one try."""
 TRIES = 10
 OWED = {"pending", "in_flight", "failed"}
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """A workspace; or a subject, which is an aggregate's kind and id, in one workspace or in all."""
+    """A workspace, or a subject (an aggregate's kind and id) in one workspace or in all."""
 
     workspace_id: str | None = None
     kind: str | None = None
     subject: str | None = None
     jobs: bool = False
-    """Of a subject also the enqueued jobs that have its id for a key, of whatever kind."""
+    """For a subject: also enqueued jobs whose key is its id."""
 
     def __post_init__(self) -> None:
         if (self.kind is None) != (self.subject is None) or not (self.workspace_id or self.subject):
-            raise TenantsRefused("whose? Name a workspace, or the kind and id of a subject, or both")
+            raise TenantsRefused("name a workspace, or the kind and id of a subject, or both")
 
     def __str__(self) -> str:
         subject = f"{self.kind} {self.subject}" if self.subject is not None else ""
@@ -52,18 +53,20 @@ class Whose:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
+    """The row-level security of one table."""
+
     table: str
     enabled: bool
     forced: bool
     policy: bool
     sees_all: tuple[str, ...]
-    """Roles of the policy every_tenant; the owner is one of them."""
+    """Roles of the policy every_tenant, including the owner."""
     open_segments: tuple[str, ...]
-    """Segments that somebody but the owner may read past the policies: enable again."""
+    """Segments that another role than the owner may read without policies. Enabling again closes them."""
     above: tuple[str, ...]
-    """Roles that no policy holds: superusers, and those with BYPASSRLS."""
+    """Roles that policies do not restrict: superusers and roles with BYPASSRLS."""
     held: tuple[str, ...]
-    """Roles that may read the table, and see only the tenant of their setting."""
+    """Roles that may read the table and see only the tenant in app.workspace_id."""
 
     @property
     def whole(self) -> bool:
@@ -72,14 +75,14 @@ class Guarded:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How many there are, or were erased."""
+    """Counts of what was found, exported or erased."""
 
     events: int = 0
     jobs: int = 0
     erased: int = 0
-    """Of them, those whose payload was gone already."""
+    """How many of them had been erased before."""
     owed: int = 0
-    """Of them, those that somebody has still to handle, dead letters too."""
+    """How many of them are not handled yet, including dead letters."""
     audit: int | None = None
 
 
@@ -87,17 +90,17 @@ Tell = Callable[[Rows], None]
 
 
 async def hidden_from(conn: AsyncConnection[Any], schema: str) -> str | None:
-    """This session's role, if policies hide other tenants' rows from it."""
+    """This session's role, if policies hide the rows of other tenants from it."""
     rows = await fetch(conn, "admin/hidden", schema)
     return rows[0][0] if rows else None
 
 
 async def refuse_hidden(conn: AsyncConnection[Any], schema: str) -> None:
-    """Whoever does not see every tenant would be told that all is well."""
+    """A role that does not see every tenant would get incomplete results without notice."""
     if (role := await hidden_from(conn, schema)) is not None:
         raise TenantsRefused(
             f'row-level security hides rows of the schema "{schema}" from this role, and this needs all of them: let its '
-            f"owner run outrider tenants enable --role {role}, or ask as a role that sees every tenant (docs/tenants.md)"
+            f"owner run outrider tenants enable --role {role}, or use a role that sees every tenant (docs/tenants.md)"
         )
 
 
@@ -109,8 +112,8 @@ async def state(conn: AsyncConnection[Any], schema: str) -> list[Guarded]:
 async def plan(
     conn: AsyncConnection[Any], schema: str, *, enable: bool, roles: Iterable[str] = (), keep: bool = False
 ) -> list[str]:
-    """The commands, for the owner of the schema, in one transaction. `roles`: also these see every tenant; `keep`: and those
-    that do until now."""
+    """The commands, to be run by the schema's owner in one transaction. `roles` also see every tenant; with `keep`, so do
+    the roles that see every tenant now."""
     usual = [f"{schema}_{name}" for name in SEE_ALL]
     named = list(dict.fromkeys(roles))
     if keep:
@@ -125,7 +128,7 @@ async def plan(
 
 
 async def carry_out(conn: AsyncConnection[Any], schema: str, commands: Sequence[str]) -> None:
-    """All or none; waits for a lock on the log a little at a time, so that nobody waits long behind it."""
+    """Runs all commands in one transaction. Waits for the lock in short tries, so that publishers do not queue for long."""
     for left in reversed(range(TRIES)):
         try:
             with in_our_words(schema):
@@ -143,7 +146,7 @@ async def carry_out(conn: AsyncConnection[Any], schema: str, commands: Sequence[
 
 
 async def parts(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[str]:
-    """Detached segments after the log: one that is detached meanwhile is among them."""
+    """The log comes before the detached segments, so that a segment which is detached meanwhile is not missed."""
     yield "events"
     for (name,) in await fetch(conn, "upkeep/detached_segments", schema):
         yield name
@@ -153,7 +156,7 @@ async def parts(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[str]:
 async def pages(
     conn: AsyncConnection[Any], whose: Whose, schema: str, *, page: int = PAGE
 ) -> AsyncIterator[tuple[str, list[tuple[int, bool, str]]]]:
-    """Where, and of each row there its place, whether it was erased, and its JSON; a page may be empty."""
+    """Pairs of a part and its rows: position, whether it was erased, JSON. A page may be empty."""
     async for part in parts(conn, schema):
         after: int | None = 0
         while after is not None:
@@ -188,7 +191,7 @@ async def export(
     by: str | None,
     reason: str | None,
 ) -> Rows:
-    """In the audit before the first row is read, and how many there were when the last is written."""
+    """Writes an audit entry before the first row is read, and adds the counts after the last is written."""
 
     async def note(**more: int | None) -> int:
         params = {**whose.params(), "by": by, "reason": reason, "audit": None, "events": None, "jobs": None, **more}
@@ -215,7 +218,7 @@ async def erase(
     stop: asyncio.Event | None = None,
     page: int = PAGE,
 ) -> Rows:
-    """What was erased stays so, wherever it stops; it may be begun anew. Counted in one entry of the audit."""
+    """Can be stopped and repeated: what was erased stays erased. All pages share one audit entry."""
     rows = Rows()
     async for part in _and_rest(parts(conn, schema)):
         after: int | None = 0
@@ -244,8 +247,8 @@ async def _erase(conn: AsyncConnection[Any], schema: str, params: Params) -> tup
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if not left:
                 raise TenantsRefused(
-                    "a subscription that it concerns is being handled for too long: what was erased until now stays so; "
-                    "pause it (outrider subscription pause) and run it again"
+                    "a worker holds a subscription of these events for too long: what was erased so far stays erased; pause "
+                    "the subscription (outrider subscription pause) and run this again"
                 ) from error
         else:
             return row

@@ -1,4 +1,4 @@
-"""A Postgres that needs no installation: out of a wheel, shared by the processes of a project, gone with them."""
+"""An embedded Postgres: it comes in a wheel, is shared by the processes of a project, and stops with the last of them."""
 
 from __future__ import annotations
 

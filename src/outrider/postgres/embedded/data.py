@@ -1,4 +1,4 @@
-"""The data folder: made by initdb aside and renamed, so that one which exists is complete; never made over another."""
+"""Creates the data folder. initdb writes to another name, which is then renamed: a data folder that exists is complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_version(data: Path, wanted: int) -> None:
 
 
 def make(data: Path, install: Install, account: Account, *, start_lock: int, durable: bool) -> None:
-    """Run initdb. It inherits start.lock: if we get killed, the next arrival waits for it instead of meeting it."""
+    """Runs initdb. It inherits start.lock, so that if this process is killed, the next one waits until initdb has ended."""
     if account.name == str(account.uid):
         raise EmbeddedError(f"initdb needs a name for the user id {account.uid}; add one to /etc/passwd.")
     new = data.with_name(data.name + ".new")

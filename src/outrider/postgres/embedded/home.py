@@ -1,5 +1,4 @@
-"""Chooses the folder that a server lives in and takes possession of it. Changes nothing but that folder, and refuses
-one that holds other people's files."""
+"""Chooses the home folder of a server and prepares it. Changes only that folder, and refuses one that holds other files."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class ServerHome:
 
 
 def settle(asked: Path, account: Account) -> ServerHome:
-    """The folder that was asked for if the server's user reaches it and its socket path fits, else one in /var/tmp."""
+    """The requested folder, if the server's user can reach it and its socket path is short enough; else one in /var/tmp."""
     obstacle = find_obstacle(asked, account)
     if obstacle is None:
         try:
@@ -60,7 +59,7 @@ def settle(asked: Path, account: Account) -> ServerHome:
 
 
 def settle_temporary(account: Account) -> ServerHome:
-    """A fresh folder that the server's user can also remove when the server has stopped."""
+    """A new folder that the server's user can remove after the server has stopped."""
     for parent in dict.fromkeys((Path(tempfile.gettempdir()).resolve(), shared_folder())):
         if account.may(parent, "x", "w") and socket_obstacle(parent / (TEMPORARY_PREFIX + "x" * 8)) is None:
             folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=parent))
@@ -101,7 +100,7 @@ def socket_obstacle(folder: Path) -> str | None:
 
 
 def claim(folder: Path, account: Account) -> None:
-    """Make the folder private to the server's user, unless it is someone else's or holds something else."""
+    """Makes the folder private to the server's user. Refuses one that has another owner or holds other files."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

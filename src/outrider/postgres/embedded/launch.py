@@ -1,5 +1,4 @@
-"""Starts the detached supervisor of a home folder and hands back its verdict. Decides the server's settings; never
-signals anything."""
+"""Decides the server's settings, starts the supervisor of a home folder, and reports whether the server is ready."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def server_command(install: Install, home: ServerHome, settings: Mapping[str, st
 
 
 def launch(home: ServerHome, command: list[str], account: Account, *, temporary: bool, seconds: float) -> None:
-    """Return when the server is ready, or the attempt came to nothing and should be repeated."""
+    """Returns when the server is ready, or when the attempt failed in a way that is worth another."""
     job = {
         "home": str(home.folder),
         "command": command,

@@ -1,4 +1,4 @@
-"""The embedded Postgres as its users see it. Holds no state but this process's registration with the shared server."""
+"""The public interface of the embedded Postgres. Its only state is the registration of this process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Embedded:
 
     @classmethod
     def temporary(cls, *, version: int | None = None, settings: Mapping[str, str] | None = None) -> Self:
-        """A server in a fresh folder, careless about power cuts, that is removed when its last user has left."""
+        """A server in a new folder, without fsync. The folder is removed when the last user has left."""
         return cls(version=version, settings=settings, temporary=True)
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class Embedded:
                 atexit.register(self._leave, wait=False)
 
     def stop(self) -> None:
-        """Leave. If this process was the last user, the server is down (and a temporary folder gone) on return."""
+        """Leaves. If this process was the last user, returns when the server is down and a temporary folder is removed."""
         self._leave(wait=True)
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class Embedded:
         return self._joined().dsn(database)
 
     def ensure_database(self, name: str) -> None:
-        """Create the database if it is missing. Safe when several processes do it at once."""
+        """Creates the database if it is missing. Safe if several processes do it at once."""
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
             if connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone() is not None:
                 return
@@ -120,12 +120,12 @@ class Embedded:
                 return
 
     def restart(self, mode: Literal["fast", "immediate"] = "immediate") -> None:
-        """Stop the server under its users and start it again; all registrations stay. "immediate" is a crash."""
+        """Restarts the server while others use it. All registrations stay. "immediate" simulates a crash."""
         with self._mutex:
             self._joined().restart(SIGNALS[mode])
 
     def describe(self, database: str = "postgres") -> str:
-        """Where the data is, how to look into it and what ends it, for a human."""
+        """Where the data is, how to connect, and when the server stops, for people."""
         home = self._joined().home
         psql = "psql" if shutil.which("psql") else str(self.bin / "psql")
         lines = [f"Embedded Postgres {self._version} in {home.folder}"]

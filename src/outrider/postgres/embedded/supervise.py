@@ -1,7 +1,7 @@
-"""The process that owns one server: starts or adopts it, waits until its last user has left, then stops it.
+"""The supervisor of one server: starts or adopts it, waits until its last user has left, then stops it.
 
-Also run as a script, outside of any environment: it imports the standard library only, and never outrider. It never
-signals a process that it did not start or verify to be the postmaster of its data folder.
+It runs as a script without the environment's packages, so it imports only the standard library. It signals only a process
+that it has started, or that is verified to be the postmaster of its data folder.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def postmaster(data: Path) -> int | None:
 
 
 class Adopted:
-    """A postmaster that an earlier supervisor started, with the part of Popen's interface that is used here."""
+    """A postmaster that an earlier supervisor started. Has the part of Popen's interface that is used here."""
 
     def __init__(self, pid: int, data: Path) -> None:
         self.pid, self._data, self._handle = pid, data, -1
@@ -101,7 +101,7 @@ Server = Adopted | subprocess.Popen[bytes]
 
 
 def obtain(home: Path, command: list[str]) -> Server:
-    """Adopt the running server, or start one; wait out a predecessor that is still stopping. Raises with the log."""
+    """Adopts the running server, or starts one after an earlier one has stopped. An error contains the server's log."""
     data, deadline = home / "data", time.monotonic() + START_SECONDS
     while (pid := postmaster(data)) is not None:
         if pid_file(data) == (pid, "ready"):
@@ -118,7 +118,7 @@ def obtain(home: Path, command: list[str]) -> Server:
                 return child
             time.sleep(PAUSE)
         said = (home / "server.log").read_bytes()[begin:].decode(errors="replace")
-        # Backends of a killed postmaster need a moment to notice and let go of their memory.
+        # Backends of a killed postmaster need a moment to notice and release their memory.
         passing = child.returncode == -signal.SIGKILL or "pre-existing shared memory block" in said
         if not passing or time.monotonic() > deadline:
             raise RuntimeError(said[-4000:])
@@ -134,9 +134,9 @@ def discard_stale_locks(home: Path) -> None:
 
 
 def admit(data: Path, owner: str, *, switched: bool) -> None:
-    """Where the server runs as another user, let only processes of `owner` in, as any role: initdb trusts whoever reaches
-    the socket, so also other processes of that user. Rules that somebody has written are left alone. Before Postgres 16 a
-    map names each role: there only `postgres` is kept from others."""
+    """If the server runs as another user, admits only processes of `owner`, as any role. Without this, every process of the
+    server's user could connect, because initdb trusts the socket. Rules that were added by hand stay. Before Postgres 16, a
+    map must name each role, so only the role `postgres` is protected."""
     rules, names = data / "pg_hba.conf", data / "pg_ident.conf"
     given = rules.read_text()
     if MAP not in given and not switched:
@@ -157,7 +157,7 @@ def replace(file: Path, text: str) -> None:
 
 
 def watch(home: Path, server: Server, temporary: bool) -> None:
-    """Return when the server is down: stopped by us once nobody uses it, or dead for a reason of its own."""
+    """Returns when the server is down: stopped here after its last user has left, or ended by itself."""
     unused = threading.Event()
 
     def stop(*_: object) -> None:
@@ -199,7 +199,7 @@ def daemon(home: Path, job: dict[str, Any], report: int) -> NoReturn:
 
 
 def main() -> None:
-    """Detach the daemon, and exit with its report once the server is ready or has failed."""
+    """Starts the daemon and exits with its report when the server is ready or has failed."""
     job = json.loads(sys.argv[1])
     if job["uid"] is not None:
         os.setgroups([])

@@ -1,9 +1,9 @@
-"""The schema, forward only: numbered files, applied one transaction each under a lock, then all functions anew.
+"""Applies migrations, forward only: numbered files, each in a transaction of its own, under a lock.
 
-A migration's header says `breaking: yes` when code that does not know it must not run on it. The others are the pre phase
-of an upgrade: they are applied beside the release before, and so are the functions, which serve both. Breaking ones are the
-post phase, and refused while a live worker does not know them.
-Functions are replaced whenever a migration is applied; a change to one of them therefore comes with a new number.
+All functions are replaced with the last migration, so a changed function needs a new migration number.
+The header of a migration says `breaking: yes` if code that does not know it must not run on it. Other migrations, and the
+functions, also work with the previous release: they are the pre phase of an upgrade. Breaking migrations are the post phase.
+They are refused while a live worker does not know them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from outrider.postgres.schema.phases import LiveWorker, Numbered, Phase, refuse_
 
 APPLIED_BY = f"outrider {version('outrider')}"
 PATIENCE = "2s"
-"""The lock_timeout of a step: others queue behind it for no longer than this."""
+"""The lock_timeout of a step. Other sessions queue behind it for at most this long."""
 TRIES = 20
 PAUSE = 1.0
 _log = logging.getLogger("outrider")
@@ -61,18 +61,18 @@ def known() -> tuple[Migration, ...]:
 
 
 def functions_fingerprint() -> str:
-    """Of all function files; the newest migration's header must name it."""
+    """A hash of all function files. The header of the newest migration must contain it."""
     return sha256("".join(text for _, text in statement.functions()).encode()).hexdigest()[:16]
 
 
 async def applied(conn: AsyncConnection[Any], schema: str) -> list[Applied]:
-    """What the database has, oldest first; empty when Outrider is not installed there."""
+    """The applied migrations, oldest first; empty if Outrider is not installed."""
     query = "select version, name, breaking, applied_at, applied_by from /*schema*/migration order by version"
     return [Applied(*row) for row in await _rows(conn, schema, "migration", statement.render(query, schema).encode())]
 
 
 async def live_workers(conn: AsyncConnection[Any], schema: str) -> list[LiveWorker]:
-    """Whose code has to know a breaking step. Who only publishes leaves no trace, and is not among them."""
+    """The workers that must know a breaking step. Processes that only publish are not recorded, so they are missing."""
     return [
         LiveWorker(*row)
         for row in await _rows(conn, schema, "worker", statement.statement("schema/live_workers", schema))
@@ -80,7 +80,7 @@ async def live_workers(conn: AsyncConnection[Any], schema: str) -> list[LiveWork
 
 
 def pending(have: Sequence[Applied], phase: Phase = Phase.post) -> list[Migration]:
-    """What the database lacks, up to that phase."""
+    """The migrations that are not applied, up to that phase."""
     versions = {row.version for row in have}
     return through(phase, [migration for migration in known() if migration.version not in versions])
 
@@ -93,9 +93,9 @@ async def migrate(
     phase: Phase = Phase.post,
     force: bool = False,
 ) -> list[Migration]:
-    """Bring the schema up to what this code knows; returns what was applied. Safe when several do it at once.
+    """Applies all pending migrations and returns them. Safe if several processes do it at once.
 
-    `Phase.pre` leaves out what the release before cannot live with. `force` breaks live workers that do not know a step.
+    `Phase.pre` leaves out what the previous release cannot work with. `force` breaks live workers that do not know a step.
     """
     if not conn.autocommit:
         raise ValueError("migrate needs an autocommit connection: every migration is a transaction of its own")
@@ -106,7 +106,7 @@ async def migrate(
             step = await _apply_next(conn, schema, applied_by, phase, force=force)
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             tries -= 1
-            held = error.diag.message_primary if error.diag.message_hint else None  # by one who migrates, or seems to
+            held = error.diag.message_primary if error.diag.message_hint else None  # by another migration
             if not tries:
                 raise (
                     await _in_use(conn, schema, error)
@@ -114,7 +114,7 @@ async def migrate(
                     else MigrationRefused(f"nothing was changed: {held}. {error.diag.message_hint}")
                 ) from error
             if held is not None and tries == TRIES - 1:
-                _log.warning("%s. It is tried %s more times", held, tries)
+                _log.warning("%s. Trying %s more times", held, tries)
             await asyncio.sleep(PAUSE)
             continue
         if step is None:
@@ -148,19 +148,19 @@ async def _apply_next(
 
 
 def held_block(schema: str, patience: str) -> str:
-    """A block of PL/pgSQL: of all that migrate a schema, one at a time. Its error names who is in the way."""
+    """A PL/pgSQL block that lets one session at a time migrate a schema. Its error names the session that holds the lock."""
     text = statement.statement("schema/hold_migrations", schema).decode()
     text = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
     return text.replace("{schema}", schema).replace("{patience}", patience)
 
 
 def hold(schema: str, patience: str) -> str:
-    """The same as a statement."""
+    """`held_block` as a statement."""
     return f"do $hold$\n{held_block(schema, patience)}\n$hold$"
 
 
 def script(schema: str, applied_by: str = APPLIED_BY, after: int = 0, phase: Phase = Phase.post) -> str:
-    """The same as SQL to read, or to run with psql where a program may not."""
+    """The migrations as SQL for psql."""
     todo = through(phase, [migration for migration in known() if migration.version > after])
     if not todo:
         only = " of the pre phase" if phase is Phase.pre else ""
@@ -184,7 +184,7 @@ def script(schema: str, applied_by: str = APPLIED_BY, after: int = 0, phase: Pha
 
 
 async def check_newer(conn: AsyncConnection[Any], schema: str) -> None:
-    """Refuse to work on a schema that is newer in a way that this code cannot know. None at all is fine: it may come."""
+    """Refuses a schema with breaking migrations that this code does not know. A missing schema is accepted."""
     try:
         refuse_newer(await applied(conn, schema), schema)
     except errors.InsufficientPrivilege as error:
@@ -192,7 +192,7 @@ async def check_newer(conn: AsyncConnection[Any], schema: str) -> None:
 
 
 async def check_needed(conn: AsyncConnection[Any], schema: str) -> None:
-    """Refuse to work on a schema that lacks what this code needs. The breaking steps at the end are not among that."""
+    """Refuses a schema without the migrations that this code needs: all but the breaking ones at the end."""
     have = await applied(conn, schema)
     if not have:
         raise missing_schema(schema)
@@ -221,7 +221,7 @@ def _refuse_unaware_in_sql(step: Migration, schema: str) -> str:
 
 
 def _step(todo: Sequence[Migration], step: Migration, schema: str) -> str:
-    """Functions come with the last step, and with the last before those that may be refused."""
+    """The SQL of a step. Functions come with the last step, and with the last step of the pre phase."""
     parts = [step.sql]
     if step in (todo[-1], *through(Phase.pre, todo)[-1:]):
         parts += [text for _, text in statement.functions()]
@@ -231,7 +231,7 @@ def _step(todo: Sequence[Migration], step: Migration, schema: str) -> str:
 
 
 def _function_names(upto: int) -> list[str]:
-    """All that there are after a migration."""
+    """The functions that exist after a migration."""
     steps = [step.sql for step in known() if step.version <= upto]
     made = dict.fromkeys(name for sql in steps for name in _FUNCTION.findall(sql))
     dropped = {name for sql in steps for name in _DROPPED.findall(sql)}
@@ -239,7 +239,7 @@ def _function_names(upto: int) -> list[str]:
 
 
 async def _rows(conn: AsyncConnection[Any], schema: str, table: str, query: bytes) -> list[tuple[Any, ...]]:
-    """Of one of our tables; nothing while it is not there yet."""
+    """The rows of a query on one of our tables; none if the table does not exist yet."""
     async with conn.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute("select to_regclass(%s)", [f'"{schema}".{table}'])
         if await cursor.fetchone() == (None,):
@@ -253,9 +253,9 @@ async def _in_use(conn: AsyncConnection[Any], schema: str, error: errors.Error) 
         await cursor.execute(statement.statement("uninstall/blockers", schema), {"schema": schema})
         holding = ", ".join(who for (who,) in await cursor.fetchall())
     return MigrationRefused(
-        f"a migration waited {TRIES} times {PATIENCE} for tables that others use, and nobody was kept waiting longer behind "
-        f"it: {holding or 'somebody who is gone now'}: end those transactions, or stop the workers for a moment, and run "
-        f"it again ({error.diag.message_primary})"
+        f"a migration waited {TRIES} times {PATIENCE} for tables that other sessions use: "
+        f"{holding or 'a session that has ended now'}: end those transactions, or stop the workers for a moment, and run it "
+        f"again ({error.diag.message_primary})"
     )
 
 
@@ -269,7 +269,7 @@ async def _refuse_strangers(conn: AsyncConnection[Any], schema: str) -> None:
         kind, name, owner = found
         raise SchemaMismatch(
             f'the {kind} "{name}" belongs to {owner!r}, whose code would run with the rights of {conn.info.user!r}: '
-            f'migrate as {owner!r}, or let a superuser make it yours: alter {kind} … owner to "{conn.info.user}"'
+            f'migrate as {owner!r}, or let a superuser run: alter {kind} … owner to "{conn.info.user}"'
         )
 
 

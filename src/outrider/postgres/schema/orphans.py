@@ -1,4 +1,4 @@
-"""A subscription that was renamed in the code leaves its old row behind, with its backlog and maybe with its workers."""
+"""Finds subscriptions that were renamed in the code: the old row stays behind, with its backlog and maybe with workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outrider.subscription import Subscription
 
 
 def orphaned(seen: Overview, context: str, declared: Iterable[str]) -> bool:
-    """Its context's code does not declare it any more, and no worker serves it."""
+    """The code of its context no longer declares it, and no worker serves it."""
     return seen.context == context and seen.name not in declared and not seen.workers
 
 
@@ -23,9 +23,9 @@ async def refuse_renamed(
     declared: Iterable[str],
     schema: str,
 ) -> None:
-    """DeclarationError when a new subscription looks like one of its context that the app no longer declares.
+    """Raises DeclarationError if a new subscription looks like one that the app no longer declares, in the same context.
 
-    Both would handle every event.
+    Otherwise, both would handle every event.
     """
     missing = await unregistered(conn, [each.name for each in registering], schema)
     new = [each for each in registering if each.name in missing]
@@ -36,13 +36,13 @@ async def refuse_renamed(
     for each in new:
         for old in forgotten:
             if old.context == each.context and await _replaced(conn, old, each, schema):
-                raise DeclarationError(_told(old, each, await backlog(conn, old.name, schema)))
+                raise DeclarationError(_explained(old, each, await backlog(conn, old.name, schema)))
 
 
 async def _replaced(conn: AsyncConnection[Any], old: Overview, new: Subscription, schema: str) -> bool:
     if overlap(old.kind, old.event_types, new):
         return True
-    # Listeners, which other processes may have, and what reads no events.
+    # Without a common event type, they are alike only if both read all events, or none.
     alike = (old.kind, old.event_types) == (new.kind, new.event_types)
     return alike and not old.workers and (await backlog(conn, old.name, schema)).waiting
 
@@ -55,7 +55,7 @@ def overlap(kind: str, event_types: Sequence[str] | None, new: Subscription) -> 
     return event_types is None and new.event_types is None and kind == new.kind != "handler"
 
 
-def _told(old: Overview, new: Subscription, left: Backlog) -> str:
+def _explained(old: Overview, new: Subscription, left: Backlog) -> str:
     workers = {0: "no worker serves it", 1: "1 worker serves it"}.get(old.workers, f"{old.workers} workers serve it")
     renamed = f"Renamed: `outrider subscription rename {old.name} {new.name}`. " if old.kind == new.kind else ""
     return (

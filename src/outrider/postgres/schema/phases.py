@@ -1,6 +1,7 @@
-"""The two phases of an upgrade: what may be applied beside the release before, and who holds up the rest. No I/O.
+"""The two phases of an upgrade. No I/O.
 
-Additive migrations are the pre phase. Breaking ones are the post phase: they wait until all code that runs knows them.
+Additive migrations are the pre phase: they are applied while the previous release runs. Breaking migrations are the post
+phase: they wait until all running code knows them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ class Numbered:
 
     @property
     def phase(self) -> Phase:
-        """When it may be applied: beside the release before, or after all of it has ended."""
         return Phase.post if self.breaking else Phase.pre
 
 
@@ -35,7 +35,7 @@ N = TypeVar("N", bound=Numbered)
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """Seen within the last 30 s."""
+    """A worker that was seen within the last 30 s."""
 
     place: str
     code: str
@@ -47,18 +47,18 @@ class LiveWorker:
 
 
 def through(phase: Phase, todo: Sequence[N]) -> list[N]:
-    """The pre phase leaves out the breaking steps at the end; but where nothing is installed there is nobody to break."""
+    """The steps up to a phase. The pre phase leaves out the breaking steps at the end, except in a new installation."""
     last = max((place for place, step in enumerate(todo, 1) if step.phase is Phase.pre), default=0)
     return list(todo if phase is Phase.post or (todo and todo[0].version == 1) else todo[:last])
 
 
 def held_up(step: Numbered, workers: Sequence[LiveWorker]) -> list[LiveWorker]:
-    """Those that do not know it and would break."""
+    """The workers that do not know a breaking step."""
     return [worker for worker in workers if step.breaking and worker.knows < step.version]
 
 
 def refuse_unaware(todo: Sequence[Numbered], workers: Sequence[LiveWorker]) -> None:
-    """Before anything is applied: half an upgrade is only made on request."""
+    """Refuses before anything is applied: half an upgrade is only done with `--phase pre`."""
     first = through(Phase.pre, todo)
     for step in todo:
         if unaware := held_up(step, workers):
@@ -69,6 +69,6 @@ def refuse_unaware(todo: Sequence[Numbered], workers: Sequence[LiveWorker]) -> N
             )
             raise MigrationRefused(
                 f"migration {step.version:04} {step.name} has to wait: it breaks code that does not know it, and such "
-                f"workers were seen within the last 30 s: {'; '.join(map(str, unaware))}: stop them (one that was killed is "
-                f"forgotten after that time){instead}. --force breaks them"
+                f"workers were seen within the last 30 s: {'; '.join(map(str, unaware))}: stop them (a killed worker counts "
+                f"for 30 s){instead}. --force breaks them"
             )

@@ -1,4 +1,4 @@
-"""Declared subscriptions become rows and cursors, each in a transaction of its own."""
+"""Registers declared subscriptions as rows and cursors, each in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Registered:
     outcome: str
     """created, extended or unchanged"""
     partitions: int
-    """in force, which may be more than declared"""
+    """The number in force, which may be more than declared."""
     surplus: tuple[str, ...] = ()
-    """Event types that it wants, and that are not declared: code that does not know them takes nothing from it."""
+    """Registered event types that are not declared. Code that does not know them takes nothing from the subscription."""
 
 
 async def register(conn: AsyncConnection[Any], subscription: Subscription, schema: str) -> Registered:
-    """Without a change nothing is called: a worker's role needs no right to register."""
+    """Calls nothing if nothing changed: then a worker's role needs no right to register."""
     registered = await _register(conn, subscription, schema)
     if subscription.limits is not None:
         [known] = await fetch(conn, "jobs/registered_job", schema, {"name": subscription.name})
@@ -68,7 +68,7 @@ async def _register(conn: AsyncConnection[Any], subscription: Subscription, sche
 
 
 async def _known(conn: AsyncConnection[Any], declared: Subscription, schema: str) -> Registered | None:
-    """What is registered already, where it covers what is declared."""
+    """The registered subscription, if it covers what is declared."""
     try:
         async with conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(statement("handlers/registered", schema), {"name": declared.name})
@@ -90,7 +90,7 @@ async def _known(conn: AsyncConnection[Any], declared: Subscription, schema: str
 
 
 def script(subscription: Subscription, schema: str) -> str:
-    """The same as a statement for psql. It must be a transaction of its own, after the migrations."""
+    """The registration as SQL for psql, to be run after the migrations, in a transaction of its own."""
     each = subscription
     values = [each.name, each.kind, each.context, each.event_types, each.partitions, each.start_text, each.order]
     types: tuple[str, ...] = ("text", "text", "text", "text[]", "integer", "text", "text")
@@ -106,7 +106,7 @@ def script(subscription: Subscription, schema: str) -> str:
 
 
 def row(subscription: Subscription) -> str:
-    """Its name, kind, context and event types, as a row of a VALUES list."""
+    """Name, kind, context and event types as a row of a VALUES list."""
     each = subscription
     types = ("text", "text", "text", "text[]")
     return f"({_arguments([each.name, each.kind, each.context, each.event_types], types)})"

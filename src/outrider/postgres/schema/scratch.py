@@ -1,4 +1,4 @@
-"""Databases for one test each: copied from a template that is migrated once, dropped with whoever still holds them."""
+"""Databases for one test each, copied from a template that is migrated once. Dropping one ends its sessions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from outrider.postgres.dsn import database_of
 from outrider.postgres.schema import migrate
 
 PATIENCE = 3.0
-"""A closed session is gone from the server a moment later: so many seconds it may take."""
+"""Seconds to wait for closed sessions to disappear from the server."""
 PAUSE = 0.01
 
 _made: set[str] = set()
-"""The names of the databases that this process has made and not dropped. No other database has such a name."""
+"""The databases that this process has created and not dropped."""
 
 _SESSIONS = """
 select format('process %%s (%%s), %%s: %%s', pid, coalesce(nullif(application_name, ''), 'no application_name'), state,
@@ -33,7 +33,7 @@ from pg_stat_activity where datname = %s and backend_type = 'client backend' ord
 
 
 def make_template(server: str, schema: str, prepare: Callable[[str], object]) -> str:
-    """The name of a new database with the migrated schema and what `prepare(dsn)` adds to it."""
+    """Creates a database with the migrated schema and what `prepare(dsn)` adds; returns its name."""
     name = create(server, kind="template")
     try:
         run(_migrate(dsn(server, name), schema))
@@ -62,7 +62,7 @@ async def _migrate(where: str, schema: str) -> None:
 
 
 def run(work: Coroutine[Any, Any, object]) -> None:
-    """In a thread of its own: an event loop may be running in this one."""
+    """Runs in a new thread, because an event loop may be running in this one."""
     with ThreadPoolExecutor(1, "outrider-template") as apart:
         apart.submit(asyncio.run, work).result()
 
@@ -84,12 +84,12 @@ def create(server: str, *, template: str = "template1", kind: str = "test") -> s
 
 
 def is_scratch(where: str) -> bool:
-    """Whether a DSN is that of a database made here."""
+    """Whether a DSN leads to a database that this process created."""
     return database_of(where) in _made
 
 
 def drop(server: str, name: str, *, patience: float = PATIENCE) -> list[str]:
-    """Whatever happens to be in it; returns the sessions that had to be ended."""
+    """Drops a database; returns the sessions that had to be ended."""
     with connection.connect_sync(server, autocommit=True) as conn:
         left = _sessions(conn, name, patience)
         conn.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

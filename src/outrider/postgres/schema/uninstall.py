@@ -1,6 +1,6 @@
-"""Takes Outrider out of a database, and nothing else: first the locks, then a look at what would be lost, then the drop.
+"""Removes Outrider from a database: takes the locks, checks what would be lost, drops.
 
-What is ours is read off the migrations. Nothing cascades: what others have made stays, or the whole is refused.
+The migrations say what belongs to Outrider. Nothing cascades: if objects of others are in the way, nothing is dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outrider.postgres.schema.migrate import applied, held_block, hold, known
 from outrider.postgres.statement import Params
 
 PATIENCE = "5s"
-"""Publishers wait behind us as long as we wait for the locks."""
+"""The lock_timeout. Publishers queue behind us for at most this long."""
 _CREATED = re.compile(
     r"create (?:or replace )?(?:constraint )?(table|view|function|type|sequence|trigger) (?:if not exists )?"
     r"(?:/\*schema\*/)?(\w+)(%s)?"
@@ -48,13 +48,13 @@ class Owed:
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """A rollup that is in the way."""
+    """A rollup that prevents the uninstall."""
 
     name: str
     held: bool
-    """On its table or its events still, or functions of it are left: without our tables, inserts of yours would fail."""
+    """It is still installed, or functions of it are left: without our tables, inserts into the user's table would fail."""
     waiting: int
-    """Staged rows that are no event yet; those that were set aside, too."""
+    """Staged rows that are not events yet, including those that were set aside."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.waiting} rows wait)"
@@ -62,35 +62,34 @@ class Rolled:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What there is, and what stands in the way."""
+    """What is installed, and what prevents an uninstall."""
 
     version: int
     events: int
     receipts: int
     publishing: int
-    """Open transactions that write to the log: what they have published is not counted yet."""
+    """Open transactions that write to the log. Their events are not counted."""
     subscriptions: list[Owed]
     rollups: list[Rolled]
     workers: list[str]
     dependents: list[str]
-    """What others have made and what needs something of ours."""
+    """Objects of others that depend on ours."""
     strangers: list[str]
-    """What lies in the schema and is not ours."""
+    """Objects in the schema that are not ours."""
     mentions: list[str]
-    """Functions whose text names the schema: they stay, and may fail from then on."""
+    """Functions whose text names the schema. They stay, and may fail afterwards."""
 
     def refusals(self, schema: str, *, force: bool, whole: bool) -> list[str]:
-        """Why it is not done, each with what to do about it."""
+        """The reasons to refuse, each with what to do about it."""
         owed = [str(each) for each in self.subscriptions if each]
         found = []
         if self.workers:
             found.append(
-                f"workers were seen within the last 30 s: {_list(self.workers)}: stop them (one that was killed is "
-                "forgotten after that time)"
+                f"workers were seen within the last 30 s: {_list(self.workers)}: stop them (a killed worker counts for 30 s)"
             )
         if held := [each for each in self.rollups if each.held]:
             found.append(
-                f"rollups are installed: {_list([str(each) for each in held])}: take each off with "
+                f"rollups are installed: {_list([str(each) for each in held])}: remove each with "
                 f"outrider rollup uninstall {held[0].name}{_first_flush(held[0])}"
             )
         if (staged := [each for each in self.rollups if not each.held]) and not force:
@@ -104,8 +103,8 @@ class Survey:
             )
         if self.strangers and whole:
             found.append(
-                f'not all in the schema "{schema}" is ours: {_list(self.strangers)}: move it elsewhere, or leave it and the '
-                "schema where they are with --keep-schema"
+                f'the schema "{schema}" holds objects that are not ours: {_list(self.strangers)}: move them elsewhere, or '
+                "keep them and the schema with --keep-schema"
             )
         if owed and not force:
             found.append(
@@ -115,7 +114,7 @@ class Survey:
 
 
 async def survey(conn: AsyncConnection[Any], schema: str, *, whole: bool = True) -> Survey | None:
-    """None when Outrider is not installed there. Changes nothing; exact while nobody publishes."""
+    """None if Outrider is not installed. Changes nothing. Exact while nobody publishes."""
     have = await applied(conn, schema)
     if not have:
         return None
@@ -144,7 +143,7 @@ async def survey(conn: AsyncConnection[Any], schema: str, *, whole: bool = True)
 async def uninstall(
     conn: AsyncConnection[Any], schema: str, *, force: bool = False, whole: bool = True
 ) -> Survey | None:
-    """Drop all that is ours, in one transaction; returns what went with it. `whole`: the schema itself too."""
+    """Drops all that is ours in one transaction; returns what was dropped. `whole`: also the schema itself."""
     async with _patiently(conn, schema), conn.transaction():
         await conn.execute("set transaction isolation level read committed")  # to see what is committed while we wait
         await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
@@ -165,7 +164,7 @@ def refuse(found: Survey, schema: str, *, force: bool, whole: bool) -> None:
 
 
 def script(schema: str) -> str:
-    """The same as one statement for those who speak SQL only. It is part of their transaction, and cannot be forced."""
+    """The uninstall as one SQL statement for psql. It runs in the caller's transaction and cannot be forced."""
     parts = {name: _text(name, schema) for name in ("commands", "workers", "owed", "rollups", "foreign")}
     parts["version"] = str(known()[-1].version)
     parts["hold"] = held_block(schema, PATIENCE).replace("%", "%%")
@@ -176,7 +175,7 @@ def script(schema: str) -> str:
 
 @cache
 def _ours() -> Params:
-    """The names of everything that the migrations and functions make."""
+    """The names of everything that the migrations and functions create."""
     sources = [text for _, text in (*statement.migrations(), *statement.functions())]
     sources.append(statement.statement("schema/migration_ledger", "any").decode().replace('"any".', statement.MARKER))
     made = {found.groups() for text in sources for found in _CREATED.finditer(text)}
@@ -223,7 +222,7 @@ async def _patiently(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[N
             ) from None
         holding = [who for (who,) in await _rows(conn, "blockers", schema, whole=True)]
         raise UninstallRefused(
-            f"nothing was dropped: the tables were in use for {PATIENCE} by {_list(holding) or 'somebody who is gone now'}: "
+            f"nothing was dropped: the tables were in use for {PATIENCE} by {_list(holding) or 'a session that has ended'}: "
             "end those transactions, or try again"
         ) from None
     except psycopg.errors.DeadlockDetected:
@@ -237,7 +236,7 @@ async def _patiently(conn: AsyncConnection[Any], schema: str) -> AsyncIterator[N
 
 
 def _first_flush(rollup: Rolled) -> str:
-    """What waits stays at its uninstall, with what is needed to emit it: so it comes first."""
+    """Uninstalling a rollup keeps its staged rows, so they are emitted first."""
     return f", after outrider rollup run {rollup.name} --flush (or lose what waits: add --force)" * bool(rollup.waiting)
 
 
