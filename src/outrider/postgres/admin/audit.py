@@ -41,11 +41,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """All that is said must fit."""
+    """An entry must match all of these; None matches every entry."""
 
     subscription: str | None = None
-    event_id: UUID | None = None
-    action: str | None = None
     by: str | None = None
     """Who they said they were, or the database role."""
     since: timedelta | None = None
@@ -74,7 +72,6 @@ async def settings(conn: AsyncConnection[Any], schema: str) -> list[Setting]:
 
 
 async def set_setting(
-    conn: AsyncConnection[Any], name: str, value: str | None, schema: str, signed: Signed = UNSIGNED
+    conn: AsyncConnection[Any], name: str, value: str, schema: str, signed: Signed = UNSIGNED
 ) -> None:
-    """None: what was entered for a rollup holds no longer."""
     await fetch_call(conn, "set_setting", schema, {"name": name, "value": value} | signed.params())
