@@ -25,7 +25,7 @@ from outrider.job import Job
 from outrider.operations import Operations
 from outrider.postgres import connection, generations, rollups, schedules
 from outrider.postgres.job_inserts import Enqueued
-from outrider.postgres.notifier import Poker
+from outrider.postgres.notifier import Notifier
 from outrider.postgres.pool import Pool
 from outrider.postgres.schema import migrate
 from outrider.postgres.schema.orphans import refuse_renamed
@@ -97,7 +97,7 @@ class Outrider(Declarations, Operations):
         self.signals = Signals()
         self._lines = LogListener()
         self.signals.listen(self._lines)
-        self._poker = Poker(
+        self._notifier = Notifier(
             lambda: self._dsn or (None if self._refusal(self.settings) else self.settings.dsn),
             lambda: self.settings.schema,
         )
@@ -126,7 +126,7 @@ class Outrider(Declarations, Operations):
     ) -> None:
         if self._open is not None:
             opened, self._open, self._pool, self._server = self._open, None, None, None
-            await asyncio.to_thread(self._poker.close)
+            await asyncio.to_thread(self._notifier.close)
             await opened.aclose()
         self._lines.close()
 
@@ -195,8 +195,8 @@ class Outrider(Declarations, Operations):
         return self._enqueuer.insert_sync(conn, self._enqueuer.requests(jobs, options))
 
     def _use(self, settings: Settings) -> None:
-        self._publisher = Publisher(settings, self.signals, driver_of, self._poker)
-        self._enqueuer = Enqueuer(settings, self.signals, driver_of, self._poker)
+        self._publisher = Publisher(settings, self.signals, driver_of, self._notifier)
+        self._enqueuer = Enqueuer(settings, self.signals, driver_of, self._notifier)
 
     # Register
 

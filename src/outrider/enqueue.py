@@ -22,7 +22,7 @@ from outrider.job import Job
 from outrider.payload import encode
 from outrider.postgres.inserts import Driver
 from outrider.postgres.job_inserts import Enqueue, Enqueued, Request
-from outrider.postgres.notifier import Poker
+from outrider.postgres.notifier import Notifier
 from outrider.publish import FindDriver
 from outrider.registry import EventSpec
 from outrider.retry import Duration, parse_duration
@@ -60,11 +60,11 @@ OPTIONS = frozenset(EnqueueOptions.__annotations__)
 class Enqueuer:
     """Turns jobs into requests by the settings of one app, and inserts them."""
 
-    def __init__(self, settings: Settings, signals: Signals, driver_of: FindDriver, poker: Poker) -> None:
+    def __init__(self, settings: Settings, signals: Signals, driver_of: FindDriver, notifier: Notifier) -> None:
         self._settings = settings
         self._signals = signals
         self._driver_of = driver_of
-        self._poker = poker
+        self._notifier = notifier
 
     def request(self, job: Job, **options: Unpack[EnqueueOptions]) -> Request:
         """What would be inserted; EnqueueRefused if it cannot be stored."""
@@ -164,8 +164,8 @@ class Enqueuer:
         if self._settings.notify == "after_commit" and driver.after_commit is not None:
             generation = self._settings.generation
             channel = f"outbox_gen_{generation}" if generation else "outbox_default"
-            pokes = {(channel, each.job_type) for each in written}
-            driver.after_commit(conn, lambda: self._poker.poke(pokes))
+            wakeups = {(channel, each.job_type) for each in written}
+            driver.after_commit(conn, lambda: self._notifier.notify(wakeups))
         self._signals.emit_all(
             JobEnqueued(each.job_type, each.id, each.outcome, partial(asked.envelope, each.id))
             for each, asked in zip(written, requests, strict=True)

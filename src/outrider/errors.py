@@ -58,7 +58,8 @@ class NoTransaction(OutriderError):
 
     def __init__(self, instead: str) -> None:
         super().__init__(
-            f"publish needs your open transaction, or the event would be committed without what it tells of: {instead}"
+            "publish needs your open transaction, or the event would be committed without the change that it announces: "
+            f"{instead}"
         )
 
 
@@ -97,7 +98,7 @@ class UninstallRefused(OutriderError):
 
 
 class BrokerUnavailable(OutriderError):
-    """The broker does not answer, or cannot accept anything now. What was sent may have arrived: the end of the stream shows it."""
+    """The broker does not answer, or cannot accept anything now. What was sent may have arrived."""
 
 
 class StreamMissing(OutriderError):

@@ -22,7 +22,7 @@ from outrider.ids import uuid7, uuid7s
 from outrider.payload import encode
 from outrider.postgres.event_inserts import Append
 from outrider.postgres.inserts import Driver
-from outrider.postgres.notifier import Poker
+from outrider.postgres.notifier import Notifier
 from outrider.registry import EventSpec, registry
 from outrider.signals import Published, Signals
 from outrider.trace import Carrier, TracedMessage, current_trace, sending
@@ -60,11 +60,11 @@ class FindDriver(Protocol):
 class Publisher:
     """Turns events into envelopes by the settings of one app, and appends them."""
 
-    def __init__(self, settings: Settings, signals: Signals, driver_of: FindDriver, poker: Poker) -> None:
+    def __init__(self, settings: Settings, signals: Signals, driver_of: FindDriver, notifier: Notifier) -> None:
         self._settings = settings
         self._signals = signals
         self._driver_of = driver_of
-        self._poker = poker
+        self._notifier = notifier
         self._stamp = (settings.context, settings.generation)
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
@@ -233,8 +233,8 @@ class Publisher:
 
     def _announce(self, conn: object, driver: Driver, written: list[Envelope]) -> list[Envelope]:
         if self._settings.notify == "after_commit" and driver.after_commit is not None:
-            pokes = {(envelope.channel, envelope.event_type) for envelope in written}
-            driver.after_commit(conn, lambda: self._poker.poke(pokes))
+            wakeups = {(envelope.channel, envelope.event_type) for envelope in written}
+            driver.after_commit(conn, lambda: self._notifier.notify(wakeups))
         self._signals.emit_all(map(Published, written))
         return written
 

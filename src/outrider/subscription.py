@@ -42,7 +42,7 @@ class Subscription:
     kind: Kind
     context: str
     events: tuple[type[Event], ...]
-    """The classes that it decodes to. Empty: every type, undecoded. A job without events is only enqueued. An inbox has none."""
+    """The classes that it decodes to. Empty: every type, undecoded; a job that is only enqueued; every inbox."""
     partitions: int = 1
     start: Start = "now"
     order: Order = "key"

@@ -232,7 +232,7 @@ def test_a_file_that_is_no_snapshot(outrider: Run, project: Path, content: bytes
     assert outrider("contracts", "snapshot", "--app", "shop:app").returncode == 1
     assert file.read_bytes() == content
     against = outrider("contracts", "check", "--app", "billing:app", "--against", "contracts", "--dir", "none")
-    assert "fix: mend it where it comes from" in against.stdout
+    assert "fix: correct it where it comes from" in against.stdout
 
 
 def test_deprecations_by_the_day(outrider: Run, project: Path) -> None:

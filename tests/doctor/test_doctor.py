@@ -169,7 +169,7 @@ async def test_connections_run_out(fragile: str) -> None:
 async def test_a_pooler_that_swallows_pokes(fragile: str) -> None:
     with PgBouncer(fragile, "transaction") as pooler:
         found = only((await ask(pooler.dsn))["listener"])
-    assert "test poke did not arrive" in found.found
+    assert "test notification did not arrive" in found.found
     assert "OUTRIDER_LISTEN_DSN" in found.advice
 
 

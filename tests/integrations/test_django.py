@@ -23,7 +23,7 @@ from tests.integrations.harness import count
 from outrider import Envelope, Event, Outrider
 from outrider.errors import NoTransaction, SchemaMismatch
 from outrider.integrations.django import DRIVER
-from outrider.postgres.notifier import Poker
+from outrider.postgres.notifier import Notifier
 from outrider.publish import PublishOptions
 from outrider.testing import exercise
 from outrider.testing.cases import Placed
@@ -178,9 +178,9 @@ def test_a_broken_block_is_refused_as_django_does(app: Outrider, here: str) -> N
 
 
 def test_other_databases_are_refused(app: Outrider, here: str) -> None:
-    with pytest.raises(TypeError, match="speaks to sqlite; the log is in Postgres"):
+    with pytest.raises(TypeError, match="is to sqlite, but the log is in Postgres"):
         app.publish_sync(connections["lite"], PLACED)
-    with pytest.raises(TypeError, match="speaks to no database"):
+    with pytest.raises(TypeError, match="is to no database"):
         app.publish_sync(cache, PLACED)
 
 
@@ -233,18 +233,18 @@ async def test_in_async_code_it_goes_where_the_orm_goes(app: Outrider, here: str
 # Pokes
 
 
-class Sent(Poker):
+class Sent(Notifier):
     def __init__(self) -> None:
         self.pokes: list[Any] = []
 
-    def poke(self, pokes: Any) -> None:
+    def notify(self, pokes: Any) -> None:
         self.pokes.append(set(pokes))
 
 
 @pytest.fixture
 def poking(monkeypatch: pytest.MonkeyPatch) -> tuple[Outrider, list[Any]]:
     app, sent = Outrider(context="shop", notify="after_commit"), Sent()
-    monkeypatch.setattr(app._publisher, "_poker", sent)
+    monkeypatch.setattr(app._publisher, "_notifier", sent)
     return app, sent.pokes
 
 
@@ -284,7 +284,7 @@ def test_an_error_of_a_poke_does_not_reach_the_caller(
     def fail(*_: object) -> None:
         raise OSError("no thread")
 
-    monkeypatch.setattr(Sent, "poke", fail)
+    monkeypatch.setattr(Sent, "notify", fail)
     with transaction.atomic():
         app.publish_sync(connection, PLACED)
     assert count(here) == 1
@@ -297,10 +297,10 @@ def test_the_pokes_of_a_process_are_coalesced_and_heard(here: str) -> None:
         with transaction.atomic():
             for _ in range(200):
                 app.publish_sync(connection, PLACED)
-            assert threading.current_thread().name != "outrider-poke"
+            assert threading.current_thread().name != "outrider-notify"
         heard = next(ear.notifies(timeout=20, stop_after=1))
-        app._poker.close()
-        assert (heard.payload, app._poker.sent < 20) == ("exercise.placed", True)
+        app._notifier.close()
+        assert (heard.payload, app._notifier.sent < 20) == ("exercise.placed", True)
 
 
 def test_the_driver_is_blocking_only() -> None:

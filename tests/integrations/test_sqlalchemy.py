@@ -18,7 +18,7 @@ from tests.integrations.harness import count, url
 
 from outrider import Outrider, PublishRefused
 from outrider.errors import NoTransaction, SchemaMismatch
-from outrider.postgres.notifier import INTERVAL, Poker
+from outrider.postgres.notifier import INTERVAL, Notifier
 from outrider.testing.cases import Anything, Placed
 
 pytestmark = pytest.mark.verify
@@ -149,7 +149,7 @@ async def test_an_async_engine_in_autocommit(async_engine: AsyncEngine, database
 
 def test_another_database(tmp_path: Any) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/db")
-    with Session(engine) as session, pytest.raises(TypeError, match="speaks to sqlite; the log is in Postgres"):
+    with Session(engine) as session, pytest.raises(TypeError, match="is to sqlite, but the log is in Postgres"):
         Outrider().publish_sync(session, Placed(order_id="1"))
     engine.dispose()
 
@@ -177,10 +177,10 @@ async def test_a_session_pokes_after_its_commit(async_engine: AsyncEngine, datab
         await app.publish(session, Placed(order_id="1"))
         async with session.begin_nested():
             await app.publish(session, Placed(order_id="2"))
-        assert app._poker.sent == 0, "the poke came before the commit"
+        assert app._notifier.sent == 0, "the poke came before the commit"
         await session.commit()
         assert await heard() == "outbox_default exercise.placed"
-    assert 1 <= app._poker.sent <= 2, "two publishes, of which the thread may have seen one first"
+    assert 1 <= app._notifier.sent <= 2, "two publishes, of which the thread may have seen one first"
 
 
 async def test_a_session_of_two_phases(engine: Engine, database: str, heard: Heard) -> None:
@@ -203,7 +203,7 @@ async def test_no_poke_after_a_rollback(async_engine: AsyncEngine, database: str
             await session.commit()
         async with AsyncSession(async_engine) as session:
             await app.publish(session, Placed(order_id="2"))
-    assert app._poker.sent == 0
+    assert app._notifier.sent == 0
 
 
 async def test_a_savepoint_that_is_rolled_back_takes_no_poke_with_it(
@@ -227,7 +227,7 @@ async def test_a_session_on_anothers_connection_pokes_nobody(engine: Engine, dat
                 app.publish_sync(session, Placed(order_id="1"))
                 session.commit()
             outer.rollback()
-    assert app._poker.sent == 0
+    assert app._notifier.sent == 0
 
 
 def test_no_thread_for_pokes_is_no_reason_to_fail(
@@ -243,44 +243,44 @@ def test_no_thread_for_pokes_is_no_reason_to_fail(
         patch.setattr(threading.Thread, "start", refused)
         app.publish_sync(session, Placed(order_id="1"))
         session.commit()
-    assert "no thread for pokes" in caplog.text
+    assert "no thread to send notifications" in caplog.text
     with Session(engine) as session:
         app.publish_sync(session, Placed(order_id="2"))
         session.commit()
-    app._poker.close()
-    assert app._poker.sent == 1, "the poker did not recover"
+    app._notifier.close()
+    assert app._notifier.sent == 1, "the notifier did not recover"
 
 
 def test_the_poker_ends_although_pokes_go_on(database: str) -> None:
-    poker, stop = Poker(lambda: database, lambda: "outrider"), threading.Event()
+    notifier, stop = Notifier(lambda: database, lambda: "outrider"), threading.Event()
 
     def poke() -> None:
         while not stop.wait(0.002):
-            poker.poke([("outbox_default", "a.b")])
+            notifier.notify([("outbox_default", "a.b")])
 
     poking = threading.Thread(target=poke)
-    poker.poke([("outbox_default", "a.b")])
-    ending = poker._thread
+    notifier.notify([("outbox_default", "a.b")])
+    ending = notifier._thread
     poking.start()
-    poker.close()
+    notifier.close()
     assert ending is not None
     assert not ending.is_alive()
     stop.set()
     poking.join()
-    poker.close()
+    notifier.close()
 
 
 def test_closing_in_a_forked_child(database: str) -> None:
     """It has none of its parent's threads, and may have been born while one of them held the lock."""
-    poker = Poker(lambda: database, lambda: "outrider")
-    poker.poke([("outbox_default", "a.b")])
-    with poker._changed:
+    notifier = Notifier(lambda: database, lambda: "outrider")
+    notifier.notify([("outbox_default", "a.b")])
+    with notifier._changed:
         child = os.fork()
         if child == 0:
-            poker.close()
+            notifier.close()
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    poker.close()
+    notifier.close()
 
 
 async def test_pokes_are_collected(engine: Engine, database: str, heard: Heard) -> None:
@@ -293,10 +293,10 @@ async def test_pokes_are_collected(engine: Engine, database: str, heard: Heard) 
             with Session(engine) as session:
                 app.publish_sync(session, Placed(order_id=str(number)))
                 session.commit()
-        await asyncio.to_thread(app._poker.close)
+        await asyncio.to_thread(app._notifier.close)
         elapsed = loop.time() - begun
         await heard()
-    assert 1 <= app._poker.sent <= elapsed / INTERVAL + 1
+    assert 1 <= app._notifier.sent <= elapsed / INTERVAL + 1
 
 
 async def test_a_poke_that_cannot_be_sent_is_dropped(engine: Engine, database: str) -> None:
@@ -304,8 +304,8 @@ async def test_a_poke_that_cannot_be_sent_is_dropped(engine: Engine, database: s
     with Session(engine) as session:
         app.publish_sync(session, Placed(order_id="1"))
         session.commit()
-    await asyncio.to_thread(app._poker.close)
-    assert app._poker.sent == 0
+    await asyncio.to_thread(app._notifier.close)
+    assert app._notifier.sent == 0
     assert count(database) == 1
 
 
@@ -321,5 +321,5 @@ async def test_the_pokers_session_is_replaced(engine: Engine, database: str, hea
                 "select pg_terminate_backend(pid) from pg_stat_activity where query like '%notify(channel%' "
                 "and pid <> pg_backend_pid()"
             )
-    await asyncio.to_thread(app._poker.close)
-    assert app._poker.sent == 2
+    await asyncio.to_thread(app._notifier.close)
+    assert app._notifier.sent == 2

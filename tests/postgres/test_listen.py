@@ -62,7 +62,7 @@ class Heard:
 
 @asynccontextmanager
 async def listening(dsn: str, heard: Heard, **options: Any) -> AsyncIterator[asyncio.Task[Any]]:
-    callbacks = {"on_poke": heard.poke, "on_up": heard.up, "on_down": heard.down, "on_tick": heard.tick}
+    callbacks = {"on_notification": heard.poke, "on_up": heard.up, "on_down": heard.down, "on_tick": heard.tick}
     listener = Listener(dsn, [CHANNEL, "other"], **{**callbacks, **options})
     watched = sockets_watched()
     task = asyncio.create_task(listener.run())
@@ -173,7 +173,7 @@ async def test_channels_can_be_changed_while_it_runs(database: str) -> None:
     """From the next heartbeat on; "up" is told again, since pokes may have been missed before."""
     heard = Heard()
     listener = Listener(
-        database, [CHANNEL, "other"], on_poke=heard.poke, on_up=heard.up, on_down=heard.down, heartbeat=0.05
+        database, [CHANNEL, "other"], on_notification=heard.poke, on_up=heard.up, on_down=heard.down, heartbeat=0.05
     )
     listener.follow(["other"])
     task = asyncio.create_task(listener.run())
@@ -218,7 +218,7 @@ async def test_a_black_hole_is_seen_by_the_heartbeat(database: str) -> None:
             proxy.black_hole()
             began = time.monotonic()
             assert await heard.reason() == (
-                "the listener's session gave no answer within 1 s: the server or the way to it is dead"
+                "the listener's session gave no answer within 1 s: the server or the network is down"
             )
             assert time.monotonic() - began < 0.2 + 1 + 1
             await sends(proxy)
@@ -267,7 +267,7 @@ async def test_a_transaction_pooler_is_found_out(database: str) -> None:
     with Pooler(database) as pooler:
         async with listening(pooler.dsn, heard, deadline=1, longest_backoff=0.05):
             assert await heard.reason() == (
-                "the listener's own test poke did not arrive within 1 s: a transaction pooler probably sits in "
+                "the listener's own test notification did not arrive within 1 s: a transaction pooler probably sits in "
                 "between, so let listen_dsn (OUTRIDER_LISTEN_DSN) name the server directly"
             )
             seen = pooler.messages["A"]
@@ -305,11 +305,11 @@ async def test_a_blocked_event_loop_is_no_dead_session(database: str) -> None:
 async def test_a_callback_that_raises(database: str) -> None:
     heard, reported = Heard(), asyncio.Queue[dict[str, Any]]()
 
-    def on_poke(channel: str, payload: str) -> None:
+    def on_notification(channel: str, payload: str) -> None:
         heard.poke(channel, str(100 // int(payload)))
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.put_nowait(context))
-    async with listening(database, heard, on_poke=on_poke):
+    async with listening(database, heard, on_notification=on_notification):
         assert await heard.next() == ("up",)
         await poke(database, "0")
         await poke(database, "4")

@@ -211,7 +211,7 @@ async def test_who_overfills_the_queue_and_fails_does_not_silence_it(small: str)
     listener = Listener(
         small,
         ["outbox_default"],
-        on_poke=lambda _, payload: told.put_nowait(payload),
+        on_notification=lambda _, payload: told.put_nowait(payload),
         on_up=lambda: told.put_nowait("up"),
         on_down=told.put_nowait,
         heartbeat=0.1,

@@ -314,9 +314,9 @@ def test_pokes_after_the_commit_do_not_leave_the_databases_of_the_tests(run: Run
 def test_mine(outrider_database):
     with psycopg.connect(outrider_database) as conn:
         app.publish_sync(conn, Placed(n=1))
-    app._poker.poke([("outbox_default", "mine.placed")])
-    app._poker.close()
-    assert app._poker.sent == 0
+    app._notifier.notify([("outbox_default", "mine.placed")])
+    app._notifier.close()
+    assert app._notifier.sent == 0
 """
     run(SHOP + tests, env={"OUTRIDER_DSN": real, "OUTRIDER_NOTIFY": "after_commit"}, passed=1)
 

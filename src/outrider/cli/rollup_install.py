@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from outrider.postgres import rollups
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.rollups import Finding, Spec
+from outrider.postgres.rollups import RollupFinding, Spec
 
 AS_MADE = {"installed", "functions", "schedule"}
 """The topics of verify that installing again repairs."""
@@ -15,12 +15,12 @@ AS_MADE = {"installed", "functions", "schedule"}
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    findings: list[Finding]
+    findings: list[RollupFinding]
     """Of the preflight."""
     commands: list[str] | None = None
     """The commands that were run; None if nothing had to change, or the installation was refused."""
     scheduler: str | None = None
-    """"cron" or "worker"; None if the installation was refused."""
+    """Who runs it, "cron" or "worker"; None if the installation was refused."""
 
 
 async def install_unless_same(conn: AsyncSession, spec: Spec, schema: str) -> Installation:
@@ -33,11 +33,11 @@ async def install_unless_same(conn: AsyncSession, spec: Spec, schema: str) -> In
     return Installation(found, told["commands"], told["scheduler"])
 
 
-def blocking_topics(found: Sequence[Finding]) -> str:
+def blocking_topics(found: Sequence[RollupFinding]) -> str:
     return ", ".join(each.topic for each in found if each.blocks and not each.passed)
 
 
-async def _scheduler_if_same(conn: AsyncSession, spec: Spec, found: Sequence[Finding], schema: str) -> str | None:
+async def _scheduler_if_same(conn: AsyncSession, spec: Spec, found: Sequence[RollupFinding], schema: str) -> str | None:
     """The scheduler of the rollup, if installing it again would change nothing; else None."""
     name = spec["name"]
     state = (await rollups.states(conn, {name: spec}, schema)).get(name)
@@ -51,13 +51,13 @@ async def _scheduler_if_same(conn: AsyncSession, spec: Spec, found: Sequence[Fin
     return state.scheduler if noted and made and same and not altered else None
 
 
-def compared(name: str, installed: Spec, declared: Mapping[str, Spec]) -> Finding:
+def compared(name: str, installed: Spec, declared: Mapping[str, Spec]) -> RollupFinding:
     if name not in declared:
         detail = f"the app does not declare it: declare it, or outrider rollup uninstall {name}"
-        return Finding("declared", False, "ABSENT", detail, False)
+        return RollupFinding("declared", False, "ABSENT", detail, False)
     spec = declared[name]
     differing = [each for each in sorted({*spec, *installed}) if spec.get(each) != installed.get(each)]
     if differing:
         detail = f"declared and installed differ in {', '.join(differing)}: outrider rollup install {name}"
-        return Finding("declared", False, "CHANGED", detail, False)
-    return Finding("declared", True, "EQUAL", "it is installed as it is declared", False)
+        return RollupFinding("declared", False, "CHANGED", detail, False)
+    return RollupFinding("declared", True, "EQUAL", "it is installed as it is declared", False)

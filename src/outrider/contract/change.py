@@ -125,7 +125,7 @@ def _unions(was: Union, now: Union, path: str, seen: Pairs) -> Iterator[Contract
 
 
 def paired(was: Union, now: Union, seen: Pairs = frozenset()) -> list[tuple[Shape, Shape]] | None:
-    """Pairs the options of two unions: equal ones first, then those that clearly belong together. None if one has no partner."""
+    """Pairs the options of two unions: equal ones first, then those that belong together. None if one has no partner."""
     left, right = list(options(was)), list(options(now))
     same = []
     for one in list(left):

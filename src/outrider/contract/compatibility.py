@@ -38,7 +38,7 @@ class Misfit:
             case MisfitKind.MISSING:
                 return f"{self.path}: is read as {self.reads}, and there is no such field"
             case MisfitKind.OPTIONAL:
-                return f"{self.path}: is required, but may be left out, if only by events from before it was added"
+                return f"{self.path}: is required, but some events lack it, at least those from before it was added"
             case MisfitKind.TYPED:
                 return f"{self.path}: is read as {self.reads}, but published as {self.writes}"
 
@@ -49,7 +49,7 @@ def fits(view: Mapping[str, Any], snapshot: Contract) -> list[Misfit]:
 
 
 def _accept(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None = None) -> list[Misfit]:
-    """`tag`: inside an option of a union, the field that marks the option. It is always written, even if it has a default."""
+    """`tag`: in an option of a union, the field that marks the option. It is always written, even if it has a default."""
     a, b = opened(written), opened(read)
     if (id(a), id(b)) in seen:
         return []
@@ -90,7 +90,7 @@ def _into_union(written: Shape, read: Union, path: str, seen: Pairs, wrong: Misf
     if read.tag is not None and isinstance(a := opened(written), Object):
         mark = a.fields.get(read.tag)
         if mark is None:
-            return [Misfit(MisfitKind.MISSING, step(path, read.tag), None, "what tells the kinds apart")]
+            return [Misfit(MisfitKind.MISSING, step(path, read.tag), None, "the field that tells the options apart")]
         if not mark.required and tag != read.tag:
             return [Misfit(MisfitKind.OPTIONAL, step(path, read.tag), words(mark.shape), words(mark.shape))]
         choices = [each for each in choices if tagged(each, read.tag) == tagged(written, read.tag)] or choices

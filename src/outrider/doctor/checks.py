@@ -14,9 +14,9 @@ from outrider.postgres.admin.diagnostics import (
     Expiring,
     Keeping,
     Lately,
+    Latency,
     Overdue,
     Segments,
-    Settled,
     Timetable,
     Tuples,
 )
@@ -76,7 +76,7 @@ def judge_overdue(overdue: Sequence[Overdue]) -> Iterator[Finding]:
         yield ok("overdue", "no event or job is overdue")
 
 
-def judge_settled(pages: Sequence[Settled]) -> Iterator[Finding]:
+def judge_latency(pages: Sequence[Latency]) -> Iterator[Finding]:
     if not pages:
         yield ok("latency", "no receipts of the last day")
         return

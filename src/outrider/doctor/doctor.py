@@ -58,7 +58,7 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
         ("dead_letters", lambda: _judged(diagnostics.expiring(conn, schema), checks.judge_expiring)),
         ("overdue", lambda: _judged(diagnostics.overdue(conn, schema), checks.judge_overdue)),
         ("schedules", lambda: _schedules(app, conn, schema)),
-        ("latency", lambda: _judged(diagnostics.settled(conn, schema), checks.judge_settled)),
+        ("latency", lambda: _judged(diagnostics.latencies(conn, schema), checks.judge_latency)),
         ("dead_tuples", lambda: _judged(diagnostics.tuples(conn, schema), checks.judge_tuples)),
         ("segments", lambda: _segments(conn, schema)),
         ("upkeep", lambda: _upkeep(conn, schema)),

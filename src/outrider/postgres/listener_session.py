@@ -1,7 +1,7 @@
-"""A session that hears pokes at every moment, in a query or between two, and never waits longer than it is told to.
+"""A session that receives notifications at all times, also during a query, and never waits longer than its deadline.
 
-It reads the socket itself: a cancelled psycopg query first asks the server to cancel it, which takes up to 10 s on a dead
-line, and before psycopg 3.2.4 `notifies()` loses what arrives during a query.
+It reads the socket itself, for two reasons. A cancelled psycopg query first asks the server to cancel it, which takes up to
+10 s on a dead connection. And before psycopg 3.2.4, `notifies()` loses what arrives during a query.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ T = TypeVar("T")
 
 
 class Line:
-    def __init__(self, conn: connection.AsyncSession, on_poke: Callable[[str, str], None], deadline: float) -> None:
+    def __init__(
+        self, conn: connection.AsyncSession, on_notification: Callable[[str, str], None], deadline: float
+    ) -> None:
         self._pq = conn.pgconn
         self._fd = self._pq.socket
-        self._on_poke = on_poke
+        self._on_notification = on_notification
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
         self.name = f"outrider_self_{secrets.token_hex(8)}"
-        """A channel that nobody else knows; a poke on it fulfils `called` and is not passed on."""
+        """A channel of this session only. A notification on it completes `called` and is not passed on."""
         self.called: asyncio.Future[None] = self._loop.create_future()
         self._lost: asyncio.Future[DatabaseUnavailable] = self._loop.create_future()
         self._answer: asyncio.Future[list[PGresult]] | None = None
@@ -37,12 +39,12 @@ class Line:
         self._loop.add_reader(self._fd, self._read)
 
     def hang_up(self) -> None:
-        """Once: libpq has closed the socket of a lost session, and its number may be someone else's by now."""
+        """Stops reading, unless the session was lost: then the file descriptor may already be reused."""
         if not self._lost.done():
             self._loop.remove_reader(self._fd)
 
     async def ask(self, query: bytes) -> list[bytes | None]:
-        """The first row of the last statement."""
+        """Sends the query and returns the first row of its last statement."""
         self._answer, self._results = self._loop.create_future(), []
         try:
             self._pq.send_query(query)
@@ -51,17 +53,17 @@ class Line:
             raise _loss(error) from error
         except TimeoutError:
             raise DatabaseUnavailable(
-                f"the listener's session gave no answer within {self._deadline:g} s: the server or the way to it is dead"
+                f"the listener's session gave no answer within {self._deadline:g} s: the server or the network is down"
             ) from None
         for result in results:
             if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
-                said = result.error_message.decode(errors="replace")
-                raise DatabaseUnavailable(f"the listener was refused: {_first_line(said)}")
+                message = result.error_message.decode(errors="replace")
+                raise DatabaseUnavailable(f"the listener was refused: {_first_line(message)}")
         last = results[-1]
         return [last.get_value(0, column) for column in range(last.nfields)] if last.ntuples else []
 
     async def until(self, awaited: asyncio.Future[T]) -> T:
-        """Its result within the deadline. One that came in time counts, even if a blocked event loop reads it late."""
+        """The result of a future within the deadline. One in time counts, even if a blocked event loop reads it late."""
         either: set[asyncio.Future[Any]] = {awaited, self._lost}
         await asyncio.wait(either, timeout=self._deadline, return_when=asyncio.FIRST_COMPLETED)
         if awaited.done():
@@ -84,22 +86,22 @@ class Line:
                 else:
                     self._answer.set_result(self._results)
                     self._answer = None
-            # Last, because reading the answer also parses the pokes behind it, and nothing else would fetch those.
-            while (poke := self._pq.notifies()) is not None:
-                self._hear(poke.relname.decode(errors="replace"), poke.extra.decode(errors="replace"))
+            # Last, because reading the answer also parses the notifications behind it, and nothing else would fetch them.
+            while (found := self._pq.notifies()) is not None:
+                self._received(found.relname.decode(errors="replace"), found.extra.decode(errors="replace"))
         except psycopg.Error as error:
             self._loop.remove_reader(self._fd)
             self._lost.set_result(_loss(error))
 
-    def _hear(self, channel: str, payload: str) -> None:
+    def _received(self, channel: str, payload: str) -> None:
         if channel != self.name:
-            tell(self._on_poke, channel, payload)
+            call_safely(self._on_notification, channel, payload)
         elif not self.called.done():
             self.called.set_result(None)
 
 
-def tell(callback: Callable[..., None], *args: str) -> None:
-    """A callback that raises must not end the listener; asyncio reports it as it does for callbacks of its own."""
+def call_safely(callback: Callable[..., None], *args: str) -> None:
+    """A callback that raises must not end the listener. asyncio's exception handler reports the error."""
     try:
         callback(*args)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The statements of rollups. What they do is said, and done, by SQL functions of the same names."""
+"""The statements of rollups. SQL functions of the same names do the work, and their comments explain it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MOST = 100_000
 _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
 
 LONGEST = 600.0
-"""The longest time that one tick may take, in seconds."""
+"""The longest duration of a tick, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """What came of one tick."""
+    """The result of one tick."""
 
     result: Literal["skipped", "idle", "processed", "error"]
     """skipped: another tick holds the lock."""
@@ -41,26 +41,26 @@ class Tick:
     pieces_emitted: int = 0
     """Single events."""
     conflicts_skipped: int = 0
-    """Rows that the notification table had already."""
+    """Rows that the notification table already had."""
     rows_marked: int = 0
     """Staged rows that became part of an event."""
     set_aside: int = 0
-    """Staged rows that no event could be made of."""
+    """Staged rows that could not be made into an event."""
     duration_ms: float = 0.0
     error_count: int = 0
     error_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of a preflight."""
+class RollupFinding:
+    """One line of a preflight or a verification."""
 
     topic: str
     passed: bool
     value: str
     detail: str
     blocks: bool
-    """Nothing is installed while this has not passed."""
+    """Until this has passed, nothing is installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,14 @@ class RollupState:
     scheduler: Literal["cron", "worker"]
     installed: bool
     changed: bool
-    """It is declared otherwise than it is installed."""
+    """The declaration differs from what is installed."""
     due_in: float
+    """Seconds until the next tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolling:
-    """How one rollup stands."""
+    """The state of one rollup."""
 
     name: str
     context: str
@@ -103,14 +104,14 @@ class Rolling:
     threshold: int
     max_wait: timedelta
     complaints: list[str]
-    """What was entered for its settings and could not be taken as it is."""
+    """Settings that were entered and are not valid."""
     last_run: dict[str, Any] | None
-    """The newest run that was not idle."""
+    """The newest run that found something to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A staged row that no event could be made of."""
+    """A staged row that could not be made into an event."""
 
     id: int
     workspace_id: str | None
@@ -127,53 +128,55 @@ async def tick(conn: AsyncSession, name: str, schema: str, *, flush: bool = Fals
 async def _tick(conn: AsyncSession, name: str, schema: str, params: Params) -> Tick:
     async with conn.transaction():
         await conn.execute("set transaction isolation level read committed")
-        [(told,)] = await _call(conn, name, schema, params)
-    return Tick(**{field: value for field, value in told.items() if field in Tick.__slots__})
+        [(result,)] = await _call(conn, name, schema, params)
+    return Tick(**{field: value for field, value in result.items() if field in Tick.__slots__})
 
 
 async def run(conn: AsyncSession, name: str, schema: str, signed: Signed, *, flush: bool = False) -> Tick:
-    """The same by hand, audited."""
+    """A tick on an operator's request: audited."""
     return await _tick(conn, "rollup_run", schema, {"name": name, "flush": flush} | signed.params())
 
 
 async def retry(conn: AsyncSession, name: str, schema: str, signed: Signed = UNSIGNED) -> int:
-    """Let what was set aside be tried again; how many rows."""
+    """Try the rows that were set aside again; returns how many."""
     [(rows,)] = await _call(conn, "rollup_retry", schema, {"name": name} | signed.params())
     return int(rows)
 
 
-async def preflight(conn: AsyncSession, spec: Spec, schema: str) -> list[Finding]:
-    """Changes nothing, whatever the declaration says: its transaction is read-only."""
+async def preflight(conn: AsyncSession, spec: Spec, schema: str) -> list[RollupFinding]:
+    """Runs in a read-only transaction, because the declaration contains SQL of the user."""
     async with conn.transaction():
         await conn.execute("set transaction read only")
-        return [Finding(*row) for row in await _call(conn, "rollup_preflight", schema, {"spec": json.dumps(spec)})]
+        return [
+            RollupFinding(*row) for row in await _call(conn, "rollup_preflight", schema, {"spec": json.dumps(spec)})
+        ]
 
 
-async def verify(conn: AsyncSession, name: str, schema: str) -> list[Finding]:
+async def verify(conn: AsyncSession, name: str, schema: str) -> list[RollupFinding]:
     async with conn.transaction():
         await conn.execute("set transaction read only")
-        return [Finding(*row) for row in await _call(conn, "rollup_verify", schema, {"name": name})]
+        return [RollupFinding(*row) for row in await _call(conn, "rollup_verify", schema, {"name": name})]
 
 
 async def commands(conn: AsyncSession, spec: Spec, schema: str) -> list[str]:
-    """What installing it would do to the user's tables, and the functions that it would make."""
+    """The commands that an install would run on the user's tables, and the functions that it would create."""
     return [command for (command,) in await _call(conn, "rollup_commands", schema, {"spec": json.dumps(spec)})]
 
 
 async def install(conn: AsyncSession, spec: Spec, schema: str) -> dict[str, Any]:
-    [(told,)] = await _call(conn, "rollup_install", schema, {"spec": json.dumps(spec)})
-    return dict(told)
+    [(result,)] = await _call(conn, "rollup_install", schema, {"spec": json.dumps(spec)})
+    return dict(result)
 
 
 async def plan(conn: AsyncSession, name: str, schema: str, *, force: bool = False) -> list[Step]:
-    """What uninstalling it would do; changes nothing."""
+    """The steps of an uninstall. Changes nothing."""
     async with conn.transaction():
         await conn.execute("set transaction read only")
         return [Step(*row) for row in await _call(conn, "rollup_plan", schema, {"name": name, "force": force})]
 
 
 async def missing(conn: AsyncSession, name: str, schema: str, *, force: bool = False) -> list[str]:
-    """The steps of that plan whose object is not there."""
+    """The steps of the uninstall whose object does not exist."""
     query = statement("rollups/rollup_missing", schema)
     rows = await _call(conn, "rollup_plan", schema, {"name": name, "force": force}, query)
     return [f"step {step}, {what}" for step, what in rows]
@@ -184,20 +187,20 @@ async def uninstall(conn: AsyncSession, name: str, schema: str, *, force: bool =
 
 
 async def stage(conn: AsyncSession, slug: str, seqs: Sequence[int], schema: str) -> None:
-    """Stage these events; in the transaction of the handler that handles them."""
+    """Stage these events, in the transaction of the handler."""
     function = sql.Identifier(schema, f"rollup_stage_{slug}")
     await conn.execute(sql.SQL("select {}(%s)").format(function), [list(seqs)])
 
 
 async def states(conn: AsyncSession, specs: Mapping[str, Spec], schema: str) -> dict[str, RollupState]:
-    """The state of each rollup that is installed, or was."""
+    """The state of each rollup that is or was installed."""
     params = {"names": list(specs), "specs": [json.dumps(each) for each in specs.values()]}
     rows = await fetch(conn, "rollups/rollup_state", schema, params)
     return {name: RollupState(*rest) for name, *rest in rows}
 
 
 async def refuse_missing(conn: AsyncSession, names: Sequence[str], schema: str) -> None:
-    """A handler would bury what it cannot stage."""
+    """A handler would turn every event that it cannot stage into a dead letter."""
     known = await states(conn, {name: {} for name in names}, schema) if names else {}
     if missing := sorted(name for name in names if name not in known or not known[name].installed):
         raise RollupRefused(f"not installed: {', '.join(missing)}: run outrider rollup install {missing[0]}")
@@ -214,7 +217,7 @@ async def standings(conn: AsyncConnection[Any], schema: str) -> list[Rolling]:
 
 
 async def set_aside(conn: AsyncConnection[Any], name: str, schema: str, *, most: int) -> list[Aside]:
-    """The newest of them."""
+    """The newest rows first."""
     return [Aside(*row) for row in await fetch(conn, "rollups/rollup_set_aside", schema, {"name": name, "most": most})]
 
 
@@ -235,7 +238,7 @@ def query(name: str, schema: str, params: Mapping[str, Any]) -> str:
 async def _call(
     conn: AsyncSession, function: str, schema: str, params: Params, query: bytes | None = None
 ) -> list[tuple[Any, ...]]:
-    """Calls the function, or sends `query`, which uses it. Errors of the user's own SQL in it stay as they are."""
+    """Calls the function, or sends `query`, which calls it. Errors of the user's own SQL pass unchanged."""
     try:
         async with conn.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(query or call(function, schema, tuple(params)), params)
@@ -255,8 +258,7 @@ async def _call(
         raise RollupRefused(f"{error.diag.message_primary}{hint}") from error
 
 
-def told(name: str, ticked: Tick) -> RolledUp:
-    """The signal of a tick."""
+def signal_of(name: str, ticked: Tick) -> RolledUp:
     return RolledUp(
         name,
         ticked.groups_emitted,

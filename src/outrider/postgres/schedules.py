@@ -1,4 +1,4 @@
-"""The statements of schedules: register, look, fire."""
+"""The statements of schedules: register, read, fire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outrider.schedule import AHEAD, Due, Schedule
 
 
 async def register(conn: AsyncSession, schedule: Schedule, schema: str, context: str) -> None:
-    """A new one begins now. Without a change nothing is written: a worker's role needs no right to register."""
+    """A new schedule starts now. Nothing is written if nothing changed: then a worker's role needs no right to register."""
     wanted = (context, schedule.job_type, schedule.cron, schedule.time_zone)
     known = await fetch(conn, "jobs/registered_schedule", schema, {"name": schedule.name})
     if known == [wanted]:
@@ -33,9 +33,9 @@ async def register(conn: AsyncSession, schedule: Schedule, schema: str, context:
 
 class ScheduleState(NamedTuple):
     fired_at: datetime
-    """How far it has come."""
+    """The time up to which it has fired."""
     changed_at: datetime
-    """Since when it has the times that it has."""
+    """When its cron expression or time zone last changed."""
     ahead: datetime | None
     """The time that was fired while the database's clock was ahead."""
 
@@ -43,20 +43,20 @@ class ScheduleState(NamedTuple):
 async def seen(
     conn: AsyncSession, names: Sequence[str], schema: str, context: str
 ) -> tuple[datetime, dict[str, ScheduleState]]:
-    """What time it is, and how far each schedule has come that is registered for this context."""
+    """The database's time, and the state of each schedule that is registered for this context."""
     rows = await fetch(conn, "jobs/schedules", schema, {"names": list(names), "context": context})
     return rows[0][0], {row[1]: ScheduleState(*row[2:]) for row in rows if row[1] is not None}
 
 
 async def rewind(conn: AsyncSession, name: str, last: datetime, schema: str) -> bool:
-    """The database's clock went back: go on from now. False: somebody else has done it."""
+    """Continue from now, after the database's clock was set back. False: another worker has done it."""
     return bool(await fetch(conn, "jobs/rewind_schedule", schema, {"name": name, "seen": last, "ahead": AHEAD}))
 
 
 async def fire(
-    conn: AsyncSession, name: str, last: datetime, due: Due, job: Request, schema: str, *, poke: bool
+    conn: AsyncSession, name: str, last: datetime, due: Due, job: Request, schema: str, *, notify: bool
 ) -> bool:
-    """False: somebody else has fired it, or is about to."""
+    """False: another worker has fired it, or is firing it."""
     params = {
         "name": name,
         "seen": last,
@@ -71,7 +71,7 @@ async def fire(
         "key": job.key,
         "workspace_id": job.workspace_id,
         "generation": job.generation,
-        "poke": poke,
+        "poke": notify,
     }
     [(won,)] = await fetch_call(conn, "fire", schema, params)
     return bool(won)

@@ -10,7 +10,7 @@ from outrider.config import Settings
 from outrider.errors import RollupRefused
 from outrider.postgres import rollups
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.rollups import LONGEST, Tick, told
+from outrider.postgres.rollups import LONGEST, Tick, signal_of
 from outrider.postgres.worker_sessions import WorkerSessions, usable
 from outrider.rollup.rollup import Rollup
 from outrider.signals import Signals, Skipped
@@ -75,7 +75,7 @@ class RollupLoop(Loop):
 
     def _tell(self, name: str, ticked: Tick) -> None:
         if ticked.result in ("processed", "error") or ticked.error_count:
-            self._signals.emit(told(name, ticked))
+            self._signals.emit(signal_of(name, ticked))
 
     def _skip(self, name: str, reason: str) -> None:
         if self._said.get(name) != reason:

@@ -65,7 +65,7 @@ class ScheduleLoop(Loop):
         self._names = [each.schedule.name for each in scheduled]
         self._schema = settings.schema
         self._context = settings.context
-        self._poke = settings.notify != "off"
+        self._notify = settings.notify != "off"
         self._sessions = sessions
         self._poll = poll
         self._on_fired = on_fired
@@ -106,7 +106,7 @@ class ScheduleLoop(Loop):
         if (due := schedule.due(last, now, changed=seen.changed_at, ahead=seen.ahead)) is None:
             following = schedule.next(last)
             return float("inf") if following is None else (following - now).total_seconds()
-        if not await schedules.fire(conn, schedule.name, last, due, each.request, self._schema, poke=self._poke):
+        if not await schedules.fire(conn, schedule.name, last, due, each.request, self._schema, notify=self._notify):
             return BUSY_PAUSE
         if due.times:
             self._signals.emit(Fired(schedule.name, len(due.times)))

@@ -13,7 +13,7 @@ from outrider.config import Settings
 from outrider.errors import RollupRefused, SchemaMismatch, UpkeepRefused
 from outrider.postgres import rollups, upkeep
 from outrider.postgres.connection import AsyncSession, DatabaseError
-from outrider.postgres.rollups import LONGEST, Tick, told
+from outrider.postgres.rollups import LONGEST, Tick, signal_of
 from outrider.postgres.upkeep import STEPS, Did, Step
 from outrider.postgres.worker_sessions import WorkerSessions, usable
 from outrider.signals import Signals, Upkept
@@ -158,4 +158,4 @@ class UpkeepLoop(Loop):
 
     def _tell_tick(self, name: str, ticked: Tick) -> None:
         if ticked.result in ("processed", "error") or ticked.error_count:
-            self._signals.emit(told(name, ticked))
+            self._signals.emit(signal_of(name, ticked))

@@ -75,7 +75,7 @@ class Wakeups:
         self._listener = Listener(
             settings.listen_dsn or site.dsn,
             list(self.channels),
-            on_poke=self.notified,
+            on_notification=self.notified,
             on_up=self._up,
             on_down=self._down,
             on_tick=self._ticked,

@@ -339,7 +339,7 @@ def test_the_commands(database: str, tmp_path: Path) -> None:
     assert {line["workspace_id"] for line in lines} == {"acme"}
     assert lines[0]["payload"]["text"] == "secret of acme.ann"
     assert [each.name for each in tmp_path.iterdir()] == ["acme.jsonl"]
-    assert "is there already" in run("tenants", "export", "acme", "--out", "acme.jsonl")[1]
+    assert "acme.jsonl exists" in run("tenants", "export", "acme", "--out", "acme.jsonl")[1]
     noted = (
         """select by, details - 'finished_at', details ? 'finished_at' from outrider.audit where action = 'export'"""
     )
@@ -351,7 +351,7 @@ def test_the_commands(database: str, tmp_path: Path) -> None:
                 + (select count(*) from outrider.delivery where seq is null and workspace_id = 'acme')"""
     )
     assert owed > 2, "events and jobs"
-    foretold = f"5 events and 2 jobs of workspace acme, {owed} of them not handled yet: they never will be"
+    foretold = f"5 events and 2 jobs of workspace acme, {owed} of them not handled yet, which nobody will handle"
     assert said == f"would erase {foretold}; nothing was changed (dry run)\n"
     assert "add --yes" in run("tenants", "erase", "acme", "--reason", "r")[1]
     assert desk.left("secret of acme")

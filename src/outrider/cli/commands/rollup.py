@@ -30,7 +30,7 @@ from outrider.errors import ConfigError, RollupRefused
 from outrider.postgres import rollups
 from outrider.postgres.admin.dead_letters import clock
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.rollups import MOST, Aside, Finding, Rolling, Step, Tick
+from outrider.postgres.rollups import MOST, Aside, Rolling, RollupFinding, Step, Tick
 from outrider.rollup.rollup import Rollup
 
 NEWEST = 5
@@ -154,7 +154,7 @@ def verify(target: RollupTarget, name: Name) -> None:
         _print_sql(*_read_only(rollups.call_in_sql("rollup_verify", name, target.schema)))
         return
 
-    async def check(conn: AsyncSession) -> list[Finding]:
+    async def check(conn: AsyncSession) -> list[RollupFinding]:
         found = await rollups.verify(conn, name, target.schema)
         installed = await rollups.installed_spec(conn, name, target.schema)
         if target.app is not None and installed is not None and installed["context"] == target.settings.context:
@@ -331,7 +331,7 @@ async def _set_aside(conn: AsyncSession, each: Rolling, schema: str) -> list[Asi
     return await rollups.set_aside(conn, each.name, schema, most=NEWEST) if each.set_aside else []
 
 
-def _fields(found: Sequence[Finding | Step]) -> list[dict[str, Any]]:
+def _fields(found: Sequence[RollupFinding | Step]) -> list[dict[str, Any]]:
     return [asdict(each) for each in found]
 
 

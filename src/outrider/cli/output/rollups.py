@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from outrider.cli.output.text import capped, counted, moment, one_line, roughly, say, short
-from outrider.postgres.rollups import MOST, Aside, Finding, Rolling, Step, Tick
+from outrider.postgres.rollups import MOST, Aside, Rolling, RollupFinding, Step, Tick
 from outrider.rollup.rollup import Rollup
 
 KEY = 40
 """Characters of a key that are shown."""
 
 
-def tell(found: Sequence[Finding], *, blocks: bool = False) -> None:
+def tell(found: Sequence[RollupFinding], *, blocks: bool = False) -> None:
     width = max((len(each.value) for each in found), default=0)
     for each in found:
         mark = "blocks: " if blocks and each.blocks and not each.passed else ""

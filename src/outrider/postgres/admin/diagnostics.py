@@ -1,13 +1,13 @@
-"""What a doctor measures in the database: each look is one statement of sql/doctor/, in a transaction that cannot write."""
+"""The measurements of the doctor. Each is one statement of sql/doctor/, in a read-only transaction."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from psycopg.conninfo import make_conninfo
@@ -21,14 +21,19 @@ from outrider.postgres.listener import Listener
 from outrider.postgres.statement import Params, Rows, looking, statement
 
 MOST = 10_000
+"""Counts stop at this number."""
 PATIENCE = timedelta(minutes=5)
+"""How late a retry or a job may be before it is a finding."""
 LATE = status.LATE
 WAITS = timedelta(seconds=5)
 """A session that waits longer than this for a lock is a finding."""
 EXPIRING = timedelta(days=7)
 """How long before their removal dead letters become a finding."""
 LATELY = timedelta(hours=1)
+"""The age up to which a dead letter is recent."""
 LIMITS = {"most": MOST, "lately": LATELY, "patience": PATIENCE, "expiring": EXPIRING}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,48 +42,50 @@ class Server:
     version_number: int
     now: datetime
     queue: float
-    """How full the queue of notifications is: 1 = no transaction that notifies can commit."""
+    """The share of the notification queue that is in use. At 1, transactions that notify cannot commit."""
     connections: int
     most_connections: int
     sees_all: bool
-    """Whether this role sees the transactions of others."""
+    """This role sees the transactions of other roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
+    """A transaction or slot that keeps readers or vacuum from advancing."""
+
     kind: str
-    """transaction, batch (that of a worker), prepared, standby or slot."""
+    """transaction, batch (the transaction of a worker), prepared, standby or slot."""
     who: str
     writes: bool
     since: timedelta | None
     xids: int | None
-    """How many transaction ids were drawn since."""
+    """Transaction ids that were assigned since then."""
     ends: str
     """The statement that ends it."""
     idle: timedelta | None = None
-    """For how long one that has published or enqueued has done nothing."""
+    """How long it has been idle, if it has published or enqueued."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Whoever others wait for."""
+    """A session that blocks others."""
 
     who: str
     idle: bool | None
-    """Idle in a transaction; None: this role may not see it."""
+    """Idle in a transaction. None: this role may not see it."""
     state_since: timedelta | None
     query: str | None
-    """What it runs, or ran last."""
+    """The current statement, or the last one."""
     waiting: int
     since: timedelta
-    """How long the first has waited."""
+    """The longest wait for it."""
     waiters: str | None
     ends: str
 
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A worker without a heartbeat whose session is still there."""
+    """A worker that has stopped sending heartbeats and still has its session."""
 
     worker: str
     since: timedelta
@@ -99,15 +106,16 @@ class ServerSetting:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Of replication."""
+    """A replication slot."""
 
     name: str
     active: bool
     state: str | None
     """reserved, extended, unreserved or lost."""
     bytes: int | None
-    """Of WAL that it keeps."""
+    """WAL that it retains."""
     size: str | None
+    """The same for people."""
     ends: str
 
 
@@ -127,7 +135,7 @@ class Timetable:
     cron: str
     time_zone: str
     fired_at: datetime
-    """How far it has come."""
+    """The time up to which it has fired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +147,22 @@ class Segments:
     in_last: int
     """Events in the last segment, up to MOST."""
     numbers: int | None
-    """Of the log, from the oldest event that is there to the newest; None when it is empty."""
+    """Log positions from the oldest event to the newest; None = the log is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Of upkeep."""
+    """The state of upkeep."""
 
     ran_at: datetime | None
     there_since: datetime
-    """The schema knows of upkeep since then."""
+    """When the migration that brought upkeep was applied."""
     days: int
-    """How long the log is kept, in days."""
+    """Retention of the log."""
     segments: list[str]
-    """Those that are kept longer, and why: in the same order."""
+    """Segments that are kept longer than that."""
     reasons: list[str]
+    """Why, one reason per segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +175,13 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Expiring:
-    """Dead letters that are removed soon, unless somebody sees to them."""
+    """Dead letters that retention removes soon."""
 
     subscription: str
     letters: int
     """Up to MOST."""
     expires_at: datetime
-    """The oldest of them."""
+    """When the oldest is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +192,13 @@ class Lately:
     letters: int
     """Up to MOST."""
     code: str | None
-    message: str | None
     """Of the newest."""
+    message: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """The newest failure of what a subscription has parked."""
+    """The newest failure among the events that wait for a retry."""
 
     event_id: UUID
     code: str
@@ -197,32 +206,37 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Latency:
+    """Time from publish to receipt, for 1,000 log positions."""
+
     page: int
-    """0 = the newest."""
+    """0 = the newest positions, 1 = those before."""
     seconds: float
+    """The 99th percentile."""
     receipts: int
     ago: timedelta
-    """The age of its oldest event."""
+    """The age of the oldest event."""
     lately: float | None = None
-    """Seconds, as above, of what was handled within the last 5 minutes; None = nothing was."""
+    """The 99th percentile of the last 5 minutes, in seconds; None = nothing was handled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
+    """A privilege that a role should not have."""
+
     who: str
     may: str
     why: str
     """Why that is too much."""
     grave: bool
-    """Else it is worth knowing."""
+    """A warning, not only a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
     contexts: list[str]
     roles: list[str]
-    """Those that may move the cursors of all of them."""
+    """Roles that may move the cursors of all these contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +249,7 @@ class Cron:
 
 @asynccontextmanager
 async def reading(conn: AsyncSession) -> AsyncIterator[AsyncSession]:
-    """The session, none of whose transactions can write until the end."""
+    """Makes all transactions of the session read-only until the end of the block."""
     await conn.set_read_only(True)
     try:
         yield conn
@@ -244,13 +258,47 @@ async def reading(conn: AsyncSession) -> AsyncIterator[AsyncSession]:
             await conn.set_read_only(None)
 
 
-async def server(conn: AsyncSession, schema: str) -> Server:
-    [row] = await look(conn, "server", schema)
-    return Server(*row)
+async def look(conn: AsyncSession, name: str, schema: str, params: Params | None = None) -> Rows:
+    async with looking(conn, schema) as looked:
+        return await looked.rows(f"doctor/{name}", params)
 
 
-async def holders(conn: AsyncSession, schema: str) -> list[Holder]:
-    return [Holder(*row) for row in await look(conn, "holders", schema)]
+Measure = Callable[[AsyncSession, str], Awaitable[T]]
+
+
+def _all(name: str, kind: Callable[..., T], params: Params | None = None) -> Measure[list[T]]:
+    """A measurement that returns every row of its statement."""
+
+    async def measure(conn: AsyncSession, schema: str) -> list[T]:
+        return [kind(*row) for row in await look(conn, name, schema, params)]
+
+    return measure
+
+
+def _one(name: str, kind: Callable[..., T], params: Params | None = None) -> Measure[T]:
+    """A measurement whose statement returns one row."""
+
+    async def measure(conn: AsyncSession, schema: str) -> T:
+        [row] = await look(conn, name, schema, params)
+        return kind(*row)
+
+    return measure
+
+
+server = _one("server", Server)
+segments = _one("segments", Segments, LIMITS)
+upkeep = _one("upkeep", Keeping)
+sharing = _one("sharing", Sharing)
+cron = _one("cron", Cron)
+holders = _all("holders", Holder)
+settings = _all("settings", ServerSetting)
+wal = _all("wal", Slot)
+tuples = _all("tuples", Tuples)
+overdue = _all("overdue", Overdue, LIMITS)
+expiring = _all("expiring", Expiring, LIMITS)
+buried = _all("buried", Lately, LIMITS)
+latencies = _all("settled", Latency)
+rights = _all("privileges", Right)
 
 
 async def locks(conn: AsyncSession, schema: str) -> list[Lock]:
@@ -261,124 +309,66 @@ async def silent(conn: AsyncSession, schema: str) -> list[Silent]:
     return [Silent(*row) for row in await look(conn, "silent", schema, {"late": LATE})]
 
 
-async def settings(conn: AsyncSession, schema: str) -> list[ServerSetting]:
-    return [ServerSetting(*row) for row in await look(conn, "settings", schema)]
+async def failing(conn: AsyncSession, schema: str, names: Sequence[str]) -> dict[str, Failing]:
+    return {name: Failing(*row) for name, *row in await look(conn, "failing", schema, {"names": list(names)})}
 
 
-async def wal(conn: AsyncSession, schema: str) -> list[Slot]:
-    return [Slot(*row) for row in await look(conn, "wal", schema)]
-
-
-async def tuples(conn: AsyncSession, schema: str) -> list[Tuples]:
-    return [Tuples(*row) for row in await look(conn, "tuples", schema)]
-
-
-async def segments(conn: AsyncSession, schema: str) -> Segments:
-    [row] = await look(conn, "segments", schema, LIMITS)
-    return Segments(*row)
-
-
-async def upkeep(conn: AsyncSession, schema: str) -> Keeping:
-    [row] = await look(conn, "upkeep", schema)
-    return Keeping(*row)
-
-
-async def overdue(conn: AsyncSession, schema: str) -> list[Overdue]:
-    return [Overdue(*row) for row in await look(conn, "overdue", schema, LIMITS)]
-
-
-async def expiring(conn: AsyncSession, schema: str) -> list[Expiring]:
-    return [Expiring(*row) for row in await look(conn, "expiring", schema, LIMITS)]
-
-
-async def buried(conn: AsyncSession, schema: str) -> list[Lately]:
-    return [Lately(*row) for row in await look(conn, "buried", schema, LIMITS)]
+async def schedules(conn: AsyncSession, schema: str) -> tuple[datetime, list[Timetable]]:
+    """The database's time, and the schedules, the one that has fired furthest first."""
+    rows = await look(conn, "schedules", schema)
+    return rows[0][0], [Timetable(*row[1:]) for row in rows if row[1] is not None]
 
 
 async def unread(conn: AsyncSession, schema: str) -> dict[str, datetime]:
-    """When the oldest event occurred that a subscription has not read, as far as one looks."""
+    """When the oldest unread event of each subscription occurred, if it is among the next SCAN positions."""
     async with looking(conn, schema) as looked:
         rows = await looked.rows("admin/oldest_unread", {"scan": SCAN})
     return {name: at for name, at, _ in rows if at is not None}
 
 
-async def failing(conn: AsyncSession, schema: str, names: Sequence[str]) -> dict[str, Failing]:
-    return {name: Failing(*row) for name, *row in await look(conn, "failing", schema, {"names": list(names)})}
-
-
-async def settled(conn: AsyncSession, schema: str) -> list[Settled]:
-    return [Settled(*row) for row in await look(conn, "settled", schema)]
-
-
-async def rights(conn: AsyncSession, schema: str) -> list[Right]:
-    return [Right(*row) for row in await look(conn, "privileges", schema)]
-
-
-async def sharing(conn: AsyncSession, schema: str) -> Sharing:
-    [row] = await look(conn, "sharing", schema)
-    return Sharing(*row)
-
-
 async def blockers(dsn: str, pid: int) -> list[str]:
-    """Who holds the lock that this process waits for, each with the statement that ends it. From another session."""
+    """The sessions that block this server process, each with the statement that ends it. Opens a session of its own."""
     conn = await connection.connect(dsn, autocommit=True, name="outrider doctor")
     async with conn:
         cursor = await conn.execute(statement("doctor/blockers", "outrider"), {"pid": pid})
         return [who for (who,) in await cursor.fetchall()]
 
 
-async def cron(conn: AsyncSession, schema: str) -> Cron:
-    [row] = await look(conn, "cron", schema)
-    return Cron(*row)
-
-
-async def schedules(conn: AsyncSession, schema: str) -> tuple[datetime, list[Timetable]]:
-    """What time it is, and all of them, the furthest first."""
-    rows = await look(conn, "schedules", schema)
-    return rows[0][0], [Timetable(*row[1:]) for row in rows if row[1] is not None]
-
-
-async def look(conn: AsyncSession, name: str, schema: str, params: Params | None = None) -> Rows:
-    """By one statement of sql/doctor/."""
-    async with looking(conn, schema) as looked:
-        return await looked.rows(f"doctor/{name}", params)
-
-
 def same_server(conn: AsyncSession) -> str:
-    """A DSN for another session like this one, with its password: it must not be shown."""
+    """A DSN for another session like this one. It contains the password, so it must not be shown."""
     given: dict[str, Any] = {"password": conn.info.password} if conn.info.password else {}
     return make_conninfo(conn.info.dsn, **given)
 
 
 async def pooled(dsn: str) -> bool:
-    """Whether somebody stands between us and the server."""
+    """Whether the DSN leads to a transaction pooler."""
     conn = await connection.connect(dsn, autocommit=True, name="outrider doctor")
     async with conn:
         return conn.pooled
 
 
 async def hears(dsn: str, schema: str, deadline: float) -> str | None:
-    """Whether a poke arrives, as a worker's listener tries it; else what it says."""
-    told: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+    """Runs a worker's listener until its test notification arrives: None. Otherwise, returns the reason that it reports."""
+    outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
-    def tell(reason: str | None) -> None:
-        if not told.done():
-            told.set_result(reason)
+    def finish(reason: str | None) -> None:
+        if not outcome.done():
+            outcome.set_result(reason)
 
     listener = Listener(
         dsn,
         ["outbox_default"],
-        on_poke=lambda *_: None,
-        on_up=lambda: tell(None),
-        on_down=tell,
+        on_notification=lambda *_: None,
+        on_up=lambda: finish(None),
+        on_down=finish,
         schema=schema,
         deadline=deadline,
     )
     running = asyncio.create_task(listener.run())
     try:
-        both: list[asyncio.Future[Any]] = [running, told]
+        both: list[asyncio.Future[Any]] = [running, outcome]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return told.result() if told.done() else await running
+        return outcome.result() if outcome.done() else await running
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError, DatabaseUnavailable, connection.DatabaseError):

@@ -1,5 +1,7 @@
-"""The state of everything at one moment: schema, subscriptions with their cursors, rollups, workers. Counts are capped, and
-no look costs more than a bounded piece of the log."""
+"""The state of everything in one snapshot: schema, subscriptions, rollups, workers.
+
+Counts are capped, and no query reads more than a bounded piece of the log.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +25,28 @@ SCAN = 1000
 
 State = Literal["paused", "breaker", "no_worker", "unable", "broker_down", "troubled", "failing", "running"]
 LATE = timedelta(seconds=15)
-"""A heartbeat comes every 10 s: a worker that was last seen so long ago has missed one."""
+"""A worker that was last seen longer ago than this has missed a heartbeat, which comes every 10 s."""
 IN_A_ROW = {"rolled_back": 3, "broker": 1, "failing": 5, "loop": 1}
-"""Failures in a row before they are shown, by kind: a deadlock now and then is normal."""
+"""Consecutive failures before they are shown, by kind: an occasional deadlock is normal."""
 LOUD = {"25006", "42501", "57014"}
-"""Read-only, a right that is missing, a statement_timeout: once is enough."""
+"""Shown after one failure: read-only transaction, missing privilege, statement_timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What troubles a worker, as its last heartbeat told it."""
+    """A problem that a worker reported with its last heartbeat."""
 
     kind: str
-    """rolled_back: batches or claims, by no fault of their own; broker: it does not answer; failing: every attempt at a
-    handler or a job; loop: the event loop is, or was, held."""
+    """rolled_back: batches or claims fail for reasons outside the handler. broker: the broker does not answer. failing:
+    every attempt of a handler or job fails. loop: the event loop is or was blocked."""
     name: str
-    """The subscription; "(jobs)", "(schedules)", "(rollups)", "(upkeep)", "(heartbeat)"."""
+    """The subscription, or "(jobs)", "(schedules)", "(rollups)", "(upkeep)", "(heartbeat)"."""
     code: str
     message: str
     in_a_row: int
     since: datetime
     seconds: float
-    """How long it had lasted when it was told."""
+    """How long it had lasted when it was reported."""
 
     @property
     def lasting(self) -> bool:
@@ -54,7 +56,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
-    """What runs longest in a worker: a handler, a job, a relay, a rollup or upkeep."""
+    """What has been running longest in a worker: a handler, a job, a relay, a rollup or upkeep."""
 
     name: str
     since: datetime
@@ -70,16 +72,16 @@ class Seen:
     generation: int
     subscriptions: list[str]
     unable: list[str]
-    """Of these, those that want event types which its code does not know: it takes nothing from them."""
+    """Subscriptions with event types that its code does not know. It takes nothing from them."""
     listening: bool
-    """Woken by pokes; else it polls."""
+    """It is woken by notifications; otherwise, it polls."""
     stopping: bool
     started_at: datetime
     seen_at: datetime
     live: bool
-    """Seen within the last 30 s; else it has died or is cut off. Forgotten after a day."""
+    """Seen within the last 30 s. Otherwise, it has died or is cut off; after a day its row is deleted."""
     schema_version: int | None
-    """The newest migration that its code knows; None = code from before 0004."""
+    """The newest migration that its code knows; None = code older than migration 0004."""
     doing: Doing | None = None
     troubles: tuple[Trouble, ...] = ()
     """As of its last heartbeat, the oldest first."""
@@ -90,20 +92,20 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far the events of one generation have been read. 0: of all that have no cursors of their own."""
+    """How far the events of one generation have been read. 0 stands for all generations without cursors of their own."""
 
     generation: int
     served_by: int
     """The generation whose workers serve it."""
     seq: int
-    """Of the slowest cursor."""
+    """The position of the slowest cursor."""
     lag: int
     failures: int
-    """In a row, where the handler has a breaker."""
+    """Consecutive failures, if the handler has a breaker."""
     open_until: datetime | None
-    """The breaker is open."""
+    """Until when the breaker is open."""
     workers: tuple[str, ...]
-    """host:pid of those that take from it: of its own generation, or of others while none of these is there."""
+    """The workers that serve it, as host:pid: those of `served_by`, or if there are none, those of other generations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,28 +120,28 @@ class Standing:
     partitions: int
     order: str
     states: tuple[State, ...]
-    """paused, breaker (open), no_worker, unable (its workers lack event types that it wants), broker_down, troubled (batches
-    are rolled back in a row), failing (every attempt fails); or running."""
+    """paused, breaker (it is open), no_worker, unable (its workers do not know all its event types), broker_down, troubled
+    (batches are rolled back repeatedly), failing (every attempt fails); or running."""
     paused_at: datetime | None
     lag: int
-    """Numbers of the log that its slowest cursor has not passed; most of them may be events of other types."""
+    """Log positions that its slowest cursor has not passed. Many of them may be events of other types."""
     oldest_owed_at: datetime | None
-    """When the oldest event occurred that it has not read, or that is parked; since when the oldest job is due."""
+    """When the oldest event occurred that is unread or waits for a retry; for jobs, when the oldest became due."""
     oldest_is_certain: bool
-    """False: there may be one among events that were not looked at."""
+    """False: there may be older ones beyond the part of the log that was searched."""
     waiting_since: datetime | None
-    """Since when the oldest waits that a worker could take now: when an event occurred that was not read, when a retry or a
-    job was due. None of a reader, and while it is paused."""
+    """The same, of what a worker could take now: unread events, and retries and jobs that are due. None for a reader, and
+    while it is paused."""
     parked: int
-    """Of jobs: those that wait or run."""
+    """Events that wait for a retry; for jobs, those that are pending or running."""
     running: int
     """Jobs that are leased."""
     dead: int
     positions: tuple[Position, ...]
     streams: tuple[Stream, ...]
-    """Of a relay, or of an inbox; a relay's become known with their first event."""
+    """The streams of a relay or an inbox. A relay's stream appears with its first event."""
     troubles: tuple[Trouble, ...] = ()
-    """Of its live workers."""
+    """What its live workers reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +149,15 @@ class Status:
     schema: str
     version: int
     pending: tuple[str, ...]
-    """Migrations that this code knows and the database has not."""
+    """Migrations that this code knows and that are not applied."""
     read_at: datetime
-    """When this was true, by the database's clock."""
+    """The time of the snapshot, by the database's clock."""
     seq: int
-    """The newest number of the log."""
+    """The newest position of the log."""
     paused_at: datetime | None
-    """Everything is paused since then."""
+    """Since when everything is paused."""
     jobs: dict[str, int]
-    """running, pending, failed; those of types that nobody has registered too. Up to MOST; none if there is no job type."""
+    """Jobs that are running, pending or failed, up to MOST each, including unregistered types. Empty if there is no type."""
     subscriptions: tuple[Standing, ...]
     rollups: tuple[Rolling, ...]
     workers: tuple[Seen, ...]
@@ -173,7 +175,7 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
     current = not pending(have, Phase.pre)
     async with looking(conn, schema) as look:
         [(read_at, seq, paused_at)] = await look.rows("admin/moment")
-        # Before that, the tables are not yet those that the rest needs.
+        # The statements below need the tables of the newest migrations.
         workers = await look.rows("admin/workers_seen") if current else []
         standings = await look.rows("admin/standings", {"most": MOST}) if current else []
         positions = await look.rows("admin/positions") if current else []
@@ -212,7 +214,7 @@ def _seen(row: Sequence[Any]) -> Seen:
 
 
 def _reported(report: Any, at: datetime | None) -> dict[str, Any]:
-    """Whoever may be a worker can write anything there."""
+    """Any role that may run a worker can write anything into a report."""
     if at is None or not isinstance(report, dict):
         return {}
     found: dict[str, Any] = {}
@@ -289,7 +291,7 @@ def _oldest(*times: datetime | None) -> datetime | None:
 
 
 def _position(name: str, row: Sequence[Any], workers: Sequence[Seen]) -> Position:
-    """Who serves it: as sql/handlers/serving.sql decides for each worker."""
+    """Finds the workers by the same rule as sql/handlers/serving.sql."""
     generation, served_by, seq, lag, failures, open_until = row
     able = [each for each in workers if each.serves(name) and name not in each.unable]
     serving = [each for each in able if each.generation == served_by] or able
