@@ -283,7 +283,7 @@ def test_a_default_is_remembered_as_no_reason_to_do_without_the_field(outrider: 
     assert outrider("contracts", "check", *apps).returncode == 0, "billing requires the total"
     assert outrider("contracts", "snapshot", *apps).stdout.count("unchanged") == 2
     change(project / "billing.py", "total: int", "total: int\n    note: str")
-    assert "note: is required, but may be left out" in outrider("contracts", "check", *apps).stdout
+    assert "note: is required, but some events lack it" in outrider("contracts", "check", *apps).stdout
 
 
 def test_a_context_that_was_renamed_when_its_event_was_dropped(outrider: Run, project: Path) -> None:
