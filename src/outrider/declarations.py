@@ -125,7 +125,7 @@ class Declarations:
         """Declare the function of a job: `@app.job(SendReceipt)`. It runs outside of a transaction, at least once.
 
         Or subscribe a job to events: `@app.job(on=OrderPlaced, name="shop.ship")`. Then it gets the event. An async
-        function, or a blocking one, which runs in a thread. A small return value is kept with the receipt.
+        function, or a blocking one, which runs in a thread. A small return value is kept, in a receipt.
         """
         events = (on,) if isinstance(on, type) else tuple(on)
         if (job is None) == (not events):

@@ -156,8 +156,10 @@ class NoSuchEvent(OutriderError):
 class NoSuchJob(OutriderError):
     def __init__(self, job_id: UUID, schema: str) -> None:
         super().__init__(
-            f'there is no job {job_id} in the schema "{schema}" of this database: the transaction that enqueued it was '
-            "rolled back or is still open, or the job is in another schema (--schema) or database"
+            f'no trace of the job {job_id} is kept in the schema "{schema}" of this database. It may have finished: a job '
+            "without a result and without a failure leaves none (set keep= in @app.job to see it), and receipts expire. Or "
+            "the id is unknown here: the transaction that enqueued the job was rolled back or is still open, or the job is "
+            "in another schema (--schema) or database"
         )
 
 

@@ -175,7 +175,7 @@ class JobsClaimed(Signal):
 
 
 class JobsCompleted(Signal):
-    """Jobs are done and have their receipts. Committed. `details` yields each job with its duration in milliseconds."""
+    """Jobs are done. Committed. `details` yields each job with its duration in milliseconds."""
 
     jobs: int
     details: Callable[[], Iterator[tuple[JobRun, float]]]

@@ -18,12 +18,13 @@ MOST_PARTITIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a job that the database enforces."""
+    """The options of a job that the database goes by."""
 
     lease: timedelta
     timeout: timedelta | None
     concurrency: int | None
     key_concurrency: int | None
+    keep: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)

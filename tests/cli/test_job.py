@@ -161,7 +161,7 @@ def test_what_is_done_or_was_given_up_is_listed_when_asked(desk: Desk) -> None:
     ids = [desk.enqueue(n=n, unique_key="one" if n == 3 else None) for n in range(4)]
     jobs = desk.claim(4)
     by_id = {str(job.id): job for job in jobs}
-    sqljobs.done(desk.conn, by_id[ids[0]], by_id[ids[1]])
+    sqljobs.done(desk.conn, by_id[ids[0]], by_id[ids[1]], result="sent")
     sqljobs.cancel(desk.conn, UUID(ids[2]))
     assert sqljobs.settle(desk.conn, by_id[ids[2]], "cancelled") == "cancelled"
     newer = desk.enqueue(n=9, unique_key="one")
@@ -259,8 +259,7 @@ def test_show_of_a_dead_one_names_the_way_back(desk: Desk) -> None:
 def test_show_of_a_done_one_has_the_result(desk: Desk) -> None:
     job_id = desk.enqueue(n=1)
     [job] = desk.claim()
-    sqljobs.done(desk.conn, job)
-    desk.conn.execute("update outrider.event_handled set result = %s", [json.dumps({"sent": HOSTILE})])
+    sqljobs.done(desk.conn, job, result={"sent": HOSTILE})
     said = desk.said("show", job_id)
     assert re.match(rf"job        {job_id}, mail\.send\nstate      done\ndone       \S+ \S+\n\nresult\n", said)
     assert not set("\x1b\x9b\u202e\r") & set(said)
@@ -281,8 +280,27 @@ def test_an_event_that_is_two_jobs_is_shown_twice(desk: Desk) -> None:
 
 
 def test_what_there_is_not(desk: Desk) -> None:
-    assert desk.refused("show", NOBODY).startswith(f'outrider: there is no job {NOBODY} in the schema "outrider"')
+    no_trace = f'outrider: no trace of the job {NOBODY} is kept in the schema "outrider"'
+    assert desk.refused("show", NOBODY).startswith(no_trace)
     assert desk.job("show", "7").returncode == 2
+
+
+def test_of_a_plain_job_that_is_done_there_is_no_trace(desk: Desk) -> None:
+    job_id = desk.enqueue(n=1)
+    sqljobs.done(desk.conn, *desk.claim())
+    said = desk.refused("show", job_id)
+    assert f"no trace of the job {job_id} is kept" in said
+    assert "a job without a result and without a failure leaves none (set keep= in @app.job to see it)" in said
+    assert "the id is unknown here" in said
+    for command in (("cancel", job_id, "--yes"), ("run-now", job_id)):
+        done = desk.job(*command)
+        assert (done.returncode, done.stdout) == (1, f"{job_id}: no trace of it is kept: it is done, or unknown\n")
+    assert desk.listed("--state", "done") == []
+    desk.conn.execute("select outrider.register_job('mail.send', null, null, null, null, '7 days')")
+    kept = desk.enqueue(n=2)
+    sqljobs.done(desk.conn, *desk.claim())
+    assert desk.listed("--state", "done") == [kept]
+    assert desk.json("show", kept)["jobs"][0]["state"] == "done"
 
 
 def test_nothing_hidden_acts(desk: Desk) -> None:
@@ -312,7 +330,7 @@ def test_progress_of_any_shape(desk: Desk) -> None:
 def test_cancel_says_what_became_of_each(desk: Desk) -> None:
     running, pending, ready = (desk.enqueue(n=n, ago=ago) for n, ago in enumerate((9, -60, 5)))
     [_, finished] = desk.claim(2)
-    sqljobs.done(desk.conn, finished)
+    sqljobs.done(desk.conn, finished, result=1)
     said = desk.said("cancel", running, pending, ready, pending, "--by", "me", "--reason", "a test", "--yes")
     assert said == (
         f"{running} mail.send: cancelling: it is running, and its worker was told to stop it\n"
@@ -331,7 +349,7 @@ def test_cancel_asks(desk: Desk) -> None:
         "outrider: nothing was cancelled: there is no terminal to ask at; to do it, add --yes "
         f"(Cancel {job_id} (1 pending)?)\n"
     )
-    assert "(Cancel 2 jobs (1 pending, 1 not found)?)" in desk.refused("cancel", job_id, NOBODY)
+    assert "(Cancel 2 jobs (1 pending, 1 without a trace)?)" in desk.refused("cancel", job_id, NOBODY)
 
 
 def test_who_cancels_is_whoever_is_logged_in(desk: Desk) -> None:
@@ -342,7 +360,8 @@ def test_who_cancels_is_whoever_is_logged_in(desk: Desk) -> None:
 def test_cancel_of_what_there_is_not(desk: Desk) -> None:
     job_id = desk.enqueue(n=1)
     assert (
-        desk.said("cancel", NOBODY, job_id, "--yes", code=1) == f"{NOBODY}: not found\n{job_id} mail.send: cancelled\n"
+        desk.said("cancel", NOBODY, job_id, "--yes", code=1)
+        == f"{NOBODY}: no trace of it is kept: it is done, or unknown\n{job_id} mail.send: cancelled\n"
     )
     done = desk.job("cancel", NOBODY, "--yes", "--json")
     assert done.returncode == 1
@@ -361,7 +380,7 @@ def test_run_now(desk: Desk) -> None:
     )
     sqljobs.cancel(desk.conn, UUID(later))
     assert desk.said("run-now", later, code=1) == f"{later} mail.send: not due: it was cancelled\n"
-    assert desk.said("run-now", NOBODY, code=1) == f"{NOBODY}: not found\n"
+    assert desk.said("run-now", NOBODY, code=1) == f"{NOBODY}: no trace of it is kept: it is done, or unknown\n"
 
 
 def test_a_cancelled_job_comes_back_by_force(desk: Desk) -> None:

@@ -80,7 +80,7 @@ def test_the_owner_makes_them(owned: tuple[psycopg.Connection[Any], str, str], t
     root.execute(f"alter role {prefix}cron login".encode())
     login = run("roles", "--prefix", prefix)
     assert login.returncode == 1
-    assert f"there is a role {prefix}cron that is not a mere group" in login.stderr
+    assert f"the role {prefix}cron is not a mere group" in login.stderr
 
 
 @pytest.mark.parametrize("prefix", ["", "Shop_", "a b", "x" * 60, '"; drop', "1_"])

@@ -158,7 +158,7 @@ def test_a_second_one_on_purpose(outrider: Run, shop: str, tmp_path: Path) -> No
 
 
 def test_retire_needs_force_and_yes(outrider: Run, shop: str) -> None:
-    for insisting, said in ([], "1 unread, 0 parked and 0 dead events"), (["--force"], "add --yes"):
+    for insisting, said in ([], "1 unread, 0 waiting for retry, 0 dead letters"), (["--force"], "add --yes"):
         refused = outrider("subscription", "retire", "shop.count", "--dsn", shop, *insisting)
         assert (refused.returncode, refused.stdout) == (1, "")
         assert said in refused.stderr

@@ -116,7 +116,7 @@ async def test_the_rights_of_a_worker_are_enough_for_jobs(database: str) -> None
     def declared(dsn: str) -> Outrider:
         app, failed = Outrider(context="docs", dsn=dsn), set[int]()
 
-        @app.job(Chore, concurrency=3, key_concurrency=1, lease=1, retry=RetryPolicy(base="1ms", cap="1ms"))
+        @app.job(Chore, concurrency=3, key_concurrency=1, lease=1, retry=RetryPolicy(base="1ms", cap="1ms"), keep="1d")
         async def chore(job: Chore, ctx: JobContext) -> None:
             if job.n == 1 and job.n not in failed:
                 failed.add(job.n)

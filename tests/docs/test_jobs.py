@@ -205,7 +205,7 @@ class Life:
     def state(self) -> str:
         if found := sqljobs.jobs(self.conn):
             return str(found[0]["status"])
-        return "gone" if sqljobs.receipts(self.conn) else "[*]"
+        return "[*]" if self.lease is None else "gone"
 
     @property
     def _held(self) -> sqljobs.Lease:
@@ -289,6 +289,6 @@ def test_the_table_of_retries_counts_right() -> None:
     rows = re.findall(r"^\| (?:`(.*?)`|the default) \|.*\| (\d+) \|$", table, re.MULTILINE)
     assert len(rows) == 4
     for written, buried_at in rows:
-        policy = eval(written or "DEFAULT_RETRY_POLICY", vars(outrider))
+        policy = eval(written or "DEFAULT_RETRY_POLICY", vars(outrider.retry))
         kept = [attempt for attempt in range(1, 100) if policy.delay(attempt, 1.0) is not None]
         assert kept == list(range(1, int(buried_at))), written

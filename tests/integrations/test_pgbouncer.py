@@ -40,7 +40,7 @@ async def test_events_and_jobs_exactly_once(database: str) -> None:
             await ctx.tx.execute("insert into effect values ('event', %s)", [event.n])
             await app.enqueue(ctx.tx, Send(n=event.n))
 
-        @app.job(Send)
+        @app.job(Send, keep="1d")
         async def send(job: Send) -> None:
             await asyncio.to_thread(conn.execute, "insert into effect values ('job', %s)", [job.n])
 

@@ -357,14 +357,14 @@ async def test_what_cannot_be_begun_leaves_nothing_to_the_next(
     async def pay(event: Placed, ctx: HandlerContext) -> None:
         left.append((event.n, trace.inherited.get(), inherited_workspace.get()))
 
-    begin = batch_runner._begin
+    begin = batch_runner._begin_span
 
     def failing(spans: trace.BatchSpans, rows: Any, **options: Any) -> trace.EventSpan:
         if rows[0][WORKSPACE] is not None:
             raise RuntimeError("out of memory")
         return begin(spans, rows, **options)
 
-    monkeypatch.setattr(batch_runner, "_begin", failing)
+    monkeypatch.setattr(batch_runner, "_begin_span", failing)
     async with app:
         await app.migrate()
         async with app.connect() as conn:

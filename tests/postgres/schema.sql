@@ -196,7 +196,7 @@ declare
 begin
     perform "outrider".sees_all(true);
     if (p_days between 1 and 3650) is not true then
-        raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
+        raise 'a segment can be attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;
     insert into "outrider".upkeep (task) values ('lock') on conflict do nothing;
     perform from "outrider".upkeep as u where u.task = 'lock' for update;
@@ -204,14 +204,14 @@ begin
     select s.* into this from "outrider".segment as s where s.name = p_name for update;
     if this.detached_at is null then
         raise 'there is no detached segment %', quote_nullable(p_name)
-            using errcode = 'OR009', hint = 'outrider upkeep segments shows which there are.';
+            using errcode = 'OR009', hint = 'To list them: outrider upkeep segments';
     end if;
-    -- A cursor could take them for late events of a transaction of ours with the same id.
+    -- A cursor could mistake them for late events of a transaction here with the same id.
     execute format('select exists (select from "outrider".%I as o where o.tx >= pg_snapshot_xmax(pg_current_snapshot()))', p_name)
     into foreign_events;
     if foreign_events then
         raise 'the segment % holds events of another cluster, whose transactions this one has not reached', quote_nullable(p_name)
-            using errcode = 'OR009', hint = 'It can be read as the table that it is.';
+            using errcode = 'OR009', hint = 'It can still be read as a table.';
     end if;
     perform "outrider".attach_part(this.name, this.first_seq, this.last_seq);
     update "outrider".segment as s set wanted_until = clock_timestamp() + make_interval(days => p_days), kept = null
@@ -932,7 +932,7 @@ begin
     return query
     select format('the relay %s may go back to its mark of %s', m.subscription, date_trunc('second', min(m.at)))
     from (select m.*, jsonb_populate_record(null::"outrider".cursor, m.cursor) as place from "outrider".stream_mark as m) as m
-    -- There may be thousands of marks, and most are past it: of those nothing is looked up.
+    -- There may be thousands of marks, and most are past the segment: for those nothing is looked up.
     where case when least((m.place).seq, (m.place).floor) >= p_segment.last_seq
                     and ((m.place).owing = '{}' or (m.place).owed_after >= p_segment.last_seq) then false
                else "outrider".owes(m.place, p_segment.first_seq, p_segment.last_seq) end
@@ -985,7 +985,7 @@ begin
     insert into "outrider".audit (by, action, subscription, event_id, details)
     select who, 'discard', gone.subscription, gone.event_id,
            jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error)
-           -- Whose job it was: once it is gone, nothing else says so to who erases it.
+           -- Whose job it was: once it is gone, erase finds that nowhere else.
            || case when gone.enqueued then jsonb_build_object('workspace', gone.workspace_id, 'job', coalesce(gone.job_key, ''))
                    else '{}' end)
     from gone;
@@ -1194,7 +1194,7 @@ declare
 begin
     perform "outrider".sees_all(true);
     if coalesce(p_reason, '') = '' then
-        raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
+        raise 'nothing was erased: a reason is required, for the audit' using errcode = 'OR006';
     end if;
     perform "outrider".refuse_nobody(p_workspace_id, p_kind, p_subject);
     audit := p_audit;
@@ -1204,7 +1204,7 @@ begin
           and a.at > clock_timestamp() - interval '1 day'
           and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
               is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))) then
-        raise 'nothing was erased: % is no entry of the audit for this', p_audit using errcode = 'OR006';
+        raise 'nothing was erased: audit entry % is not of this run', p_audit using errcode = 'OR006';
     end if;
     if audit is null then
         insert into "outrider".audit (by, action, details)
@@ -1225,9 +1225,9 @@ begin
             return;
         end if;
         if exists (select from "outrider".audit as a where a.action = 'attach_segment' and a.id > audit) then
-            raise 'a segment was attached to the log meanwhile, and may have been missed: run it again' using errcode = 'OR006';
+            raise 'a segment was attached to the log meanwhile and may have been missed: run erase again' using errcode = 'OR006';
         end if;
-        -- What operators wrote into jobs, or discarded of them, that are gone since.
+        -- Payloads and errors that the audit kept of jobs that no longer exist.
         update "outrider".audit as a set details = a.details - 'payload' - 'before' - 'error' || '{"erased": true}'
         where a.action in ('edit', 'discard') and a.details ?| array['payload', 'before', 'error'] and a.details ? 'job'
           and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
@@ -1808,7 +1808,7 @@ begin
         'including indexes including statistics including storage including compression) '
         'with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_insert_threshold = 10000, '
         'autovacuum_freeze_min_age = 0)', made);
-    -- Directly nobody but the owner reads it, where tenants are kept apart.
+    -- Where tenants are isolated, only the owner may read it directly.
     if (select c.relrowsecurity from pg_class as c where c.oid = '"outrider".outbox'::regclass) then
         execute format('alter table "outrider".%I enable row level security', made);
     end if;
@@ -1825,7 +1825,7 @@ CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text D
 begin
     perform "outrider".sees_all(true);
     if p_to < 0 then
-        raise 'there is no generation %', p_to using errcode = 'OR006';
+        raise 'generation % does not exist', p_to using errcode = 'OR006';
     end if;
     perform from "outrider".cursor as c
     where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)
@@ -1860,7 +1860,7 @@ begin
     perform "outrider".hold_subscription(p_name);
     wanted := (select s.event_types from "outrider".subscription as s where s.name = p_name);
     if cardinality(p_types) > 0 is not true then
-        raise '% keeps all its types: none was named', p_name using errcode = 'OR010';
+        raise 'no event type to remove from % was named', p_name using errcode = 'OR010';
     end if;
     if not coalesce(p_types <@ wanted, false) then
         raise '% does not want %; it wants %', p_name,
@@ -1869,12 +1869,12 @@ begin
             using errcode = 'OR010';
     end if;
     if wanted <@ p_types then
-        raise '% would want nothing any more: `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
+        raise '% would have no event types left: use `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
     end if;
     parked := (select count(*) from "outrider".delivery as d
                where d.subscription = p_name and d.status in ('pending', 'in_flight') and d.event_type = any (p_types));
     if parked > 0 then
-        raise '% events of % wait for their retry in %: let code that knows them finish', parked, told, p_name
+        raise '% events of % wait for a retry in %: let code that knows these types handle them first', parked, told, p_name
             using errcode = 'OR010';
     end if;
     lost := (select u.events from "outrider".unread(p_name) as u);
@@ -1884,7 +1884,7 @@ begin
     where s.name = p_name;
     lost := lost - (select u.events from "outrider".unread(p_name) as u);
     if lost > 0 and p_force is not true then
-        raise '% has % unread events of %: let code that knows them read these first, or use --force --yes to lose them',
+        raise '% has % unread events of %: let code that knows these types handle them first, or use --force --yes to lose them',
             p_name, lost || case when lost = 10000 then ' or more' else '' end, told using errcode = 'OR010';
     end if;
     perform "outrider".note('narrow', p_by, p_reason, p_name, null, jsonb_build_object('types', p_types, 'lost', lost));
@@ -1954,7 +1954,7 @@ begin
           is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))
     returning a.id into entry;
     if entry is null then
-        raise '% is no entry of the audit for this export', p_audit using errcode = 'OR006';
+        raise 'audit entry % is not of this export', p_audit using errcode = 'OR006';
     end if;
     return entry;
 end
@@ -2021,9 +2021,11 @@ CREATE TABLE outrider.subscription (
     key_concurrency integer,
     workspace_id text,
     forwards boolean DEFAULT false NOT NULL,
+    keep interval,
     CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
     CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
     CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = ANY (ARRAY['job'::text, 'inbox'::text])))),
+    CONSTRAINT subscription_keep_check CHECK (((keep > '00:00:00'::interval) AND (keep <= '3650 days'::interval))),
     CONSTRAINT subscription_key_concurrency_check CHECK ((key_concurrency > 0)),
     CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text, 'relay'::text, 'inbox'::text]))),
     CONSTRAINT subscription_lease_check CHECK ((lease > '00:00:00'::interval)),
@@ -2050,6 +2052,8 @@ COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the sam
 COMMENT ON COLUMN outrider.subscription.workspace_id IS 'of a relay: only the events of this tenant; null = all';
 
 COMMENT ON COLUMN outrider.subscription.forwards IS 'of a relay: also what an inbox brought';
+
+COMMENT ON COLUMN outrider.subscription.keep IS 'of a job type: every job that is done leaves a receipt, which upkeep removes no earlier than after this time';
 
 CREATE FUNCTION outrider.obstacle(p_cursor outrider.cursor, p_subscription outrider.subscription, p_knows text[], p_armed bigint, p_first_seq bigint) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -2153,7 +2157,7 @@ declare
 begin
     perform "outrider".sees_all(true);
     if p_force and p_subscription is null then
-        raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
+        raise 'to replay an event that was handled, name the subscription' using errcode = 'OR006';
     end if;
     if exists (select from "outrider".outbox as o where o.id = p_event_id and o.erased_at is not null) then
         subscription := p_subscription;
@@ -2185,7 +2189,7 @@ begin
         where o.id = p_event_id
         on conflict (subscription, seq) where seq is not null do nothing;
     end if;
-    -- What is gone when its line is ours at last has been handled meanwhile, and is found there.
+    -- A delivery that is gone once we hold the lock was handled meanwhile, and its receipt is found below.
     select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes
     from "outrider".replay(
         array(select d.id from "outrider".delivery as d
@@ -2237,7 +2241,7 @@ CREATE FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last b
     AS $$
 declare
     finished pg_snapshot := case
-        -- Restored from elsewhere, whose transactions are all over.
+        -- Restored from elsewhere, where all its transactions are over.
         when p_cursor.cluster <> (select "outrider".log_home())
              or p_cursor.horizon >= pg_snapshot_xmax(pg_current_snapshot())
         then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end;
@@ -2919,7 +2923,7 @@ declare
                        where p_name = any (w.subscriptions) and "outrider".is_live(w.seen_at));
 begin
     if workers > 0 then
-        raise '% served % within the last 30 s: stop it first, or use --force; then it ends with an error at its next take',
+        raise '% served % within the last 30 s: stop it first, or use --force, and it fails at its next take',
             case workers when 1 then 'a worker' else workers || ' workers' end, p_name using errcode = 'OR010';
     end if;
 end
@@ -3091,16 +3095,17 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer) RETURNS void
+CREATE FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer, p_keep interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
     update "outrider".subscription as s
-    set lease = p_lease, timeout = p_timeout, concurrency = p_concurrency, key_concurrency = p_key_concurrency
+    set lease = p_lease, timeout = p_timeout, concurrency = p_concurrency, key_concurrency = p_key_concurrency,
+        keep = p_keep
     where s.name = p_name
-      and (s.lease, s.timeout, s.concurrency, s.key_concurrency)
-          is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency);
+      and (s.lease, s.timeout, s.concurrency, s.key_concurrency, s.keep)
+          is distinct from (p_lease, p_timeout, p_concurrency, p_key_concurrency, p_keep);
     if found then
         perform "outrider".wake(array[p_name]);
     end if;
@@ -3453,11 +3458,11 @@ begin
         perform "outrider".refuse_served(p_old);
     end if;
     if exists (select from "outrider".subscription as s where s.name = p_new) then
-        raise 'there is a subscription ''%'' already: if it was made by mistake and has handled nothing, `outrider subscription retire %` first; else choose another name',
+        raise 'a subscription ''%'' exists already: if it was registered by mistake and has handled nothing, run `outrider subscription retire %` first; otherwise choose another name',
             p_new, p_new using errcode = 'OR010';
     end if;
     if exists (select from "outrider".event_handled as h where h.handler_name = p_new) then
-        raise 'an earlier subscription was called ''%'', and what it handled would be skipped: choose another name', p_new
+        raise 'receipts of an earlier subscription ''%'' exist, and the events that it handled would be skipped: choose another name', p_new
             using errcode = 'OR010';
     end if;
     update "outrider".delivery as d set subscription = p_new where d.subscription = p_old;
@@ -3524,12 +3529,12 @@ begin
     perform "outrider".sees_all(true);
     if (p_force or p_payload is not null) and not "outrider".operates() then
         raise 'only an operator may replay with force or with another payload'
-            using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
+            using errcode = '42501', hint = 'An operator is a role that may execute withdraw.';
     end if;
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or (octet_length(nullif("outrider".as_text(p_payload), '')) <= allowed) is not true) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
-    -- Looked up again after the wait: partitions may have been doubled, a generation opened or folded.
+    -- Again after the wait: partitions may have doubled, or a generation was opened or folded.
     loop
         places := array(
             select distinct c.id from "outrider".delivery as d join "outrider".cursor as c
@@ -3547,8 +3552,8 @@ begin
       and not exists (select from "outrider".cursor as c
                       where c.subscription = d.subscription and c.generation = p_new_generation);
     if found then
-        raise 'no worker of generation % has come up for "%"', p_new_generation, wrong.subscription
-            using errcode = 'OR006', hint = format('Its generations are %s. Start its workers first, or leave it out.', (
+        raise 'no worker of generation % has started for "%"', p_new_generation, wrong.subscription
+            using errcode = 'OR006', hint = format('Its generations are %s. Start workers of that generation, or leave it out.', (
                 select string_agg(distinct c.generation::text, ', ') from "outrider".cursor as c
                 where c.subscription = wrong.subscription));
     end if;
@@ -3580,7 +3585,7 @@ begin
     end if;
 
     loop
-        -- Of the jobs with one unique key the newest is pending, or becomes so.
+        -- Of the jobs with the same unique key only the newest is pending, or becomes so.
         superseded := array(
             select d.id from "outrider".delivery as d
             where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
@@ -3596,7 +3601,7 @@ begin
             if p_payload is not null then
                 insert into "outrider".audit (by, action, subscription, event_id, details)
                 select replayer, 'edit', d.subscription, d.event_id,
-                       -- Whose it was: when the job is done, nothing else says so to who erases it.
+                       -- Whose job it was: when it is done, erase finds that nowhere else.
                        jsonb_build_object('payload', p_payload, 'before', d.payload, 'workspace', d.workspace_id,
                                           'job', coalesce(d.job_key, '')) || reasoned
                 from "outrider".delivery as d
@@ -3608,7 +3613,7 @@ begin
                 set status = 'pending', head = d.ordering_key is null and d.queue is null, attempts = 0, crashes = 0,
                     suspect = false, cycle = d.cycle + 1, run_at = now(), buried_at = null,
                     payload = coalesce(p_payload, d.payload), generation = coalesce(p_new_generation, d.generation),
-                    -- What its cursor will not read any more need not wait for it.
+                    -- Its cursor will not read the event again, so it need not wait for the cursor.
                     reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
                         select from "outrider".subscription as s where s.name = d.subscription
                            and (s.event_types is null or d.event_type = any (s.event_types))),
@@ -3628,7 +3633,7 @@ begin
             if violated not in ('job_unique', 'job_once') then
                 raise;
             end if;
-            -- One was enqueued in between, and is there now.
+            -- A job with the unique key was enqueued meanwhile: look again.
         end;
     end loop;
     if p_payload is not null then
@@ -3637,7 +3642,7 @@ begin
         from "outrider".delivery as d where d.id = any (revived) and d.seq is not null;
     end if;
     if revived is not null and p_force is not true and p_payload is null then
-        -- Of one subscription or one event: named.
+        -- Name the subscription, or the event, if it is only one.
         perform "outrider".note(
             'replay', p_replayed_by, p_reason,
             case when min(d.subscription) = max(d.subscription) then min(d.subscription) end,
@@ -3725,7 +3730,7 @@ begin
     dead := (select count(*) from (select from "outrider".delivery as d
                                    where d.subscription = p_name and d.status = 'failed' limit 10000) as d);
     if p_force is not true and (more or unread + parked + dead > 0) then
-        raise '% would take % unread, % parked and % dead events with it: let a worker handle them, rename it (`outrider subscription rename % NEW`), or use --force to lose them',
+        raise 'retiring % would lose events (% unread, % waiting for retry, % dead letters): let a worker handle them, rename it (`outrider subscription rename % NEW`), or use --force to lose them',
             p_name, case when more then 'at least ' else '' end || unread,
             parked || case when parked = 10000 then ' or more' else '' end,
             dead || case when dead = 10000 then ' or more' else '' end, p_name using errcode = 'OR010';
@@ -3760,10 +3765,10 @@ declare
     part   constant record := "outrider".rollup_parts(p_spec);
     name   constant text := p_spec ->> 'name';
     pinned constant text := 'language plpgsql security definer set search_path = pg_catalog, pg_temp';
-    -- The same text whoever inserts, or one group would become two.
+    -- The same text for every session that inserts, or one group would become two.
     same   constant text := ' set timezone = ''UTC'' set datestyle = ''ISO'' set intervalstyle = ''postgres'' '
                             'set extra_float_digits = 1 set bytea_output = ''hex''';
-    -- A trial that writes nothing takes no transaction id. Whatever the expressions do, the user's own insert goes through.
+    -- A trial that writes nothing takes no transaction id. The user's own insert succeeds even if an expression fails.
     stage  constant text := format(
         E'#variable_conflict use_column\ndeclare\n    outrider_workspace text;\n    outrider_key text;\n'
         '    outrider_carried jsonb;\n    outrider_error text;\nbegin\n    begin\n%s'
@@ -3775,7 +3780,7 @@ declare
         '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
         coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
         part.workspace, part.group_key, part.carried, name);
-    -- Its row is held against uninstall (FOR UPDATE), and against nobody else.
+    -- Locks the rollup's row only against uninstall, which locks it FOR UPDATE.
     stages constant text := format(
         E'#variable_conflict use_column\nbegin\n'
         '    perform from "outrider".rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;\n'
@@ -3787,7 +3792,7 @@ declare
         name, part.workspace, part.group_key, part.carried,
         coalesce(' and (' || part.condition || ')', ''));
     home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass);
-    -- Only such that divide an hour: cron counts from the full hour on.
+    -- Only intervals that divide an hour, because cron counts from the full hour.
     minutes constant integer := (select max(d) from unnest(array[1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]) as d
                                  where d <= greatest(1, ceil((p_spec ->> 'every')::numeric / 60)));
 begin
@@ -3808,7 +3813,7 @@ begin
         where u ->> 'kind' = 'check' and u ->> 'table' = c ->> 'table' and u ->> 'name' = c ->> 'name'
           and u ->> 'check' = c ->> 'check' and u ->> 'after' = pg_get_constraintdef(k.oid))
     order by place;
-    -- What an older declaration has made elsewhere, or of another form.
+    -- Objects that an older declaration created elsewhere or in another form.
     return query
     select format('drop trigger %I on %s', t.tgname, t.tgrelid::regclass)
     from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
@@ -4043,13 +4048,13 @@ declare
     command  text;
     commands jsonb := '[]';
 begin
-    perform from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;  -- a tick uses the tables, too
+    perform from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;  -- a tick uses the tables too
     select string_agg(format('%s: %s', p.topic, p.detail), '; ') into refused
     from "outrider".rollup_preflight(p_spec) as p where not p.passed and p.blocks;
     if refused is not null then
         raise '% was not installed: %', name, refused using errcode = 'OR007';
     end if;
-    -- At once in the mode that is needed in the end: who raises it meets others who do the same.
+    -- At once in the strongest mode needed: two sessions that upgrade their locks would deadlock.
     for held in
         select t.relation, case when bool_or(t.altered) then 'access exclusive' else 'share row exclusive' end as mode
         from (select part.source as relation, false as altered where part.source is not null
@@ -4066,7 +4071,7 @@ begin
         execute format('lock table %s in %s mode', held.relation, held.mode);
     end loop;
     select r.* into before from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;
-    -- What uninstall has to give back, as it is before anything changes; what an earlier install has noted stays.
+    -- What uninstall must restore, noted before anything changes; the notes of an earlier install stay.
     select coalesce(jsonb_agg(undo.entry order by undo.kind, undo.place), '[]') into changed from (
         select c || jsonb_build_object('kind', 'column', 'oid', to_regclass(c ->> 'table')::oid::bigint) as entry, 1 as kind, place
         from jsonb_array_elements(p_spec -> 'columns') with ordinality as item (c, place)
@@ -4319,7 +4324,7 @@ declare
     absent   jsonb;
     loaded   boolean;
     served   text;
-    literal  constant text := '(\W)';   -- what a backslash must stand before in a pattern
+    literal  constant text := '(\W)';   -- characters that a pattern must escape
 begin
     topic := 'source'; blocks := true;
     if coalesce(p_spec ->> 'name' !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$', true)
@@ -4359,7 +4364,7 @@ begin
     end if;
     return next;
 
-    -- What it makes runs with the rights of whoever installs it, over tables whose owner decides what their triggers and types do.
+    -- Its functions run as the installer, on tables whose owner decides what their triggers and types do.
     topic := 'rights'; blocks := true;
     faults := array(
         select format('user %s may not %s, which its functions do in their name', current_user, needed.what)
@@ -4386,7 +4391,7 @@ begin
     return next;
 
     topic := 'pg_cron'; blocks := true;
-    -- Not everybody may read these settings; but what is not set at all reads as null for everybody.
+    -- Not every role may read these settings; but a setting that does not exist is null for every role.
     begin
         loaded := current_setting('shared_preload_libraries') ~ '\mpg_cron\M';
         served := coalesce(current_setting('cron.database_name', true), 'postgres');
@@ -4520,7 +4525,7 @@ begin
                 raise 'type % does not exist', quote_nullable(item.type);
             end if;
         end loop;
-        -- The columns that are still missing, by table.
+        -- The missing columns, by table.
         select coalesce(jsonb_object_agg(missing.source, missing.columns), '{}') into absent
         from (select to_regclass(c ->> 'table')::oid::text as source, jsonb_object_agg(c ->> 'name', c ->> 'type') as columns
               from jsonb_array_elements(p_spec -> 'columns') as c
@@ -4528,7 +4533,7 @@ begin
                   select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
                     and a.attname = c ->> 'name' and not a.attisdropped)
               group by 1) as missing;
-        -- A loop takes one statement only, and EXPLAIN runs none.
+        -- A FOR loop accepts only one statement, and EXPLAIN runs none.
         for item in execute format(
             'explain (format json) select nullif((%s)::text, ''''), nullif((%s)::text, ''''), %s, (%s) is true '
             'from (select * %s from %s limit 1) as new',
@@ -4583,7 +4588,7 @@ begin
         faults := array(
             select node ->> 'Node Type' from jsonb_array_elements(lookups) as node
             where node ? 'Plans' or not coalesce((
-                -- All of the key, each column by equality; there may be an index of that name in more than one schema.
+                -- All columns of the key by equality. Several schemas may have an index of that name.
                 select bool_and(i.indisunique and not exists (
                            select from pg_attribute as a
                            where a.attrelid = c.oid and a.attnum <= i.indnkeyatts
@@ -4753,7 +4758,7 @@ CREATE FUNCTION outrider.rollup_sift(p_rollup outrider.rollup, p_ids bigint[], p
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
-    never   constant integer := 2147483647;     -- with this threshold every row is a single one
+    never   constant integer := 2147483647;     -- with this threshold every row becomes an event of its own
     found   record := "outrider".rollup_culprits(p_rollup, p_ids, p_ends, p_threshold);
     culprit integer;
     ids     bigint[];
@@ -4791,7 +4796,7 @@ begin
     end loop;
     good := array(select kept from unnest(p_ids) as kept where kept <> all (bad));
     if good = '{}' and cardinality(p_ends) > 10 then
-        -- Those that were not reached may be good: a few of them, from all over.
+        -- Groups that were not tried may be good: try a few, from all over.
         for spot in select distinct (cardinality(p_ends) - n * cardinality(p_ends) / 20) from generate_series(0, 19) as n loop
             if "outrider".rollup_fault(p_rollup, p_ids[coalesce(p_ends[spot - 1], 0) + 1 : p_ends[spot]], p_threshold) is null then
                 return;
@@ -4807,7 +4812,7 @@ CREATE FUNCTION outrider.rollup_tick(p_name text, p_flush boolean DEFAULT false)
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    set constraints all immediate;  -- what the caller still owes is the caller's error; what is emitted is judged at once
+    set constraints all immediate;  -- the caller's deferred checks fail here, as its own error; those of the emission run at once
     return "outrider".rollup_work(p_name, p_flush);
 end
 $$;
@@ -4823,7 +4828,7 @@ declare
     planned record;
     steps   jsonb;
 begin
-    perform from "outrider".rollup as r where r.name = p_name for update;  -- who ticks, and who stages events
+    perform from "outrider".rollup as r where r.name = p_name for update;  -- against ticks and against staging events
     for held in
         select t.tgrelid::regclass from pg_trigger as t, "outrider".rollup as r
         where r.name = p_name and t.tgname = 'outrider_rollup_' || r.slug and t.tgparentid = 0
@@ -4956,7 +4961,7 @@ declare
     ends     integer[];
     wrong    bigint[];
     reasons  text[];
-    most     constant integer := 200000;  -- rows of one tick; the rest waits for the next
+    most     constant integer := 200000;  -- rows per tick; the rest waits for the next
     sifted   record;
     figures  record;
     aside    bigint := 0;
@@ -4986,7 +4991,7 @@ begin
     where p.rollup = p_name and p.processed_at is null and p.set_aside_at is null;
 
     begin
-        -- Sorted by group, and where each group ends. What no event can be made of is seen without a trial.
+        -- Ids sorted by group, and where each group ends. Malformed rows are found without a trial.
         with waiting as (
             select w.*, min(w.id) over of_group as leader, max(w.staged_at) over of_group as newest,
                    min(w.staged_at) over of_group as oldest
@@ -5011,7 +5016,7 @@ begin
             from waiting as p
             cross join lateral (select octet_length("outrider".as_text(p.carried)) as bytes offset 0) as said
             where p_flush or p.newest <= began - settings.debounce or p.oldest <= began - settings.max_wait
-               or p.newest > began + interval '5 minutes'        -- by a clock that was set back since
+               or p.newest > began + interval '5 minutes'        -- the clock was set back
         ),
         fit as materialized (
             select d.id, row_number() over (order by d.leader, d.id) as place,
@@ -5251,7 +5256,7 @@ begin
     if not "outrider".sees_every_tenant(asked) then
         raise 'row-level security hides rows of % from role "%", and this needs all of them', '"outrider".outbox', asked
             using errcode = 'insufficient_privilege',
-                  hint = format('The owner of the schema lets it see all: outrider tenants enable --role %s', quote_ident(asked));
+                  hint = format('The owner of the schema can let it see all rows: outrider tenants enable --role %s', quote_ident(asked));
     end if;
 end
 $$;
@@ -5282,7 +5287,7 @@ begin
         raise 'there is no setting %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
     end if;
     if p_name = 'paused' then
-        raise 'everything is paused and resumed by `outrider subscription pause --all` and `resume --all`'
+        raise 'use `outrider subscription pause --all` and `resume --all` to pause and resume everything'
             using errcode = 'OR010';
     end if;
     if p_value is null and not rollups then
@@ -5290,7 +5295,7 @@ begin
     end if;
     if (case when p_value ~ '^[[:space:]]*[+-]?[0-9]{1,18}[[:space:]]*$' then p_value::bigint not between found_one.least and found_one.greatest
              else p_value is not null end) then
-        raise 'the setting % is a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
+        raise 'the setting % must be a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
             quote_nullable(left(p_value, 100)) using errcode = 'OR010';
     end if;
     update "outrider".setting as s
@@ -5322,7 +5327,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.settle_done(p_done bigint[], p_tokens bigint[], p_results jsonb[]) RETURNS bigint[]
+CREATE FUNCTION outrider.settle_done(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -5350,25 +5355,18 @@ begin
     ),
     receipts as (
         insert into "outrider".event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id)
-        select gone.subscription,
-               coalesce("outrider".in_workspace(gone.workspace_id, gone.unique_key), gone.event_id::text),
-               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, gone.failure_history,
-               case when num_nonnulls(gone.result, gone.failure_history) > 0 then gone.workspace_id end
-        from gone where gone.seq is not null
-        on conflict do nothing
-    ),
-    -- Hardly ever has another job the same id, and settle_jobs sees to that: a plain insert does, which costs less (see take).
-    own_receipts as (
-        insert into "outrider".event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id,
             job_key)
-        select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
-               gone.failure_history, said.workspace_id, said.job_key
-        from gone
-        left join lateral (select gone.workspace_id, gone.job_key where num_nonnulls(gone.result, gone.failure_history) > 0) as said
-            on true
-        where gone.seq is null
+        select gone.subscription,
+               coalesce(case when gone.seq is not null then "outrider".in_workspace(gone.workspace_id, gone.unique_key) end,
+                        gone.event_id::text),
+               gone.event_id, coalesce(gone.seq, 0), gone.generation, 'internal', gone.result, gone.failure_history,
+               case when said.anything then gone.workspace_id end,
+               case when said.anything and gone.seq is null then gone.job_key end
+        from gone cross join lateral (select num_nonnulls(gone.result, gone.failure_history) > 0) as said (anything)
+        where gone.seq is not null or said.anything or gone.subscription = any (array(
+            select s.name from "outrider".subscription as s where s.name = any (p_names) and s.keep is not null))
+        on conflict do nothing
     )
     select array_agg(gone.id), array_agg(gone.id) filter (where u.own), array_agg(gone.subscription) filter (where u.own),
            array_agg(coalesce(gone.workspace_id, '')) filter (where u.own), array_agg(gone.unique_key) filter (where u.own)
@@ -5403,18 +5401,14 @@ declare
 begin
     perform "outrider".sees_all();
     begin
-        landed := "outrider".settle_done(p_done, p_tokens, p_results);
-    exception when lock_not_available or unique_violation then
+        landed := "outrider".settle_done(p_names, p_done, p_tokens, p_results);
+    exception when lock_not_available then
         for place in 1..cardinality(p_done) loop
             begin
-                landed := landed || "outrider".settle_done(p_done[place:place], p_tokens[place:place], p_results[place:place]);
-            exception
-                when lock_not_available then
-                    held := held || p_done[place];
-                -- Whoever enqueues can choose the id: another job with it has left the receipt.
-                when unique_violation then
-                    delete from "outrider".delivery as d where d.id = p_done[place] and d.lease_token = p_tokens[place];
-                    landed := landed || p_done[place];
+                landed := landed || "outrider".settle_done(
+                    p_names, p_done[place:place], p_tokens[place:place], p_results[place:place]);
+            exception when lock_not_available then
+                held := held || p_done[place];
             end;
         end loop;
     end;
@@ -6055,7 +6049,7 @@ begin
     ),
     place as (
         select c.*,
-               -- Restored from elsewhere, whose transactions are all over, as take sees it.
+               -- Restored from elsewhere, where all its transactions are over: the rule is that of read.
                case when c.cluster <> (select "outrider".log_home())
                          or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                     then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
@@ -6065,7 +6059,7 @@ begin
         select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation from "outrider".outbox as o
         where o.seq > (select min(place.seq) from place) order by o.seq limit p_scan
     ),
-    -- Both: while owing is read in pages, transactions of inflight may finish.
+    -- Both owing and inflight: while owing is read in pages, transactions of inflight may finish.
     late_tx as materialized (
         select place.partition, place.generation, place.seq as until, owing.tx, place.owed_after as after
         from place cross join unnest(place.owing) as owing (tx)
@@ -6095,7 +6089,7 @@ begin
                                           and (sub.workspace_id is null or unread.workspace_id = sub.workspace_id)
                         else unread.target is null or unread.target = sub.context end
       and unread.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (sub.partitions - 1)
-      -- As in take: a generation has cursors of its own, or those of 0 read it.
+      -- As in wanted: a generation has cursors of its own, or those of generation 0 read it.
       and unread.read_by = coalesce((select max(place.generation) from place where place.generation = unread.generation), 0)
       and not exists (select from "outrider".withdrawal as w where w.seq = unread.seq);
 end
@@ -6109,7 +6103,7 @@ CREATE FUNCTION outrider.upkeep_begin(p_every interval) RETURNS boolean
 begin
     insert into "outrider".upkeep as u (task) values ('run')
     on conflict (task) do update set ran_at = clock_timestamp()
-    where u.ran_at not between clock_timestamp() - p_every and clock_timestamp();  -- or by a clock that was set back since
+    where u.ran_at not between clock_timestamp() - p_every and clock_timestamp();  -- in the future if the clock was set back
     return found;
 exception when lock_not_available then
     return false;
@@ -6169,14 +6163,14 @@ begin
         raise 'upkeep needs a READ COMMITTED transaction, this one is %', current_setting('transaction_isolation')
             using errcode = 'OR009';
     end if;
-    perform "outrider".sees_all(true);  -- what it does not see it would take for not owed
+    perform "outrider".sees_all(true);  -- it would take rows that it does not see for handled
     perform set_config('lock_timeout', coalesce("outrider".setting_value('upkeep.lock_timeout_ms'), 200)::text, true);
-    -- A caller that stands still does not keep the log locked; nor, where the server knows how to, one that goes on.
+    -- A caller that hangs must not keep the log locked; from Postgres 17 on, nor one that runs for long.
     perform set_config('idle_in_transaction_session_timeout', '1000', true);
     if current_setting('server_version_num')::integer >= 170000 then
         perform set_config('transaction_timeout', '20000', true);
     end if;
-    -- A row, and no advisory lock, which anybody could hold.
+    -- A row, because anybody could hold an advisory lock.
     insert into "outrider".upkeep (task) values ('lock') on conflict do nothing;
     perform from "outrider".upkeep as u where u.task = 'lock' for update skip locked;
     return found;
@@ -6247,7 +6241,7 @@ begin
                 if reasons is null then
                     execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
                     execute format('comment on table "outrider".%I is ''a detached segment of the log''', this.name);
-                    -- Nobody waits for what was discarded, and without its event nobody can ask for it again.
+                    -- Nobody waits for a discarded delivery, and without its event it cannot be replayed.
                     delete from "outrider".delivery as d using "outrider".subscription as s
                     where d.subscription = s.name and d.seq between this.first_seq and this.last_seq and d.status = 'discarded';
                     get diagnostics dropped = row_count;
@@ -6262,7 +6256,7 @@ begin
             exception when lock_not_available or deadlock_detected then
                 told := ('busy', this.name, 0, "outrider".log_holders());
             end;
-            -- The log is locked until the end of the transaction: at once.
+            -- The log is locked until the transaction ends: return at once.
             return next told;
             return;
         end if;
@@ -6343,7 +6337,7 @@ begin
         end if;
         place.oldest := null;
     end if;
-    -- Numbers that may have been drawn longer ago than the grace.
+    -- Positions that may have been handed out before the grace began.
     until := coalesce((select min(s.first_seq) - 1 from "outrider".segment as s where s.begun_at > clock_timestamp() - grace),
                       pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
     behind := array(
@@ -6355,13 +6349,19 @@ begin
     if p_dry then
         gone := (select count(*) from "outrider".event_handled as h
                  where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind)));
+                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind))
+                   and not exists (select from "outrider".subscription as s
+                                   where s.name = h.handler_name and h.handled_at + s.keep > clock_timestamp()));
     else
         delete from "outrider".event_handled as h
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind));
+          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind))
+          and not exists (select from "outrider".subscription as s
+                          where s.name = h.handler_name and h.handled_at + s.keep > clock_timestamp());
         get diagnostics gone = row_count;
-        left_at := (select min(h.handled_at) from "outrider".event_handled as h
+        -- A receipt that is kept longer counts as younger.
+        left_at := (select min(h.handled_at + greatest(s.keep - kept, interval '0')) from "outrider".event_handled as h
+                   left join "outrider".subscription as s on s.name = h.handler_name
                    where h.ctid >= format('(%s,0)', place.page)::tid
                      and h.ctid < format('(%s,0)', place.page + p_pages)::tid);
         if place.page + p_pages < pages then
@@ -6409,7 +6409,7 @@ declare
     starts   bigint;
     ends     bigint;
     days     interval := make_interval(days => "outrider".setting_value('segments.days')::integer);
-    fills    bigint;  -- numbers that the log draws in that time, at the pace of the segment that is written to
+    fills    bigint;  -- positions that the log uses in that time, at the pace of the current segment
     held     bigint;
     early    boolean;
     made     text[];
@@ -6454,7 +6454,7 @@ begin
                     perform "outrider".attach_part('outbox_from_' || tail.first_seq, tail.first_seq, starts - 1);
                 end if;
                 if made is null then
-                    -- One, since the log is locked; the next call makes the others before it locks.
+                    -- Only one, because the log is locked; the next call creates the others before it locks.
                     made := array["outrider".make_segment(starts)];
                     execute format('alter table "outrider".%I rename to outbox_tail', "outrider".make_segment(starts + size));
                     tail.name := 'outbox_tail';
@@ -8457,7 +8457,7 @@ REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register(p_name text, p_kind text, p_context text, p_event_types text[], p_partitions integer, p_start text, p_ordering text, OUT outcome text, OUT partitions integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.register_job(p_name text, p_lease interval, p_timeout interval, p_concurrency integer, p_key_concurrency integer, p_keep interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.register_relay(p_name text, p_workspace_id text, p_forwards boolean) FROM PUBLIC;
 
@@ -8551,7 +8551,7 @@ REVOKE ALL ON FUNCTION outrider.setting_value(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle(p_batch bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.settle_done(p_done bigint[], p_tokens bigint[], p_results jsonb[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.settle_done(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) FROM PUBLIC;
 

@@ -380,7 +380,7 @@ async def test_it_does_not_wait_for_ever(conn: AsyncConnection[Any], letters: st
 async def test_to_another_generation(conn: AsyncConnection[Any], letters: str) -> None:
     """Refused as a whole while the first chunk shows it; later, what was done is said."""
     query(letters, "select outrider.open_generation('dead.one', 7)")
-    with pytest.raises(CursorError, match=r"no worker of generation 7 has come up for .dead\.two"):
+    with pytest.raises(CursorError, match=r"no worker of generation 7 has started for .dead\.two"):
         await recovery.replay(conn, Filter(), SCHEMA, generation=7)
     assert pending(letters) == 0
     with pytest.raises(Interrupted, match=r"ended after 1 dead letter .* no worker of generation 7"):

@@ -202,7 +202,7 @@ async def test_what_others_have_built_on_it_is_listed_and_stays(
         with pytest.raises(UninstallRefused, match="nothing here cascades") as refused:
             await uninstall.uninstall(conn, SCHEMA, force=force)
         assert what in str(refused.value)
-    with pytest.raises(psycopg.errors.RaiseException, match="is not Outrider's"):
+    with pytest.raises(psycopg.errors.RaiseException, match="are not Outrider's"):
         await conn.execute(uninstall.script(SCHEMA).encode())
     assert (await look(conn)).dependents == [what]
 
@@ -368,7 +368,7 @@ async def test_the_script_does_the_same_in_the_callers_transaction(
     async with opened(database) as shop:
         await shop.publish("a1")
         with pytest.raises(
-            psycopg.errors.RaiseException, match=r"shop\.effect: 1 unread, 0 parked and 0 dead"
+            psycopg.errors.RaiseException, match=r"shop\.effect: 1 unread, 0 waiting for retry, 0 dead letters"
         ) as refused:
             await conn.execute(text)
         assert "outrider uninstall --force" in (refused.value.diag.message_hint or "")
@@ -398,7 +398,7 @@ async def test_the_script_leaves_rollups_to_whoever_takes_them_off(conn: AsyncCo
     await rollups.install(conn, declared.spec(), SCHEMA)
     await conn.execute("insert into piece values ('a')")
     with pytest.raises(
-        psycopg.errors.RaiseException, match=r"rollups that are not taken off: hub\.imports: 1 rows wait"
+        psycopg.errors.RaiseException, match=r"rollups that are not uninstalled: hub\.imports: 1 rows wait"
     ):
         await conn.execute(uninstall.script(SCHEMA).encode())
     await rollups.uninstall(conn, "hub.imports", SCHEMA)

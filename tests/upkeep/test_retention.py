@@ -259,6 +259,39 @@ def test_receipts_of_enqueued_jobs_go_by_their_age(house: House) -> None:
     assert house.ask("select action, number from outrider.upkeep_receipts()") == [("expired", 20)]
 
 
+def test_a_job_type_can_keep_its_receipts_longer_and_never_shorter(house: House) -> None:
+    for name, keep in (("a.short", "7 days"), ("a.long", "100 days")):
+        house.register(name, "job")
+        house.ask("select outrider.register_job(%s, null, null, null, null, %s::interval)", name, keep)
+        house.ask(
+            """insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+               select %s, n::text, gen_random_uuid(), 0, 0, 'internal' from generate_series(1, 20) as n""",
+            name,
+        )
+    expired = []
+    for days in (66, 2, 30, 1, 2):
+        house.age(days)
+        foretold = house.ask("select action, number from outrider.upkeep_receipts(p_dry => true)")
+        expired.append(house.ask("select action, number from outrider.upkeep_receipts()"))
+        assert foretold == expired[-1]
+    assert expired == [[], [("expired", 20)], [], [], [("expired", 20)]]
+
+
+def test_upkeep_rests_until_a_receipt_that_is_kept_longer_is_due(house: House) -> None:
+    house.register("a.long", "job")
+    house.ask("select outrider.register_job('a.long', null, null, null, null, '100 days')")
+    house.ask(
+        """insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+           values ('a.long', 'k', gen_random_uuid(), 0, 0, 'internal')"""
+    )
+    house.ask("select * from outrider.upkeep_receipts()")
+    for days, walks in ((98, False), (3, True)):
+        house.age(days)
+        house.ask("select * from outrider.upkeep_receipts()")
+        walked = "select ran_at > now() - interval '1 hour' from outrider.upkeep where task = 'receipts'"
+        assert house.value(walked) is walks
+
+
 def test_whatever_the_session_has_set_and_asks_for(house: House) -> None:
     before = house.segments()
     house.ask("set standard_conforming_strings = off")

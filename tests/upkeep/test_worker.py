@@ -145,7 +145,7 @@ def test_alone(house: House, database: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert outrider() == "there is nothing to do\n"
+    assert outrider() == "nothing to do\n"
     house.register("a.handler", "handler")
     house.publish(5)
     house.read_all("a.handler")
@@ -163,7 +163,7 @@ def test_alone(house: House, database: str, tmp_path: Path) -> None:
     assert [(each["name"], each["state"]) for each in shown][:2] == [(old, "detached"), ("outbox_from_6", "ahead")]
     assert "15 segments ahead" in outrider("segments") or "16 segments ahead" in outrider("segments")
     assert outrider("attach", old, "--days", "2", "--by", "ann", "--reason", "a question") == (
-        f"attached the segment {old} (0 to 5); it stays for 2 days at least\n"
+        f"attached the segment {old} (0 to 5); it stays for at least 2 days\n"
     )
     refused = inprocess.run(tmp_path, "upkeep", "attach", old, "--dsn", database)
     assert refused.returncode == 1

@@ -144,7 +144,7 @@ async def test_unknown_events_and_generations_without_workers(database: str) -> 
         assert await shop.app.replay(uuid4()) == [Replayed(None, "not_found")]
         shop.wrong["a1"] = fail
         ids = await dead(shop, "a1")
-        with pytest.raises(CursorError, match=r"no worker of generation 7 has come up for .shop\.effect"):
+        with pytest.raises(CursorError, match=r"no worker of generation 7 has started for .shop\.effect"):
             await shop.app.replay(ids["a1"], generation=7)
         assert [row["status"] for row in (await shop.parked()).values()] == ["failed"]
 

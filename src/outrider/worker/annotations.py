@@ -1,4 +1,4 @@
-"""What the parameters of handlers and jobs are annotated as."""
+"""Reads the annotations of the parameters of handlers and jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outrider.event import Declared
 
 
 def annotation(function: Callable[..., Any], position: int) -> Any:
-    """The evaluated annotation of a parameter; its text where it names what cannot be found here; Any = it has none."""
+    """The evaluated annotation of a parameter; its text if it cannot be evaluated; Any if there is none."""
     called = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
     try:
         parameter = list(inspect.signature(function).parameters.values())[position]
@@ -31,7 +31,7 @@ def annotation(function: Callable[..., Any], position: int) -> Any:
 
 
 def class_of(hint: Any) -> type | None:
-    """The class of the values that an annotation allows; None where it is not one class, or matches by shape."""
+    """The class that an annotation requires; None if it is not one class, or a protocol."""
     kind = typing.get_origin(hint) or hint
     clear = isinstance(kind, type) and kind is not Any and not getattr(kind, "_is_protocol", False)
     return kind if clear else None
@@ -46,7 +46,7 @@ def takes_batch(function: Callable[..., Any]) -> bool:
 
 
 def refuse_unfit(name: str, what: str, hint: Any, models: Collection[type[Declared]], *, batch: bool = False) -> None:
-    """DeclarationError when the first parameter is annotated as something else than what it will be given."""
+    """Raises DeclarationError if the annotation of the first parameter does not fit what will be passed."""
     whole = hint
     if batch:
         [hint] = typing.get_args(whole) or [Any]

@@ -1,4 +1,4 @@
-"""Runs a handler over the events of one claim, on the session that holds its transaction; says which failed, and how."""
+"""Runs a handler over the events of one batch, on the session that holds its transaction."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from outrider.worker.thread import HandlerThread
 
 ALIVE = "select 1"
 SILENT = 1.0
-"""Seconds after which the server hears of a batch between two events, so that it does not take the worker for stopped."""
+"""Between two events, the session sends a query after this many seconds without one, or the server would end it as idle."""
 
 
 class Failure(Exception):
-    """One event of the claim, or several that were handled together, failed."""
+    """One event of the batch failed, or several that were handled together."""
 
     def __init__(self, rows: Sequence[Row], error: BaseException, seconds: float, *, ours: bool) -> None:
         super().__init__(error)
@@ -47,46 +47,47 @@ class Runner:
     def __init__(self, handler: Handler, thread: HandlerThread | None = None) -> None:
         self.handler = handler
         self._thread = thread or HandlerThread()
-        # What model_validate_json calls; at thousands a second the step between them shows.
+        # What model_validate_json calls. Calling it directly is measurably faster.
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
         self.decode: Callable[[Row], Any] = self._decode_any_version if self._upcast else self._decode
         if not handler.models:
-            self.decode = _readable
+            self.decode = _decode_envelope
 
     async def run(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None = None) -> list[float]:
-        """Handle the events in their order; how many seconds each took. Raises Failure for the first that fails."""
-        nobody = inherited_workspace.set(None)  # whoever started the worker may have been handling an event
-        before = inherited_cause.set(None)
+        """Handle the events in order. Returns the seconds that each took. Raises Failure for the first that fails."""
+        workspace = inherited_workspace.set(None)  # the code that started the worker may have been handling an event
+        cause = inherited_cause.set(None)
         try:
             return await (self._run_together if self.handler.batch else self._run_each)(conn, rows, spans)
         finally:
-            inherited_workspace.reset(nobody)
-            inherited_cause.reset(before)
+            inherited_workspace.reset(workspace)
+            inherited_cause.reset(cause)
 
     async def _run_each(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[float]:
+        """One call per event. For speed, all events share one deadline, and only what an event has is set for it."""
         took: list[float] = []
         call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
         context = SyncHandlerContext if blocking else HandlerContext
         enters = self._enters(conn, rows)
-        spoke = clock()
+        last_query = clock()
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
             for row in rows:
                 deadline.began = begun = clock()
                 ctx = context(conn, (row,), role, enters=enters)
-                token = tenant = span = None
+                trace_token = workspace_token = span = None
                 inherited_cause.set(row[ID])
                 hit("handle.before")
                 try:
-                    if begun > spoke + SILENT:
+                    if begun > last_query + SILENT:
                         await conn.execute(ALIVE)
-                        deadline.began = begun = spoke = clock()
+                        deadline.began = begun = last_query = clock()
                     if row[TRACE] is not None:
-                        token = trace.inherited.set(envelope_of(row).trace_context)
+                        trace_token = trace.inherited.set(envelope_of(row).trace_context)
                     if row[WORKSPACE] is not None:
-                        tenant = inherited_workspace.set(row[WORKSPACE])
+                        workspace_token = inherited_workspace.set(row[WORKSPACE])
                     if spans is not None:
-                        span = _begin(spans, (row,))
+                        span = _begin_span(spans, (row,))
                     event = decode(row)
                     if blocking:
                         await self._in_thread(conn, event, ctx)
@@ -97,26 +98,28 @@ class Runner:
                     if ctx.lent and not handler_batches.in_transaction(conn):
                         raise _unusable(conn)
                 except BaseException as error:
-                    blamed = rows if ctx.shut_out and took else (row,)  # one of those before it may have seen to that
+                    # If the tenant could not be entered, an earlier event of the batch may be the cause.
+                    blamed = rows if ctx.shut_out and took else (row,)
                     raise self._failed(blamed, error, deadline, begun, conn, ctx) from error
                 finally:
                     if span is not None:
                         span.leave()
                     if ctx.lent:
                         ctx.close()
-                    if token is not None:
-                        trace.inherited.reset(token)
-                    if tenant is not None:
-                        inherited_workspace.reset(tenant)
+                    if trace_token is not None:
+                        trace.inherited.reset(trace_token)
+                    if workspace_token is not None:
+                        inherited_workspace.reset(workspace_token)
                 hit("handle.after")
                 took.append(clock() - begun)
         return took
 
     def _enters(self, conn: Connection, rows: Sequence[Row]) -> bool:
+        """Whether each handler's first statement sets the role and the tenant."""
         return home_of(conn).has_tenants(self.handler.role, (row[WORKSPACE] for row in rows))
 
     async def _run_together(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[float]:
-        """A handler of whole batches: one call for each workspace. Only a batch of one says which event failed."""
+        """One call per workspace, for a handler of whole batches. Of several events it is not known which one failed."""
         begun = clock()
         events = []
         for row in rows:
@@ -124,26 +127,26 @@ class Runner:
                 events.append(self.decode(row))
             except Exception as error:
                 if spans is not None:
-                    _begin(spans, (row,)).leave()
+                    _begin_span(spans, (row,)).leave()
                 raise Failure((row,), error, clock() - begun, ours=False) from error
-        places: dict[str | None, list[int]] = {}
-        for place, row in enumerate(rows):
-            places.setdefault(row[WORKSPACE], []).append(place)
+        by_workspace: dict[str | None, list[int]] = {}
+        for index, row in enumerate(rows):
+            by_workspace.setdefault(row[WORKSPACE], []).append(index)
         enters = self._enters(conn, rows)
-        took, spoke = [0.0] * len(rows), begun
-        for own in places.values():
-            if clock() > spoke + SILENT:
+        took, last_query = [0.0] * len(rows), begun
+        for indices in by_workspace.values():
+            if clock() > last_query + SILENT:
                 await conn.execute(ALIVE)
-                spoke = clock()
-            group = [rows[each] for each in own]
-            span = None if spans is None else _begin(spans, group, together=True)
+                last_query = clock()
+            group = [rows[index] for index in indices]
+            span = None if spans is None else _begin_span(spans, group, together=True)
             try:
-                seconds = await self._run_group(conn, group, [events[each] for each in own], rows, enters=enters)
+                seconds = await self._run_group(conn, group, [events[index] for index in indices], rows, enters=enters)
             finally:
                 if span is not None:
                     span.leave()
-            for place in own:
-                took[place] = seconds / len(own)
+            for index in indices:
+                took[index] = seconds / len(indices)
         return took
 
     async def _run_group(
@@ -152,7 +155,7 @@ class Runner:
         begun = clock()
         context = SyncHandlerContext if self.handler.blocking else HandlerContext
         ctx = context(conn, rows, self.handler.role, enters=enters)
-        # A batch may come from many traces; what it publishes carries on the first of them.
+        # The events may have different traces. What the handler publishes continues the first of them.
         traced = next((row for row in rows if row[TRACE] is not None), None)
         hit("handle.before")
         token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
@@ -186,7 +189,7 @@ class Runner:
         conn: Connection,
         ctx: HandlerContext | SyncHandlerContext,
     ) -> BaseException:
-        """What the handler raised is its failure, whatever it is; unless the worker itself is being ended."""
+        """The exception to raise: a Failure, or the error itself if it cancels the worker."""
         task = asyncio.current_task()
         if deadline.absorb():
             error = self._late()
@@ -207,7 +210,7 @@ class Runner:
                 if hasattr(returned, "close"):
                     returned.close()
                 kind = type(returned).__name__
-                raise TerminalError(f"the handler returned a {kind} that nobody runs: declare it with async def")
+                raise TerminalError(f"the handler returned a {kind} that nobody awaits: declare it with async def")
         except asyncio.CancelledError:
             abandon(conn)
             thread.cancel()
@@ -218,18 +221,18 @@ class Runner:
         self._thread.leave()
 
     def _decode(self, row: Row) -> Event:
-        """From text, one by one: one bad payload is one dead letter, never a dead batch."""
+        """Decode one event at a time, so that a bad payload makes one dead letter and not a failed batch."""
         try:
             event: Event = self._validators[row[TYPE]](row[PAYLOAD], extra="ignore")
             return event
         except Exception as error:
             model, envelope = self.handler.models[row[TYPE]], envelope_of(row)
             if isinstance(error, ValidationError):
-                envelope.decode(model)  # says it better
+                envelope.decode(model)  # raises a clearer error
             raise Undecodable(f"{envelope} is not a {model.__name__}: {describe(error)}") from error
 
     def _decode_any_version(self, row: Row) -> Event:
-        """For handlers of events that have upcasters; the others do not pay for the question."""
+        """For handlers of events that have upcasters. The others skip the check of the version."""
         model = self.handler.models[row[TYPE]]
         if row[TYPE] not in self._upcast or row[VERSION] >= spec_of(model).version:
             return self._decode(row)
@@ -242,13 +245,13 @@ class Runner:
             raise Undecodable(f"{envelope} is not a {model.__name__}: {describe(error)}") from error
 
 
-def _readable(row: Row) -> Envelope:
+def _decode_envelope(row: Row) -> Envelope:
     envelope = envelope_of(row)
     envelope.refuse_unreadable()
     return envelope
 
 
-def _begin(spans: trace.BatchSpans, rows: Sequence[Row], *, together: bool = False) -> trace.EventSpan:
+def _begin_span(spans: trace.BatchSpans, rows: Sequence[Row], *, together: bool = False) -> trace.EventSpan:
     envelopes = [envelope_of(row) for row in rows]
     messages = [trace.TracedMessage(each.id, each.event_type, each.trace_context) for each in envelopes]
     span = spans.begin(messages, rows[0][ATTEMPT], together=together)
@@ -257,22 +260,23 @@ def _begin(spans: trace.BatchSpans, rows: Sequence[Row], *, together: bool = Fal
 
 
 def _unusable(conn: Connection) -> Exception:
+    """Why the transaction cannot be committed after the handler has returned."""
     if handler_batches.in_pipeline(conn):
         handler_batches.end(conn)
         return TerminalError("the handler left a pipeline open on ctx.tx: use it as `async with ctx.tx.pipeline():`")
     if handler_batches.active(conn):
         handler_batches.end(conn)
         return UnfinishedError(
-            "the handler returned while a task of its own still used its transaction: await what it has started"
+            "the handler returned while one of its tasks still used its transaction: await the tasks that it starts"
         )
     if handler_batches.in_error(conn):
         return SwallowedError(
-            "the handler caught a database error and went on; by then its transaction was undone: "
+            "the handler caught a database error and went on, but the error had aborted its transaction: "
             "let the error through, or wrap the statement in `async with ctx.tx.transaction():`"
         )
     if handler_batches.broken(conn):
         return handler_batches.Lost("the session was lost while the handler ran")
     return TransactionEnded(
-        "the handler ended its transaction with a COMMIT or ROLLBACK of its own: its effects and its receipt can then "
-        "not commit together; let it return instead"
+        "the handler ended its transaction with a COMMIT or ROLLBACK of its own, so its effects and its receipt cannot "
+        "commit together: let it return instead"
     )

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 
 def channels(generation: int, classes: Sequence[str]) -> list[str]:
-    """What publishers of this generation poke: everybody, and the named classes of workers."""
+    """The channels of a generation: the one for all its workers, and one for each channel class."""
     base = f"outbox_gen_{generation}" if generation else "outbox_default"
     return [base, *(f"outbox_gen_{generation}_{each}" for each in classes)]
 
 
 def counterpart(channel: str, generation: int, other: int) -> str:
-    """What that channel of one generation is called in another."""
+    """The name that a channel of `generation` has in the generation `other`."""
     base, *_ = channels(generation, ())
     if channel == base:
         return channels(other, ())[0]

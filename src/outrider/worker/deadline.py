@@ -23,7 +23,7 @@ def at_work(task: asyncio.Task[Any]) -> str | None:
 
 
 def longest() -> tuple[str, float] | None:
-    """Of what runs in this process, the handler, job or loop that began first, and how many seconds ago."""
+    """The handler, job or loop that has run longest in this process, and for how many seconds."""
     first = min(list(_at_work.values()), key=lambda each: each.began, default=None)
     return None if first is None else (first.name, monotonic() - first.began)
 
@@ -60,7 +60,7 @@ class Deadline:
 
     @property
     def late(self) -> bool:
-        """The time is up, whether or not the timer could run."""
+        """The time is up. Also true if the event loop was blocked, so that the timer could not run."""
         return self._expired or monotonic() > self.began + self.seconds
 
     def _look(self) -> None:

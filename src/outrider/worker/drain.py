@@ -86,7 +86,7 @@ async def drain(
     schedules: ScheduleLoop | None = None,
     raise_on_failure: bool = False,
 ) -> Drained:
-    """Until a round over all handlers and jobs finds nothing. Events that handlers publish are handled too.
+    """Repeat rounds over all handlers and jobs until a round finds nothing. Events that handlers publish are handled too.
 
     It serves its own generation, and those that have no live worker.
     """
@@ -157,7 +157,7 @@ async def _drain_one(
                 except CursorError as error:
                     if reader.generation == own or code_of(error) != NO_CURSOR:
                         raise
-                    return found  # folded: its events are found by generation 0
+                    return found  # it was folded: generation 0 reads its events
                 total.add(reader.handler.name, step)
                 if raise_on_failure and step.errors:
                     raise step.errors[0]

@@ -19,29 +19,27 @@ from outrider.worker.wakeups import Wakeups
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """What a worker runs."""
-
     handlers: Sequence[Handler] = ()
     jobs: Sequence[JobHandler] = ()
     schedules: Sequence[Scheduled] = ()
     others: Callable[[str], Sequence[Loop]] = lambda _: ()
     """The loops of relays, inboxes, rollups and upkeep, made for the worker of that name."""
     classes: Sequence[str] = ()
-    """Events that were published with one of these channel classes wake it too."""
+    """Events that were published with one of these channel classes wake the worker too."""
     channel: str | None = None
-    """The only channel that wakes it; None = those of its generation and classes."""
+    """The only channel that wakes the worker; None = those of its generation and classes."""
     slots: int = SLOTS
     """How many jobs run at the same time."""
     queues: Sequence[str] = ()
-    """It runs only jobs of these queues; empty = of all."""
+    """The queues whose jobs it runs; empty = all."""
 
     def names(self, loops: Iterable[Loop]) -> list[str]:
-        """The subscriptions that it serves, including those of these loops."""
+        """The subscriptions that the worker serves, including those of these loops."""
         names = [each.name for of in (self.handlers, self.jobs, loops) for each in of]
         return sorted({name for name in names if not name.startswith("(")})
 
     def loops(self, site: Site, identity: Identity, sessions: WorkerSessions, wakeups: Wakeups) -> list[Loop]:
-        """All loops but those of handlers, which depend on the generations that are served."""
+        """All loops except those of handlers, which depend on the generations that are served."""
         settings, signals, poll = site.settings, site.signals, wakeups.pause
         loops: list[Loop] = [
             EventRouter(each, signals, settings.schema, sessions=sessions, poll=poll)

@@ -17,9 +17,9 @@ from outrider.worker.worker import Worker
 
 
 class Listening:
-    """Each `listen` is a worker for one handler of its own subscription, which starts when it is first heard of.
+    """Each `listen` runs a worker for one handler, with a subscription of its own that starts with the first call.
 
-    The receipt is written when the handler has returned: what the handler does outside happens at least once.
+    The receipt commits after the handler has returned, so effects outside of the database happen at least once.
     """
 
     def __init__(
@@ -35,15 +35,15 @@ class Listening:
         name = self._name(channel, handler_name)
 
         async def call(envelope: Envelope, _: Any) -> None:
-            meant = counterpart(channel, self._generation, envelope.generation)
-            if envelope.channel == meant and inspect.isawaitable(answer := handler(envelope)):
+            own_channel = counterpart(channel, self._generation, envelope.generation)
+            if envelope.channel == own_channel and inspect.isawaitable(answer := handler(envelope)):
                 await answer
 
         with self._work(Handler(name=name, context=self._context, events=(), call=call), channel) as worker:
             await worker.run()
 
     def _name(self, channel: str, handler_name: str) -> str:
-        """A class of workers has a name of its own: what is not for its channel counts as read."""
+        """Each channel class has a subscription of its own: events of other channels count as read there."""
         [everybody] = channels(self._generation, ())
         if channel == everybody:
             return handler_name

@@ -50,7 +50,7 @@ class EventRouter(Loop):
         return min(self._poll(), BUSY_PAUSE) if outcome == "busy" else self._poll()
 
     async def route(self, conn: AsyncSession) -> tuple[str, int]:
-        """One batch, in a transaction of its own. Returns the outcome of the take and the number of jobs made."""
+        """Turn one batch into jobs, in one transaction. Returns the outcome of the take and the number of jobs."""
         outcome, routed = await jobs.route(conn, self._params, self._schema)
         hit("route.done")
         if routed:

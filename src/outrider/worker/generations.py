@@ -1,7 +1,7 @@
-"""Which generations a worker serves: its own, and those that nobody else is there for. Looked at with every heartbeat.
+"""Which generations a worker serves: its own, and those that have no live worker. It looks with every heartbeat.
 
-A look opens the worker's own generation where it has no cursors, and folds those that were left by their workers and have
-nothing left to read. Two workers that serve the same cursor do no harm: its lock decides.
+A look opens the worker's own generation where it has no cursors. It folds generations that have had no worker for a while
+and have nothing left to read. Two workers may serve the same cursor: its lock decides.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from outrider.worker.handler import Handler
 from outrider.worker.site import FOLD_AFTER
 
 NO_CURSOR = "OR002"
-"""What a take says of a generation that was folded."""
+"""The error code of a take whose generation was folded."""
 
 Place = tuple[str, int]
 """A subscription and one of its generations."""
 
 
 class Generations:
-    """Until the first look: its own, and no others."""
+    """Before the first look a worker serves its own generation only."""
 
     def __init__(
         self,
@@ -42,27 +42,28 @@ class Generations:
         self._clock = clock
         self._cursors: dict[str, frozenset[int]] = {name: frozenset([own]) for name in self._knows}
         self._served: set[Place] = {(name, own) for name in self._knows}
-        self._traces = frozenset([own])
+        self._existing = frozenset([own])
+        """Every generation that has a cursor or a live worker anywhere."""
         self._looked = False
-        self._left: dict[Place, float] = {}
-        """Since when they have been seen without workers of their own."""
+        self._abandoned_since: dict[Place, float] = {}
+        """When a generation was first seen without a live worker of its own."""
         self.unable: frozenset[str] = frozenset()
-        """Subscriptions that want event types which this code does not know: others must take them."""
+        """Subscriptions that this worker does not serve, because its code does not know all their event types."""
 
     async def look(self, conn: AsyncSession) -> None:
-        """Afterwards everything here says what there is to serve now."""
+        """Find out what to serve now. Open the own generation, fold abandoned ones."""
         seen = await self._seen(conn)
         missing = [name for name in self._knows if self.own not in seen.cursors[name]]
         for name in missing:
             if not seen.cursors[name]:
                 raise CursorError(
-                    f'there is no cursor for subscription "{name}" any more: it was renamed or retired under its worker'
+                    f'there is no cursor for subscription "{name}" any more: it was renamed or retired while this worker ran'
                     if self._looked
                     else f'subscription "{name}" is not registered in this database: await app.migrate(), or run outrider '
                     "migrate --app (if it was there before, outrider audit says who has renamed or retired it)"
                 )
             if await generations.open_generation(conn, name, self.own, self._schema):
-                logging.getLogger("outrider").info("generation %d is open at %s", self.own, name)
+                logging.getLogger("outrider").info("opened generation %d of %s", self.own, name)
         self._remember(await self._seen(conn) if missing else seen)
         self._looked = True
         await self._fold(conn)
@@ -74,32 +75,32 @@ class Generations:
         return (place for place in sorted(self._served) if place[0] not in self.unable)
 
     def cannot(self, name: str) -> None:
-        """A take says that the subscription wants types which this code does not know."""
+        """A take found event types that this code does not know. Serve the subscription no more, until the next look."""
         self.unable |= {name}
 
     def forget(self, name: str, generation: int) -> None:
-        """It has no cursor any more: until the next look."""
+        """Its cursor is gone. Serve it no more, until the next look."""
         self._served.discard((name, generation))
 
     def route(self, name: str, generation: int) -> int:
-        """Whose readers find the events of a generation."""
+        """The generation whose cursors read these events: their own, or 0 if it has no cursors."""
         return generation if generation in self._cursors[name] else 0
 
     def heard(self) -> set[int]:
-        """Whose pokes concern this worker. Those of 0 also find what has no cursors of its own."""
+        """The generations whose notifications concern this worker. Generation 0 also reads those without cursors."""
         served = {generation for _, generation in self._served} | {self.own}
-        return served | self._traces if 0 in served else served
+        return served | self._existing if 0 in served else served
 
     def addressed(self, generation: int) -> bool:
-        """Whether publishers poke a channel that this worker knows of. What nobody has heard of yet is found by 0."""
-        return generation == self.own and (generation != 0 or self._traces <= {0})
+        """Whether each event of this generation is sure to notify this worker. 0 also reads generations yet unknown."""
+        return generation == self.own and (generation != 0 or self._existing <= {0})
 
     async def _seen(self, conn: AsyncSession) -> Serving:
         return await generations.serving(conn, list(self._knows), self.own, self._schema)
 
     def _remember(self, seen: Serving) -> None:
         before, now = self._served, self._clock()
-        self._traces = frozenset(seen.traces)
+        self._existing = frozenset(seen.traces)
         self._cursors = {name: frozenset(found) for name, found in seen.cursors.items()}
         self._served = {
             (name, generation)
@@ -114,28 +115,28 @@ class Generations:
                 each.event_types is not None and not each.event_types <= self._knows[name] for each in found.values()
             )
         )
-        self._left = {
-            (name, generation): self._left.get((name, generation), now)
+        self._abandoned_since = {
+            (name, generation): self._abandoned_since.get((name, generation), now)
             for name, generation in self._served
             if generation not in (0, self.own) and seen.cursors[name][generation].abandoned
         }
         for name, generation in sorted(self._served - before):
             if generation != self.own:
-                logging.getLogger("outrider").info("serves generation %d of %s", generation, name)
+                logging.getLogger("outrider").info("now serves generation %d of %s", generation, name)
         for name, generation in sorted(before - self._served):
             logging.getLogger("outrider").info("no longer serves generation %d of %s", generation, name)
 
     async def _fold(self, conn: AsyncSession) -> None:
-        for (name, generation), since in list(self._left.items()):
+        for (name, generation), since in list(self._abandoned_since.items()):
             if self._clock() - since < self._fold_after or name in self.unable:
                 continue
             try:
                 folded = await generations.fold_generation(conn, name, generation, self._schema)
-            except SchemaMismatch as error:  # it may not: others will
-                logging.getLogger("outrider").warning("generation %d of %s is not folded: %s", generation, name, error)
+            except SchemaMismatch as error:  # this role lacks the right: another worker may have it
+                logging.getLogger("outrider").warning("cannot fold generation %d of %s: %s", generation, name, error)
                 self._fold_after = float("inf")
                 return
             if folded:
                 self.forget(name, generation)
                 self._cursors[name] -= {generation}
-                logging.getLogger("outrider").info("generation %d of %s is folded", generation, name)
+                logging.getLogger("outrider").info("folded generation %d of %s", generation, name)

@@ -18,8 +18,8 @@ from outrider.worker.annotations import annotation, class_of, refuse_unfit, take
 from outrider.worker.handler_context import HandlerContext, SyncHandlerContext
 
 MARGIN = 5.0
-"""The server ends a batch whose session is idle for this many seconds longer than the handler's timeout: its worker is
-stopped or cut off. Between two events, one that lives says something after `dispatch.run.SILENT` seconds."""
+"""Seconds beyond the handler's timeout after which the server ends an idle session in a batch: its worker is stopped or cut
+off. Between two events a live worker sends a query every `batch_runner.SILENT` seconds."""
 
 Call = Callable[[Any, Any], Awaitable[None]]
 """(event or events, context)"""
@@ -69,7 +69,7 @@ class Handler(Declaration):
     """It runs in a thread, with a SyncHandlerContext."""
 
     name: str = option(MISSING)
-    """Of its subscription, `context.name`. The database keeps its position and its receipts under this name."""
+    """The name of its subscription, `context.name`. The database keeps its position and receipts under this name."""
     partitions: int = option(1)
     """How many sessions can handle its events at the same time: a power of two."""
     start: Start = option("now")
@@ -116,7 +116,7 @@ def declare_handler(
     factory: bool = False,
     opened: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None,
 ) -> Handler:
-    """`factory`: the function makes the handler, from what `opened` gives it: by default the transaction."""
+    """`factory`: the function makes the handler, from the transaction or from the session that `opened` makes of it."""
     name = options["name"]
     if not events:
         raise DeclarationError(f"{name}: a handler needs the event classes that it handles")
@@ -162,7 +162,7 @@ def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any
 
 
 def second_is_no(function: Callable[..., Any], *contexts: type) -> inspect.Parameter | None:
-    """The second parameter, when it is annotated as a class that is clearly something else."""
+    """The second parameter, if it is annotated as a class that is none of these contexts."""
     kind = class_of(annotation(function, 1))
     if kind is None or kind is object or issubclass(kind, contexts):
         return None
@@ -189,7 +189,7 @@ def _tx(ctx: HandlerContext) -> AbstractAsyncContextManager[Any]:
 
 
 def _made(factory: Callable[..., Any], opened: Callable[[Any], AbstractAsyncContextManager[Any]]) -> Call:
-    """factory(tx) -> handler: made anew for every event, with that event's own transaction, or a session on it."""
+    """Calls factory(tx) for every event, then the handler that it returns."""
     counts: dict[object, int | None] = {}
 
     async def call(event: Any, ctx: HandlerContext) -> None:
@@ -206,12 +206,12 @@ def _made(factory: Callable[..., Any], opened: Callable[[Any], AbstractAsyncCont
 
 
 def _made_takes(factory: Callable[..., Any]) -> Any:
-    """What a handler that the factory makes is called with: known where the factory is a class."""
+    """The annotation of the first parameter of a handler that the factory makes. Known only if the factory is a class."""
     return annotation(factory.__call__, 1) if inspect.isclass(factory) else Any
 
 
 def idles(handlers: Iterable[Handler]) -> dict[str, float]:
-    """The seconds for which the session of each may be idle in a batch."""
+    """By handler: the seconds for which its session may be idle in a batch."""
     return {each.name: each.timeout + MARGIN for each in handlers}
 
 

@@ -1,4 +1,4 @@
-"""What a handler gets beside its event: the transaction, the envelope, the attempt. Made on demand; dead afterwards."""
+"""The second parameter of a handler: the transaction, the envelope, the attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _AnyHandlerContext:
         self._rows = rows
         self._role = role
         self._enters = enters
-        """Whether the tenant is set before the handler's first statement."""
+        """Whether the handler's first statement sets the role and the tenant."""
         self._tx: LentSession | LentSyncSession | None = None
         self.lent = False
         """Whether the handler has asked for its transaction."""
@@ -40,18 +40,18 @@ class _AnyHandlerContext:
         return int(self._rows[0][ATTEMPT])
 
     def raised(self, error: BaseException) -> bool:
-        """Whether this error, or what it was made of, came from the handler's transaction."""
+        """Whether this error, or its cause, came from the handler's transaction."""
         failed_with = None if self._tx is None else self._tx.failed_with
         return failed_with is not None and failed_with in (error, error.__cause__, getattr(error, "orig", None))
 
     @property
     def shut_out(self) -> bool:
-        """The session did not let the handler into its tenant."""
+        """The role or the tenant of the handler could not be set."""
         entry = None if self._tx is None else self._tx.entry
         return entry is not None and entry.refused
 
     def _entry(self) -> TenantEntry | None:
-        """All events of one context are of one workspace."""
+        """All rows have the same workspace."""
         return home_of(self._conn).leave(self._role, self._rows[0][WORKSPACE], enters=self._enters)
 
     def close(self) -> None:
@@ -60,8 +60,8 @@ class _AnyHandlerContext:
 
 
 class HandlerContext(_AnyHandlerContext):
-    """Beside the event: `tx` is a psycopg AsyncConnection inside the handler's transaction. What is written through it
-    commits with the receipt, or not at all. It cannot commit or roll back, and it is dead when the handler returns.
+    """`tx` is a psycopg AsyncConnection inside the handler's transaction. What is written through it commits with the
+    receipt, or not at all. It cannot commit or roll back, and it cannot be used after the handler has returned. The setting
     `app.workspace_id` is the event's workspace there."""
 
     __slots__ = ()

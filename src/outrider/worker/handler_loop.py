@@ -48,7 +48,7 @@ class Shared:
     generations: Generations
     wakeups: Wakeups
     look_again: Callable[[], None]
-    """Look for generations to serve before the next heartbeat."""
+    """Look for generations to serve now, not only with the next heartbeat."""
     isolation: Isolation = field(default_factory=Isolation)
 
 
@@ -110,7 +110,7 @@ class HandlerLoop(Loop):
                     return result
 
     async def _batch(self, conn: Connection) -> BatchResult:
-        """A suspect runs while nothing else runs in this process: if the process dies, the culprit is known."""
+        """Handle one batch. A suspect runs while nothing else runs in this process (see handler_reader)."""
         reader, isolation = self.reader, self._shared.isolation
         reader.isolated = reader.suspect or reader.armed
         if not reader.isolated:
@@ -120,11 +120,11 @@ class HandlerLoop(Loop):
             async with isolation.alone():
                 result = await reader.step(conn)
                 return await reader.step(conn) if reader.armed else result
-        except TimeoutError:  # a handler does not end: try again later
+        except TimeoutError:  # other handlers still run: try again later
             return BatchResult("busy")
 
     def _goes_on(self, result: BatchResult) -> bool:
-        """No take after one that has read everything, where a notification tells of whatever is published since."""
+        """False after a take that has read everything, if a notification is sure to follow the next event."""
         return result.again and not (result.caught_up and self._shared.wakeups.hears_at_once(self.generation))
 
     def _pause(self, result: BatchResult) -> float:
@@ -132,7 +132,7 @@ class HandlerLoop(Loop):
             return 0
         if result.outcome == "troubled":
             return pause(self.reader.failures)
-        skipped = result.outcome in ("busy", "paused")  # its due time may be long past
+        skipped = result.outcome in ("busy", "paused")  # then due_in may be long past
         sleep = self._shared.wakeups.pause(self.generation, None if skipped else result.due_in)
         if result.outcome == "busy":
             return min(sleep, ARMED_PAUSE if self.reader.armed else BUSY_PAUSE)

@@ -3,6 +3,12 @@
 A take locks a partition, reads the batch, writes its receipts and moves the position. Then the handlers run in that same
 transaction, and settle commits it. When a handler fails, everything is rolled back, and in the same round trip the event is
 parked (it waits for a retry) or becomes a dead letter. The next take passes it over and returns the others.
+
+Four modes change the next take:
+- suspect: an event of the partition may have killed a worker. The next take waits until it can be isolated.
+- isolated: nothing else runs in this process, so that a crash can be blamed on the one event that was taken.
+- armed: the crash of a suspect is counted and committed. The next take runs it; if the process survives, it is uncounted.
+- careful: a receipt existed already. For a while takes look for receipts before they insert them, which is slower.
 """
 
 from __future__ import annotations
@@ -38,14 +44,14 @@ SCAN = 10_000
 ISOLATE_AFTER = 3
 """After this many consecutive infrastructure failures, events are taken one at a time."""
 FAILURES_ALONE = 10
-"""After this many consecutive infrastructure failures of an event taken alone, it waits for a retry."""
+"""After this many infrastructure failures, an event that was taken alone waits for a retry."""
 ALONE_DELAY = timedelta(seconds=30)
-"""How long it then waits."""
+"""How long that event waits."""
 ARMED_TAKES = 50
-"""The most takes that try to get the partition of an armed suspect while others hold it. Then it is disarmed."""
+"""A suspect is disarmed after this many takes that found its partition locked."""
 UNIQUE_VIOLATION = "23505"
 CAREFUL_TAKES = 100
-"""How many takes expect existing receipts after one has met an unexpected one."""
+"""How many takes stay careful."""
 _OUTCOMES = {Later: "failed", Dead: "dead", Infrastructure: "troubled"}
 
 
@@ -76,7 +82,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class _UnreportedFailure:
-    """A failed event that is not parked in the database yet."""
+    """A failure that the database does not know yet."""
 
     cursor: int | None
     batch: int | None
@@ -87,7 +93,7 @@ class _UnreportedFailure:
     breaker: Breaker | None
     """The breaker that counts the failure, if any."""
     failed_probe: bool
-    """It was the probe of an open breaker. It waits until other events have been tried."""
+    """The event was the probe of an open breaker. Another event is the next probe."""
 
     def as_json(self) -> str:
         later = self.verdict if isinstance(self.verdict, Later) else None
@@ -117,7 +123,7 @@ class HandlerReader:
     ) -> None:
         self.handler = handler
         self.loop = loop
-        """Which of several loops of the subscription reads."""
+        """The id of the loop that reads, for signals."""
         self._runner = Runner(handler)
         self._signals = signals
         self._schema = schema
@@ -125,43 +131,40 @@ class HandlerReader:
         self._worker = worker
         self._size = Size(handler.limit)
         self.isolated = True
-        """Nothing else runs in this process now: if it dies, the suspect is to blame."""
         self.suspect = False
-        """The next take should be isolated: an event of it may have killed a worker."""
         self._unreported: _UnreportedFailure | None = None
         self._partition: int | None = None
         """The partition to take from next; None = any."""
         self._armed: int | None = None
-        """The suspect that the next take runs: its crash is counted already, in case it kills the process."""
+        """The delivery of the armed suspect."""
         self._armed_takes_left = 0
         self._unreported_rollbacks = 0
-        """Orderly rollbacks of `_cursor` that could not be reported because the session was lost. Without a report they look
-        like the death of a worker."""
+        """Rollbacks of `_cursor` that could not be reported because the session was lost. Unreported, they look like
+        the death of a worker."""
         self._cursor: int | None = None
         self._one_by_one = 0
-        """How many events to take one at a time: one event of a failed batch is to blame, and it is not known which."""
+        """How many events to take one at a time, to find the one that made a batch fail."""
         self._careful = 0
-        """How many takes must expect events that already have a receipt."""
+        """How many more takes are careful."""
         self._failures_alone: dict[int, int] = {}
-        """Infrastructure failures of events that were taken alone, by their position in the log."""
+        """By log position: infrastructure failures of an event that was taken alone."""
         self.failures = 0
-        """Consecutive infrastructure failures. The pause grows with them."""
+        """Consecutive infrastructure failures."""
 
     def close(self) -> None:
         self._runner.close()
 
     @property
     def armed(self) -> bool:
-        """The next take runs a suspect, which may kill the process."""
         return self._armed is not None
 
     async def step(self, conn: Connection) -> BatchResult:
-        """One batch: committed, or rolled back with the failed event parked."""
+        """Take and handle one batch. It is committed, or rolled back with the failed event parked."""
         if self._unreported is not None:
-            return await self._report(conn, self._unreported)
+            return await self._report_failure(conn, self._unreported)
         hit("take.sent")
         try:
-            claim = await handler_batches.take(conn, self._request(), self._schema)
+            claim = await handler_batches.take(conn, self._build_request(), self._schema)
         except DatabaseError as error:
             if self._careful or sqlstate(error) != UNIQUE_VIOLATION:
                 raise
@@ -171,7 +174,7 @@ class HandlerReader:
         hit("take.done")
         self._signals.emit(Taken(self.handler.name, claim.partition, len(claim.rows), claim.outcome))
         if claim.batch is None:
-            await self._nothing_taken(conn, claim)
+            await self._end_empty_take(conn, claim)
             return BatchResult(claim.outcome, due_in=claim.due_in)
         self._cursor = claim.cursor
         begun, spans = clock(), trace.handling(self.handler.name) if claim.rows else None
@@ -182,9 +185,9 @@ class HandlerReader:
             await handler_batches.settle(conn, claim.batch, self._schema)
             hit("commit.after")
         except Failure as failure:
-            return await self._failed(conn, claim, failure, spans)
+            return await self._handle_failure(conn, claim, failure, spans)
         except DatabaseError as error:
-            return await self._failed(conn, claim, Failure(claim.rows, error, 0, ours=True), spans)
+            return await self._handle_failure(conn, claim, Failure(claim.rows, error, 0, ours=True), spans)
         except BaseException:  # the worker is ending
             self._unreported_rollbacks += 1
             if spans is not None:
@@ -192,9 +195,9 @@ class HandlerReader:
             raise
         if spans is not None:
             spans.end("success")
-        return self._settled(claim, took, handled, clock() - begun)
+        return self._finish_batch(claim, took, handled, clock() - begun)
 
-    def _request(self) -> TakeRequest:
+    def _build_request(self) -> TakeRequest:
         return TakeRequest(
             subscription=self.handler.name,
             partition=self._partition,
@@ -209,7 +212,7 @@ class HandlerReader:
             alone=self.isolated,
         )
 
-    async def _nothing_taken(self, conn: Connection, claim: Claim) -> None:
+    async def _end_empty_take(self, conn: Connection, claim: Claim) -> None:
         await handler_batches.end_idle(conn)
         self._armed_takes_left -= 1
         if self._armed is not None and (claim.outcome != "busy" or self._armed_takes_left <= 0):
@@ -217,14 +220,14 @@ class HandlerReader:
         if self._armed is None:
             self._partition, self._unreported_rollbacks, self.suspect = None, 0, False
         if claim.outcome != "busy":
-            self._recovered()
+            self._report_recovery()
 
-    def _recovered(self) -> None:
+    def _report_recovery(self) -> None:
         if self.failures:
             self._signals.emit(Recovered(self.handler.name, self.failures, self.loop))
         self.failures = 0
 
-    def _settled(self, claim: Claim, took: list[float], handled: float, seconds: float) -> BatchResult:
+    def _finish_batch(self, claim: Claim, took: list[float], handled: float, seconds: float) -> BatchResult:
         assert claim.partition is not None
         name, events, conceded = self.handler.name, len(claim.rows), claim.conceded or 0
         self._size.learn(events, handled)
@@ -232,7 +235,7 @@ class HandlerReader:
         self._careful = max(0, self._careful - 1)
         self._failures_alone.clear()
         self._unreported_rollbacks = 0
-        self._recovered()
+        self._report_recovery()
         self._armed, self._armed_takes_left = claim.delivery, ARMED_TAKES
         self.suspect = claim.outcome == "suspect"
         self._partition = claim.partition if self._one_by_one or self.armed or self.suspect else None
@@ -240,12 +243,12 @@ class HandlerReader:
         self._signals.emit(Settled(name, claim.partition, events, conceded, seconds * 1000, details, details.times))
         return BatchResult(claim.outcome, events, conceded, due_in=claim.due_in)
 
-    async def _failed(
+    async def _handle_failure(
         self, conn: Connection, claim: Claim, failure: Failure, spans: trace.BatchSpans | None
     ) -> BatchResult:
         self._size.shrink()
         self._partition = claim.partition
-        verdict, rows = self._judge(failure), failure.rows
+        verdict, rows = self._classify(failure), failure.rows
         if spans is not None:
             spans.end(_OUTCOMES[type(verdict)], failure.error)
         if isinstance(failure.error, TimeoutError) or not handler_batches.in_use(conn):
@@ -253,7 +256,7 @@ class HandlerReader:
         if isinstance(verdict, Infrastructure) or len(rows) != 1:
             await self._roll_back(conn, claim.cursor)
             hit("rollback.after")
-            return self._no_culprit(claim, verdict, rows)
+            return self._retry_batch(claim, verdict, rows)
         envelope, attempt = envelope_of(rows[0]), rows[0][ATTEMPT]
         self._signals.emit(Failed(self.handler.name, envelope, attempt, failure.seconds * 1000, verdict, failure.error))
         self._armed = None
@@ -268,10 +271,10 @@ class HandlerReader:
             claim.cursor, claim.batch, envelope, attempt, verdict, failure.error, breaker, failed_probe
         )
         hit("rollback.after")
-        return await self._report(conn, self._unreported) if usable(conn) else BatchResult("failed")
+        return await self._report_failure(conn, self._unreported) if usable(conn) else BatchResult("failed")
 
-    def _no_culprit(self, claim: Claim, verdict: Verdict, rows: Sequence[Row]) -> BatchResult:
-        """An infrastructure failure; or one of several events is to blame, and will be found when they are taken alone."""
+    def _retry_batch(self, claim: Claim, verdict: Verdict, rows: Sequence[Row]) -> BatchResult:
+        """Try the batch again. If one of several events is to blame, they are taken one at a time to find it."""
         if rows and not isinstance(verdict, Infrastructure):
             self._one_by_one = max(self._one_by_one, len(rows))
             return BatchResult("failed")
@@ -282,10 +285,10 @@ class HandlerReader:
         return BatchResult("troubled", code=verdict.code)
 
     async def _roll_back(self, conn: Connection, cursor: int | None) -> None:
-        """Roll back and report it, so that it does not look like the death of a worker."""
+        """Roll back, and report that it was no death of a worker."""
         try:
             if usable(conn):
-                await handler_batches.park(conn, self._park_arguments(cursor, None, self._armed), self._schema)
+                await handler_batches.park(conn, self._build_park_arguments(cursor, None, self._armed), self._schema)
                 self._armed = None
                 return
         except DatabaseError:
@@ -299,23 +302,23 @@ class HandlerReader:
 
     async def finish(self, conn: Connection) -> None:
         if self._unreported is not None:
-            await self._report(conn, self._unreported)
+            await self._report_failure(conn, self._unreported)
         while self._unreported_rollbacks:
-            await handler_batches.park(conn, self._park_arguments(self._cursor, None, self._armed), self._schema)
+            await handler_batches.park(conn, self._build_park_arguments(self._cursor, None, self._armed), self._schema)
             self._armed = None
             self._unreported_rollbacks -= 1
         if self.armed:
             await self.disarm(conn)
 
     async def disarm(self, conn: Connection) -> None:
-        """The armed suspect is not run: take its counted crash back."""
-        await handler_batches.park(conn, self._park_arguments(None, None, self._armed), self._schema)
+        """Do not run the armed suspect: uncount its crash."""
+        await handler_batches.park(conn, self._build_park_arguments(None, None, self._armed), self._schema)
         self._armed = None
 
-    async def _report(self, conn: Connection, failure: _UnreportedFailure) -> BatchResult:
-        """Park the failed event. A failure that is reported twice counts once."""
+    async def _report_failure(self, conn: Connection, failure: _UnreportedFailure) -> BatchResult:
+        """Park the failed event, or make it a dead letter. A failure that is reported twice counts once."""
         parked = await handler_batches.park(
-            conn, self._park_arguments(failure.cursor, failure.as_json(), None), self._schema
+            conn, self._build_park_arguments(failure.cursor, failure.as_json(), None), self._schema
         )
         self._unreported = None
         if failure.envelope.seq not in parked:
@@ -327,7 +330,7 @@ class HandlerReader:
         self._signals.emit(Parked(name, envelope, attempt, verdict.code, verdict.delay))
         return BatchResult("failed", parked=1, errors=(failure.error,))
 
-    def _park_arguments(self, cursor: int | None, failed: str | None, armed: int | None) -> Params:
+    def _build_park_arguments(self, cursor: int | None, failed: str | None, armed: int | None) -> Params:
         return {
             "subscription": self.handler.name,
             "cursor": cursor,
@@ -336,7 +339,7 @@ class HandlerReader:
             "worker": self._worker,
         }
 
-    def _judge(self, failure: Failure) -> Verdict:
+    def _classify(self, failure: Failure) -> Verdict:
         error, rows = failure.error, failure.rows
         attempt = rows[0][ATTEMPT] if rows else 1
         verdict = (
@@ -353,7 +356,7 @@ class HandlerReader:
 
 
 class _Details:
-    """The events of a settled batch, made into values only when a listener asks for them."""
+    """The events of a settled batch, built only when a listener asks for them."""
 
     __slots__ = ("_rows", "_took")
 

@@ -27,10 +27,10 @@ CONNECTIONS = 64
 
 
 class Subject(Protocol):
-    """What is asked about."""
+    """Whose health is checked."""
 
     def unready(self) -> str | None:
-        """Why it does not work now; None when it does."""
+        """Why it is not ready; None if it is."""
 
     def facts(self) -> dict[str, object]: ...
 
@@ -137,7 +137,7 @@ class HealthServer:
 
     def _answer(self, method: bytes, path: bytes) -> bytes:
         if path not in (b"/healthz", b"/readyz"):
-            return _response(HTTPStatus.NOT_FOUND, {"reason": "there are /healthz and /readyz"})
+            return _response(HTTPStatus.NOT_FOUND, {"reason": "use /healthz or /readyz"})
         if method not in (b"GET", b"HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, {"reason": "only GET and HEAD"}, b"Allow: GET, HEAD\r\n")
         wrong = None if path == b"/healthz" else self._subject.unready()

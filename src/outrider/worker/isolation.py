@@ -1,4 +1,4 @@
-"""Suspects run alone in their process: if it dies, the culprit is known, and no other event is blamed."""
+"""Lets a suspect run alone in its process, so that a crash can be blamed on it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from outrider.worker.job_context import JobContext, SyncJobContext
 
 SHORTEST_LEASE = timedelta(seconds=1)
 OF_EVENTS = ("start", "queue", "priority")
-"""Options of jobs that events become (on=). For other jobs, enqueue() takes queue and priority."""
+"""Options of jobs that are made of events (on=). For other jobs, enqueue() takes queue and priority."""
 
 Executor = Literal["auto", "process"]
 
@@ -34,6 +34,7 @@ class JobOptions(TypedDict, total=False):
     concurrency: int | None
     key_concurrency: int | None
     executor: Executor
+    keep: Duration | None
     start: Start
     queue: str
     priority: int
@@ -52,9 +53,9 @@ class JobHandler(Declaration):
 
     context: str
     events: tuple[type[Event], ...]
-    """Those that become jobs (on=); none for a job that is enqueued."""
+    """The events that become jobs (on=); empty for a job that is enqueued."""
     models: dict[str, type[Declared]]
-    """By type: one job, or the events that become jobs."""
+    """The job class, or the event classes that become jobs, by type."""
     call: Callable[[Any, Any], Any]
     """(job or event, context)"""
     function: Callable[..., Any]
@@ -74,12 +75,15 @@ class JobHandler(Declaration):
     """How many with the same key run at the same time, over all workers. None = no limit."""
     executor: Executor = option("auto", one_of(Executor))
     """"auto": on the event loop, or in a thread; "process": in a process of its own, for work that keeps a CPU busy."""
+    keep: float | None = option(None, optional(seconds))
+    """Every finished job leaves a receipt, which stays at least this long. None = only where one is needed anyway: the job
+    came from an event, returned a result or failed before."""
     start: Start = option("now")
     """Where a new job of events (on=) starts: "now", "beginning" or a time."""
     queue: str = option("default", word)
-    """Of the jobs that events become (on=)."""
+    """The queue of jobs that are made of events (on=)."""
     priority: int = option(0, whole(-100, 100))
-    """Of the jobs that events become (on=); more is sooner."""
+    """The priority of jobs that are made of events (on=). Higher runs first."""
 
     limits: Limits = field(init=False)
     subscription: Subscription = field(init=False)
@@ -88,8 +92,8 @@ class JobHandler(Declaration):
         super().__post_init__()
         if self.executor == "process" and (wrong := _unfindable(self.function)):
             raise DeclarationError(f"{self.name}: executor='process' {wrong}")
-        timeout = None if self.timeout is None else timedelta(seconds=self.timeout)
-        limits = Limits(self.lease, timeout, self.concurrency, self.key_concurrency)
+        timeout, keep = (None if each is None else timedelta(seconds=each) for each in (self.timeout, self.keep))
+        limits = Limits(self.lease, timeout, self.concurrency, self.key_concurrency, keep)
         object.__setattr__(self, "limits", limits)
         subscription = Subscription(
             self.name, "job", self.context, self.events, start=self.start, order="none", limits=limits
@@ -141,7 +145,7 @@ def _with_context(name: str, function: Callable[..., Any]) -> Callable[[Any, Any
 
 
 def _unfindable(function: Any) -> str | None:
-    """A process of its own finds the function by its name."""
+    """Why another process could not import the function by its name; None if it can."""
     name = getattr(function, "__qualname__", None)
     if name is None or "<locals>" in name or "<lambda>" in name:
         return "needs a function at the top of a module, which its process can import"

@@ -41,9 +41,9 @@ CLAIM, SETTLE = "claim", "settle"
 
 
 class JobLoop(Loop):
-    """Owns the way of a job between the database and the slots: claims into them, settles what they have ended.
+    """Claims jobs from the database into the slots, and settles the jobs that have ended there.
 
-    Its claims and settlements overlap, so it has a `run` of its own.
+    Claims and settlements overlap, so it has a `run` of its own.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class JobLoop(Loop):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain(self) -> Counts:
-        """Run all jobs that are due now, and those that become due by it. Then return."""
+        """Run all jobs that are due now, and the jobs that they enqueue. Then return."""
         counts = self._jobs.counts = Counts()
         async with beside(self._leases.renew_here()), self._ending():
             while True:
@@ -166,7 +166,7 @@ class JobLoop(Loop):
         finally:
             self._stopped.set()
             try:
-                if not self._slots.idle:  # it was interrupted: its jobs need not wait for the end of their leases
+                if not self._slots.idle:  # interrupted: release the jobs now, not at the end of their leases
                     self._slots.stop()
                     self._slots.abandon()
                     with suppress(*TROUBLES):
@@ -264,7 +264,7 @@ class JobLoop(Loop):
         for each in leased:
             each.until += each.lease
             self._had_suspect = self._had_suspect or each.suspect
-        if self.stopping:  # it was told to while the claim was under way
+        if self.stopping:  # since the claim was sent
             self._slots.release(leased)
             return
         self._jobs.claimed(leased)

@@ -101,7 +101,7 @@ class JobRunner:
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
 
     async def run(self, running: RunningJob, thread: HandlerThread) -> EndedJob:
-        """In a context of its own, so that the context variables of a job do not reach the next one."""
+        """Run the job in its own copy of the context variables."""
         leased, row = running.leased, running.leased.row
         context = self._context.copy()
         context.run(inherited_cause.set, leased.id)
@@ -166,7 +166,7 @@ class JobRunner:
         return await _InContext(context, context.run(handler.call, job, running.ctx))
 
     async def _in_thread(self, job: Any, ctx: SyncJobContext, thread: HandlerThread, context: Context) -> Any:
-        """A job that shall stop is told so and waited for. Only its timeout, or the end of the worker, leaves it behind."""
+        """A thread cannot be cancelled. After a timeout, or at the end of the worker, it is left behind."""
         calling = context.run(thread.call, self.handler.call, job, ctx)
         try:
             result = await asyncio.shield(calling)

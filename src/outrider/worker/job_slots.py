@@ -25,13 +25,13 @@ HELD_SECONDS = 1.0
 BUSY_SECONDS = 0.005
 """Seconds after which a slot yields to the event loop, if its jobs never wait for anything."""
 BLOCKED_SECONDS = 3.0
-"""If the event loop was blocked for longer, a report of renewed leases may be there, unread. Then no lease expires yet."""
+"""If the event loop was blocked for longer, a report of renewals may be unread. Then no lease counts as expired yet."""
 
 
 class JobSlots:
     """Owns the jobs of a worker from claim to settlement, and the tasks that run them.
 
-    `on_change` is called when a job has ended, `on_lost` when a job belongs to this worker no more.
+    `on_change` is called when a job has ended, `on_lost` when the lease of a job was lost.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class JobSlots:
 
     @property
     def suspect(self) -> bool:
-        """A job is here whose worker has died before."""
+        """One of these jobs may have killed a worker."""
         return any(each.suspect for each in self._here())
 
     @property
@@ -90,7 +90,7 @@ class JobSlots:
         return max(0, self.number + self._ahead - busy - waiting)
 
     def check(self) -> None:
-        """Raises what has ended a slot."""
+        """Raises the error that ended a slot, if any."""
         if self._error is not None:
             raise self._error
 
@@ -154,11 +154,11 @@ class JobSlots:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = self._error or error
         else:
-            self._start()  # for jobs that came while the task was ending, and was still counted
+            self._start()  # for jobs that came while this task was ending but still counted as a slot
         self._on_change()
 
     def adapt(self) -> None:
-        """Claim as far ahead as jobs have ended lately."""
+        """Set how many jobs to claim ahead, by the rate at which jobs have ended lately."""
         if (passed := clock() - self._measured_at) > AHEAD_SECONDS / 4:
             rate, self._finished, self._measured_at = self._finished / passed, 0, clock()
             self._ahead = min(AHEAD, int((self._ahead + rate * AHEAD_SECONDS) / 2))
@@ -196,7 +196,7 @@ class JobSlots:
                 each.settle = JobDone(each.settle.delivery, each.settle.token, '{"not_kept": "Postgres refused it"}')
 
     def release(self, leased: Sequence[Leased], verdict: str = "back") -> None:
-        """They end without having run to their end."""
+        """Give jobs back that have not run, or not to their end."""
         self._ended += [EndedJob(each, 0.0, Other(each.delivery, each.token, verdict)) for each in leased]
         self._on_change()
 

@@ -92,7 +92,7 @@ class CrashRecord:
 
 
 class Leases:
-    """Renews the leases of one worker `every` so many seconds, and calls `on_report` with what it holds."""
+    """Renews the leases of one worker `every` so many seconds, and calls `on_report` with those that it holds."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Leases:
         instructions = self.instructions(memory)
         try:
             while True:
-                with suppress(OSError, ValueError):  # no more processes or descriptors; half a line
+                with suppress(OSError, ValueError):  # no process or descriptor is left; a line is incomplete
                     self._process = await asyncio.create_subprocess_exec(
                         *(sys.executable, "-P", lease_renewer.__file__),
                         stdin=PIPE,
@@ -134,7 +134,7 @@ class Leases:
             self._record.close()
 
     def instructions(self, memory: int) -> bytes:
-        """The first line of input of the side process. It may hold a password, so it is no argument: those are public."""
+        """The first line of input of the side process. It may contain a password, so it is not passed as an argument."""
         schema, settings = self._site.settings.schema, self._site.settings
         pins = {"statement_timeout": lease_renewer.PATIENCE, **connection.quiet(settings.notify)}
         instructions = {
@@ -171,7 +171,7 @@ class Leases:
             return b""
 
     async def _kill(self) -> None:
-        """Reads its output to the end: a pipe whose end nobody has seen stays open with its transport."""
+        """Kill the process and read its output to the end; otherwise asyncio keeps the pipe open."""
         if (process := self._process) is not None:
             if process.returncode is None:
                 process.kill()

@@ -28,7 +28,7 @@ TROUBLES = (DatabaseError, DatabaseUnavailable, SchemaMismatch, OSError, Timeout
 
 
 class Loop(ABC):
-    """`name`: a subscription, or a word in parentheses. `types`: events and jobs whose notifications wake it; None = all."""
+    """`name`: a subscription, or a word in parentheses. `types`: the types whose notifications wake it; None = all."""
 
     troubles: ClassVar[tuple[type[Exception], ...]] = TROUBLES
     """What a step may raise without ending the worker."""
@@ -67,7 +67,7 @@ class Loop(ABC):
         return []
 
     def ignore_crashes(self) -> None:  # noqa: B027 (only jobs count crashes)
-        """The death of this process is from now on no crash of the jobs that run in it."""
+        """From now on, the death of this process does not count as a crash of its jobs."""
 
     # Wake and stop
 

@@ -22,7 +22,7 @@ from outrider.worker.troubles import HEARTBEAT, Troubles
 LEAVE_SECONDS = 2.0
 """Seconds to try to delete the worker's row at shutdown. If that fails, the row expires."""
 HELD = 2.0
-"""Seconds that the event loop may be held before the worker's row says so."""
+"""Seconds that the event loop may be blocked before the worker's row reports it."""
 REFUSED = ("25", "42")
 """Classes of SQLSTATE: the session is read-only; a right or a table is missing."""
 
@@ -64,7 +64,7 @@ class Presence:
             await self.look()
 
     async def look(self) -> None:
-        """Write the own heartbeat first, then look at the others: of two workers that start at once, one sees the other."""
+        """Write the heartbeat before looking: of two workers that start at the same time, at least one sees the other."""
         self._update_unable()
         try:
             async with self.one_look, self._pool.autocommit() as conn:
@@ -81,7 +81,7 @@ class Presence:
         except (DatabaseError, DatabaseUnavailable, SchemaMismatch) as error:
             if isinstance(error, SchemaMismatch) and self.last_contact == float("-inf"):
                 raise
-            if (sqlstate(error) or "").startswith(REFUSED):  # everything else its loops will report
+            if (sqlstate(error) or "").startswith(REFUSED):  # the loops report all other errors
                 self._refused += 1
                 self._signals.emit(Troubled(HEARTBEAT, code_of(error), describe(error), self._refused))
         if not self._identity.stopping:
@@ -99,7 +99,7 @@ class Presence:
         return before != self._identity.unable
 
     def _loop_held(self, held: LoopHeld) -> None:
-        """On the thread of the watchdog: no heartbeat comes while the event loop is held."""
+        """Report from a thread, because no heartbeat comes while the event loop is blocked. Called by the watchdog."""
         if held.seconds >= HELD and (self._reporting is None or not self._reporting.is_alive()):
             self._reporting = threading.Thread(target=self._report_held, name="outrider-report", daemon=True)
             self._reporting.start()

@@ -1,6 +1,6 @@
-"""The loop of the schedules: ask the database for the time, enqueue the jobs that are due, sleep until the next.
+"""The loop of the schedules: read the time of the database, enqueue the jobs that are due, sleep until the next is.
 
-Every worker does it. One statement moves a schedule on and enqueues its job, so the first worker wins.
+Every worker runs it. One statement moves a schedule forward and enqueues its jobs, so only the first worker enqueues them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = "(schedules)"
 class Scheduled:
     schedule: Schedule
     request: Request
-    """Its job, as it is enqueued each time."""
+    """What to enqueue each time."""
 
     @classmethod
     def by(cls, enqueuer: Enqueuer, schedule: Schedule) -> Scheduled:
@@ -75,35 +75,36 @@ class ScheduleLoop(Loop):
             return min(await self.fire_due(conn), self._poll())
 
     async def catch_up(self, conn: AsyncSession) -> None:
-        """Fire all that is due now, then return."""
+        """Fire all schedules that are due now."""
         while await self.fire_due(conn) == 0:
             pass
 
     async def fire_due(self, conn: AsyncSession) -> float:
-        """Fire what is due. Returns the seconds until the next look; 0 = something has happened, look at once."""
-        now, seen = await schedules.seen(conn, self._names, self._schema, self._context)
+        """Fire the schedules that are due. Returns the seconds until the next look; 0 = there may be more to fire."""
+        now, states = await schedules.seen(conn, self._names, self._schema, self._context)
         pauses, refused = [], None
         for each in self._scheduled:
-            if (last := seen.get(each.schedule.name)) is not None:
-                pauses.append(await self._fire(conn, each, last, now))
+            if (state := states.get(each.schedule.name)) is not None:
+                pauses.append(await self._fire(conn, each, state, now))
                 continue
             try:
                 await schedules.register(conn, each.schedule, self._schema, self._context)
                 pauses.append(0.0)
             except SubscriptionRefused as error:
                 refused = error
-        if refused is not None:  # after the others were fired
+        if refused is not None:  # raised last, so that the other schedules are fired
             raise refused
         return min(pauses)
 
-    async def _fire(self, conn: AsyncSession, each: Scheduled, seen: ScheduleState, now: datetime) -> float:
-        schedule, last = each.schedule, seen.fired_at
-        # Of "all" times up to `last` each has its job already, to run at its time.
+    async def _fire(self, conn: AsyncSession, each: Scheduled, state: ScheduleState, now: datetime) -> float:
+        """Fire one schedule, if it is due. Returns the seconds until the next look at it."""
+        schedule, last = each.schedule, state.fired_at
+        # With missed="all" every time up to `last` has its job already, so the schedule is not rewound.
         if last - now > AHEAD and schedule.missed != "all":
             if await schedules.rewind(conn, schedule.name, last, self._schema):
                 self._signals.emit(Troubled(NAME, "clock_went_back", _went_back(schedule.name, last, now)))
             return 0
-        if (due := schedule.due(last, now, changed=seen.changed_at, ahead=seen.ahead)) is None:
+        if (due := schedule.due(last, now, changed=state.changed_at, ahead=state.ahead)) is None:
             following = schedule.next(last)
             return float("inf") if following is None else (following - now).total_seconds()
         if not await schedules.fire(conn, schedule.name, last, due, each.request, self._schema, notify=self._notify):
@@ -116,6 +117,6 @@ class ScheduleLoop(Loop):
 
 def _went_back(name: str, last: datetime, now: datetime) -> str:
     return (
-        f"the schedule {name!r} was fired up to {last:%Y-%m-%d %H:%M:%S%z}, and it is {now:%Y-%m-%d %H:%M:%S%z}: "
-        "the clock of the database went back; it goes on from now"
+        f"the clock of the database went back: it is {now:%Y-%m-%d %H:%M:%S%z}, and the schedule {name!r} was fired up to "
+        f"{last:%Y-%m-%d %H:%M:%S%z}. The schedule continues from now"
     )

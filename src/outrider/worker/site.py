@@ -15,7 +15,7 @@ SLOTS = 10
 HEARTBEAT = 10.0
 """Seconds between two heartbeats."""
 FOLD_AFTER = 60.0
-"""Seconds without its workers after which a generation is folded. Workers that restart in a deploy are back sooner."""
+"""Seconds without a worker after which a generation is folded. A worker that restarts takes less time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""One thread for blocking handlers. A call that does not return is left behind with its thread, and another one made.
+"""One thread for blocking handlers. If a call does not return, its thread is left behind, and the next call starts another.
 
-Daemon threads: a handler that hangs must not keep the process from ending, as the threads of an executor would.
+It is a daemon thread, not one of an executor, so that a handler that hangs cannot keep the process from ending.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HandlerThread:
         return future
 
     def leave(self, last: Callable[[], object] = lambda: None) -> None:
-        """Let the thread end when what it is doing has ended, after it has done this `last` thing."""
+        """Let the thread end after its current call. It calls `last` before it ends."""
         if self._tasks is not None:
             self._tasks.put(last)
             self._tasks = None
@@ -55,7 +55,7 @@ def _tell(future: asyncio.Future[Any], outcome: Any, error: BaseException | None
         return
     if error is None:
         future.set_result(outcome)
-    elif isinstance(error, StopIteration | GeneratorExit):  # which mean something else to whoever awaits them
+    elif isinstance(error, StopIteration | GeneratorExit):  # a future must not raise these
         future.set_exception(RuntimeError(f"{type(error).__name__} was raised"))
     else:
         future.set_exception(error)

@@ -32,7 +32,7 @@ HEARTBEAT = "(heartbeat)"
 SHOWN = 5
 """The most failures in a report."""
 NAME, MESSAGE = 200, 300
-"""Bytes of each; the table takes 8192 characters for all of them."""
+"""The most bytes of a name and of a message. The column takes 8192 characters for the whole report."""
 LASTS = {"rolled_back": 120.0, "broker": 120.0, "failing": 3600.0, "loop": 60.0}
 """Seconds after its last report until a failure counts as over."""
 
@@ -73,13 +73,13 @@ class Troubles:
             hears(signal)
 
     def now(self) -> list[Streak]:
-        """Those that last, the oldest first. Works from any thread."""
+        """Current failures, the oldest first. Works from any thread."""
         at = clock()
         found = [each for each in list(self._known.values()) if at - each.last < LASTS[each.kind]]
         return sorted(found, key=lambda each: each.since)
 
     def report(self) -> str | None:
-        """For a heartbeat: what runs longest, and the troubles; None when there is neither."""
+        """The JSON for a heartbeat: what runs longest, and the current failures. None if there is neither."""
         at, doing, troubles = clock(), longest(), self.now()
         if doing is None and not troubles:
             return None

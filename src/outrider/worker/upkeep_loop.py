@@ -1,4 +1,4 @@
-"""One round of upkeep, and the loop that does one every five minutes. Of all workers one does it at a time."""
+"""One round of upkeep, and the loop that does a round every five minutes, in one worker at a time."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ async def keep(
     rest: Rest = rest,
     on_tick: Callable[[str, Tick], None] = lambda *_: None,
 ) -> AsyncIterator[Did]:
-    """One round: what was done, or with `dry` would be. `rest` waits so many seconds; False = stop.
+    """One round. Yields what was done, or with `dry` would be done. `rest` waits that many seconds; False = stop.
 
-    A step that fails does not keep the others from being done: what was wrong is raised at the end.
+    If a step fails, the others are still done, and its error is raised at the end.
     """
     failed: Exception | None = None
     for step in STEPS:
@@ -85,7 +85,7 @@ async def keep(
 
 
 async def _step(conn: AsyncSession, name: Step, schema: str, dry: bool, rest: Rest) -> AsyncIterator[Did]:
-    """Pages of one step are reported together. What was not done is reported as the last attempt found it."""
+    """One step. Its pages are reported together; of what could not be done, the last attempt counts."""
     tries, until, paged = TRIES, time.monotonic() + BUDGET, 0
     while True:
         async with asyncio.timeout(DEADLINE):
@@ -125,17 +125,17 @@ class UpkeepLoop(Loop):
         if self._begun:
             try:
                 async with self._sessions.session(NAME) as conn:
-                    with Deadline(NAME, None):  # a heartbeat tells what runs longest
+                    with Deadline(NAME, None):  # so that heartbeats report it
                         await self.round(conn)
             finally:
-                await self._sessions.close()  # five minutes are too long to hold a session for nothing
+                await self._sessions.close()  # do not hold a session for the five minutes until the next round
         wait, self._begun, self._refused = EVERY if self._begun else FIRST, True, ""
         return wait * random.uniform(0.8, 1.2)  # noqa: S311
 
     def troubled(self, error: BaseException) -> float:
         if not isinstance(error, SchemaMismatch | UpkeepRefused):
             return max(1.0, super().troubled(error))
-        # Its role lacks a right, or the schema is too old: that does not change soon, and is said once.
+        # The role lacks a right, or the schema is too old. That does not change soon, so it is reported once.
         if str(error) != self._refused:
             super().troubled(error)
         self._refused = str(error)

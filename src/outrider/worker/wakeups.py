@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from outrider.worker.loops import Loops
 
 JITTER = 0.1
-"""The part by which a pause is shortened at random, so that workers do not poll together."""
+"""Pauses are shortened by up to this part at random, so that workers do not poll at the same time."""
 WATCH = 0.05
 """Seconds between two looks at the log's sequence, where publishers notify after their commit or not at all."""
 LOOKS_AFTER_TICK = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -44,14 +44,14 @@ class Polling:
         return cls(listening=settings.poll, blind=blind)
 
     def next(self, listener_up: bool, due_in: float | None) -> float:
-        """`due_in`: until the next owed row is due. The interval is shortened by up to 10 %, so that workers spread."""
+        """`due_in`: seconds until the next retry is due."""
         interval = self.listening if listener_up else self.blind
         interval *= 1 - JITTER * random.random()  # noqa: S311 (spreads the workers, keeps no secret)
         return max(0.0, interval if due_in is None else min(interval, due_in))
 
 
 class Wakeups:
-    """`loops` returns the loops of now. `on_change` is called when the listener comes or goes."""
+    """`loops` returns the current loops. `on_change` is called when the listener goes up or down."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Wakeups:
         self.listening = False
         self.polling = Polling.of(settings)
         self.channels = self._channels_of(settings.generation)
-        """The channels it listens to, with the generation whose publishers notify there."""
+        """The generation of each channel that it listens to."""
         self._listener = Listener(
             settings.listen_dsn or site.dsn,
             list(self.channels),
@@ -115,7 +115,7 @@ class Wakeups:
         return self.polling.next(self._hears(generation), due_in)
 
     def hears_at_once(self, generation: int) -> bool:
-        """Whoever commits an event of this generation wakes us with the commit, our own handlers included."""
+        """Whether every commit of an event of this generation notifies this worker, even one of its own handlers."""
         return self._settings.notify == "commit" and self._hears(generation)
 
     def _hears(self, generation: int | None) -> bool:

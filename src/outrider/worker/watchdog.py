@@ -1,4 +1,4 @@
-"""Reports what holds the event loop, and for how long: from a thread, because nothing else runs on the loop meanwhile."""
+"""Reports what blocks the event loop, and for how long. It runs in a thread, because a blocked loop runs nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAMEWORK = {"asyncio", "outrider", "uvloop"}
 
 @contextmanager
 def watching(signals: Signals) -> Iterator[None]:
-    """Watch over the running event loop until the block ends."""
+    """Watch the running event loop until the block ends."""
     ended = threading.Event()
     watch = _Watch(asyncio.get_running_loop(), threading.get_ident(), signals, ended)
     threading.Thread(target=watch.run, name="outrider-watchdog", daemon=True).start()

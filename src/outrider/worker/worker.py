@@ -106,7 +106,7 @@ class Worker:
             self._error = self._error or error
             self.stop()
         elif not self.stopping:
-            self.follow()  # it may be wanted again since it has begun to end
+            self.follow()  # its generation may be served again by now
 
     # What there is to serve
 
@@ -116,7 +116,7 @@ class Worker:
         self._handler_loops.follow()
 
     def _listens(self) -> None:
-        """The listener came or went: a heartbeat says so at once."""
+        """The listener went up or down: report it with a heartbeat at once."""
         self.identity.listening = self.wakeups.listening
         self.presence.look_again()
 
@@ -135,18 +135,16 @@ class Worker:
         self._over.set()
 
     def ignore_crashes(self) -> None:
-        """The death of this process is from now on no crash of its jobs. Works also while the event loop is blocked."""
+        """From now on, the death of this process is no crash of its jobs. Works while the event loop is blocked."""
         for loop in self.loops:
             loop.ignore_crashes()
 
     def announce(self) -> None:
-        """Report once what a stop waits for. Works also from a thread, while the event loop is blocked."""
+        """Report once what a stop waits for. Works from a thread while the event loop is blocked."""
         if not self._announced:
             self._announced = True
-            busy, job_names = (
-                [name for loop in self.loops for name in loop.at_work()],
-                {each.name for each in self._duties.jobs},
-            )
+            busy = [name for loop in self.loops for name in loop.at_work()]
+            job_names = {each.name for each in self._duties.jobs}
             handlers = tuple(name for name in busy if name not in job_names)
             jobs = tuple(name for name in busy if name in job_names)
             self._site.signals.emit(WorkerStopping(self.identity.id, handlers, jobs, self._times.grace))
@@ -155,7 +153,7 @@ class Worker:
 
     @property
     def ready(self) -> asyncio.Event:
-        """It is registered, and every loop has taken its first step."""
+        """Set when the worker is registered and every loop has taken its first step."""
         return self.loops.ready
 
     @property
@@ -175,7 +173,7 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         if self._task is not None:
-            raise ConfigError("this worker runs already: app.worker() makes another one")
+            raise ConfigError("this worker is already running: app.worker() makes another one")
         self._task = asyncio.create_task(self.run(), name="outrider worker")
         ready = asyncio.create_task(self.ready.wait())
         await asyncio.wait([ready, self._task], return_when=asyncio.FIRST_COMPLETED)

@@ -95,10 +95,12 @@ def register(
     key_concurrency: int | None = None,
     lease: str | None = None,
     timeout: str | None = None,
+    keep: str | None = None,
 ) -> None:
     conn.execute("select outrider.register(%s, 'job', 'mail', '{}')", [name])
     conn.execute(
-        "select outrider.register_job(%s, %s, %s, %s, %s)", [name, lease, timeout, concurrency, key_concurrency]
+        "select outrider.register_job(%s, %s, %s, %s, %s, %s)",
+        [name, lease, timeout, concurrency, key_concurrency, keep],
     )
 
 
@@ -177,8 +179,9 @@ def claim(
     return Claim(head["head"].get("due_in"), head["head"]["stop"], jobs)
 
 
-def done(conn: Conn, *jobs: Lease) -> dict[int, str]:
-    return settle_all(conn, jobs, [], names={job.job_type for job in jobs})
+def done(conn: Conn, *jobs: Lease, result: object = None) -> dict[int, str]:
+    """result: what each of them returned."""
+    return settle_all(conn, jobs, [], names={job.job_type for job in jobs}, result=result)
 
 
 def settle(conn: Conn, job: Lease, verdict: str, **details: Any) -> str | None:
@@ -192,14 +195,19 @@ def fail(conn: Conn, job: Lease, delay: float = 0) -> str | None:
 
 
 def settle_all(
-    conn: Conn, ended: Sequence[Lease], others: list[Row], *, names: Iterable[str] = ("mail.send",)
+    conn: Conn,
+    ended: Sequence[Lease],
+    others: list[Row],
+    *,
+    names: Iterable[str] = ("mail.send",),
+    result: object = None,
 ) -> dict[int, str]:
     """What became of each, in one settlement: those that are done, and the others."""
     asked = {
         "names": sorted(names),
         "done": [job.delivery for job in ended],
         "tokens": [job.token for job in ended],
-        "results": [None for _ in ended],
+        "results": [None if result is None else json.dumps(result) for _ in ended],
         "others": json.dumps(others),
         "worker": "w",
     }

@@ -331,7 +331,8 @@ class Crew:
 
 
 def test_a_type_never_runs_more_than_it_may_and_drains(conn: Conn) -> None:
-    register(conn, "mail.limited", concurrency=3)
+    register(conn, "mail.limited", concurrency=3, keep="1 day")
+    register(conn, "mail.send", keep="1 day")
     enqueue_many(conn, "mail.limited", 150, lanes=3)
     enqueue_many(conn, "mail.send", 50)
     (crew := Crew(conn.info.dsn, ["mail.limited", "mail.send"])).run()

@@ -170,8 +170,8 @@ def every(stage: Stage, job_type: str, verbs: tuple[str, ...], sample: int | Non
 @pytest.fixture
 def stage(database: str) -> Iterator[Stage]:
     stage = Stage(database)
-    sqljobs.register(stage.conn, PLAIN)
-    sqljobs.register(stage.conn, LIMITED, concurrency=2, key_concurrency=1)
+    sqljobs.register(stage.conn, PLAIN, keep="1 day")
+    sqljobs.register(stage.conn, LIMITED, concurrency=2, key_concurrency=1, keep="1 day")
     yield stage
     stage.close()
 

@@ -123,7 +123,7 @@ class Model:
 
     def __init__(self) -> None:
         self.jobs: dict[int, Job] = {}
-        self.done: set[UUID] = set()
+        self.receipts: set[UUID] = set()
         self.paused: set[str] = set()
 
     def pending_with(self, job_type: str, unique: str | None) -> Job | None:
@@ -159,7 +159,8 @@ class Model:
 
     def finish(self, job: Job) -> None:
         del self.jobs[job.delivery]
-        self.done.add(job.id)
+        if job.job_type == LIMITED or job.told:
+            self.receipts.add(job.id)
         for other in self.running_with(job):
             other.superseded = other.superseded or other.delivery < job.delivery
 
@@ -567,7 +568,7 @@ class Jobs(RuleBasedStateMachine):
     def no_difference(self) -> None:
         rows = [row_seen(row) for row in sqljobs.jobs(self.conn)]
         assert rows == [job.seen() for _, job in sorted(self.model.jobs.items())]
-        assert set(sqljobs.receipts(self.conn)) == self.model.done
+        assert set(sqljobs.receipts(self.conn)) == self.model.receipts
 
     def teardown(self) -> None:
         """In the end all that is owed comes, and nothing is left waiting."""
@@ -585,7 +586,7 @@ class Jobs(RuleBasedStateMachine):
 def conn(database: str) -> Iterator[Conn]:
     with psycopg.connect(database, autocommit=True) as conn:
         sqljobs.register(conn, PLAIN)
-        sqljobs.register(conn, LIMITED, concurrency=CONCURRENCY, key_concurrency=KEY_CONCURRENCY)
+        sqljobs.register(conn, LIMITED, concurrency=CONCURRENCY, key_concurrency=KEY_CONCURRENCY, keep="1 day")
         yield conn
 
 
@@ -631,6 +632,9 @@ MUTANTS = {
     ),
     "a claim lets nobody come": changed("claim", ("held := /*schema*/admit(names);", "null;")),
     "more come than there is room for": changed("admit", ("and first.place <= free.room", "")),
+    "a history is not kept": changed("settle_done", ("or said.anything or", "or")),
+    "keep is not obeyed": changed("settle_done", ("s.keep is not null", "false")),
+    "every job is kept": changed("settle_done", ("and s.keep is not null", "")),
     "who is done supersedes nobody": changed("settle_done", ("d.status = 'in_flight' and d.seq is null", "false")),
     "who fails yields only to who is pending": changed(
         "release", ("or not p_job.closed and exists", "or false and exists")

@@ -53,7 +53,7 @@ def shop(dsn: str) -> Outrider:
         await app.publish(ctx.tx, Counted(n=event.n))
         await app.enqueue(ctx.tx, Send(n=event.n), unique_key=f"send-{event.n}")
 
-    @app.job(Send)
+    @app.job(Send, keep="1d")
     async def send(job: Send) -> None:
         if job.n == 13:
             raise ValueError("not yet")
@@ -61,7 +61,7 @@ def shop(dsn: str) -> Outrider:
     @app.job(on=Counted, name="shop.store")
     async def store(event: Counted) -> None: ...
 
-    @app.job(Sweep)
+    @app.job(Sweep, keep="1d")
     async def sweep(job: Sweep) -> None: ...
 
     app.schedule("* * * * * *", Sweep(), name="shop.sweeping")

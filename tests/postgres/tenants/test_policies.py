@@ -290,17 +290,17 @@ def test_the_commands(house: House, tmp_path: Any) -> None:
         done = inprocess.run(tmp_path, "tenants", *arguments, "--dsn", house.dsn("owner"))
         return done.stdout + done.stderr
 
-    assert "outbox: tenants are kept apart" in run("status")
+    assert "outbox: tenants are isolated" in run("status")
     assert house.role("worker") in run("status")
-    assert run("disable").splitlines() == ["outbox: not kept apart", "delivery: not kept apart"]
+    assert run("disable").splitlines() == ["outbox: not isolated", "delivery: not isolated"]
     printed = run("enable", "--sql", "--role", house.role("worker"))
     assert "every_tenant" in printed
-    assert "outbox: not kept apart" in run("status")
+    assert "outbox: not isolated" in run("status")
     with psycopg.connect(house.dsn("owner"), autocommit=True) as conn:
         conn.execute(printed.encode())
-    assert "delivery: tenants are kept apart" in run("status")
+    assert "delivery: tenants are isolated" in run("status")
     assert "there is no role 'nobody at all'" in run("enable", "--role", "nobody at all")
     house.rows("alter table outrider.outbox_s3 disable row level security; grant select on outrider.outbox_s3 to {app}")
-    assert "can be read around: outbox_s3" in run("status")
-    assert "tenants are kept apart" in run("enable", "--role", house.role("worker"))
-    assert "kept apart" in inprocess.run(tmp_path, "tenants", "status", "--dsn", house.dsn("worker")).stdout
+    assert "not isolated in outbox_s3" in run("status")
+    assert "tenants are isolated" in run("enable", "--role", house.role("worker"))
+    assert "isolated" in inprocess.run(tmp_path, "tenants", "status", "--dsn", house.dsn("worker")).stdout

@@ -57,6 +57,38 @@ async def test_a_job_is_done_and_leaves_a_receipt(database: str) -> None:
         assert (row.id, row.state, row.result, row.subscription) == (job_id, "done", {"made": 1}, "factory.make")
 
 
+async def test_a_job_without_a_result_leaves_a_receipt_only_if_it_has_a_history(database: str) -> None:
+    first: dict[int, Exception] = {1: ValueError("no"), 2: Snooze(for_="1h", reason="not yet")}
+
+    def declare(app: Outrider) -> None:
+        @app.job(Make, retry=SOON)
+        async def make(job: Make) -> None:
+            if error := first.pop(job.n, None):
+                raise error
+
+    async with opened(database, declare) as factory:
+        plain, *others = await factory.enqueue(Make(n=0), Make(n=1), Make(n=2))
+        assert (await factory.app.drain()).jobs == 1
+        assert await factory.app.jobs.get(plain) == []
+        assert [each.outcome for each in await factory.app.jobs.cancel(plain)] == ["not_found"]
+        for job_id in others:
+            assert [each.outcome for each in await factory.app.jobs.run_now(job_id)] == ["due"]
+        assert (await factory.app.drain()).jobs == 2
+        for job_id in others:
+            [row] = await factory.app.jobs.get(job_id)
+            assert (row.state, row.result, len(row.history or ())) == ("done", None, 1)
+        assert len(await factory.receipts()) == 2
+
+
+async def test_a_type_with_keep_leaves_a_receipt_of_every_job(database: str) -> None:
+    async with opened(database, lambda app: app.job(Make, keep="7d")(idle)) as factory:
+        [kept] = await factory.enqueue(Make(n=0))
+        assert (await factory.app.drain()).jobs == 1
+        [row] = await factory.app.jobs.get(kept)
+        assert (row.state, row.result, row.history) == ("done", None, None)
+        assert await factory.rows("select keep from outrider.subscription") == [{"keep": timedelta(days=7)}]
+
+
 async def test_nothing_runs_that_was_rolled_back(database: str) -> None:
     async with opened(database, lambda app: app.job(Make)(idle)) as factory:
         async with factory.app.connect() as conn, conn.transaction(force_rollback=True):
@@ -405,6 +437,8 @@ async def test_a_result_that_cannot_leave_its_process_does_not_undo_the_job(data
         ({"lease": 0.5}, "shorter than a second"),
         ({"lease": "soon"}, "lease: 'soon' is not a duration"),
         ({"timeout": 0}, "timeout=0 is not longer than zero"),
+        ({"keep": 0}, "keep=0 is not longer than zero"),
+        ({"keep": "3651d"}, "keep: '3651d' is too long"),
         ({"concurrency": 0}, "concurrency=0 is not a whole number from 1 to 2,147,483,647"),
         ({"key_concurrency": True}, "key_concurrency=True"),
         ({"executor": "fork"}, "executor='fork' is none of auto, process"),

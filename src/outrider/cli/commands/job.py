@@ -36,11 +36,12 @@ class JobState(StrEnum):
     done = "done"
 
 
+NO_TRACE = "no trace of it is kept: it is done, or unknown"
 CANCELLED = {
     "cancelled": "cancelled",
     "cancelling": "cancelling: it is running, and its worker was told to stop it",
     "done": "done, too late",
-    "not_found": "not found",
+    "not_found": NO_TRACE,
 }
 DUE = {
     "due": "due now",
@@ -48,7 +49,7 @@ DUE = {
     "dead": "not due: it is a dead letter; outrider dlq replay lets it run again",
     "cancelled": "not due: it was cancelled",
     "done": "not due: it is done",
-    "not_found": "not found",
+    "not_found": NO_TRACE,
 }
 
 JobId = Annotated[UUID, typer.Argument(metavar="JOB_ID", help="The job's id; for a job of events, the event's id.")]
@@ -75,7 +76,7 @@ def show_all(
     """Show the running jobs, the pending ones in the order in which they will run, and the failed ones.
 
     --state cancelled includes superseded and discarded jobs. --state done shows the
-    newest first. Counts end at 10,000.
+    finished jobs that left a receipt, the newest first. Counts end at 10,000.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -106,8 +107,9 @@ def show_all(
 def show(target: Target, job_id: JobId) -> None:
     """Show everything about one job: state, lease, progress, history, payload, result.
 
-    A finished job has left a receipt: when it finished, its result, and its failures.
-    Exits with 1 if there is no such job.
+    A finished job leaves a receipt if it came from an event, returned a result, failed
+    before, or its type sets keep=: when it finished, its result, and its failures.
+    Of other finished jobs no trace is kept. Exits with 1 if there is no trace of it.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -138,7 +140,7 @@ def cancel(target: Target, audit: AuditOptions, job_ids: JobIds, yes: YesOption 
     to stop: an async job at its next await, a blocking one when it asks its context,
     one in a process of its own by a signal. What it has done stays done. Recorded in
     the audit. To bring a job back: outrider dlq replay JOB_ID --force.
-    Exits with 1 if a job does not exist.
+    Exits with 1 if there is no trace of a job: it has finished, or is unknown.
 
     Needs: a role that may operate.
 
@@ -196,7 +198,7 @@ def _states(target: Target, job_ids: Sequence[UUID]) -> Counter[str]:
         return [await jobs.whole(conn, job_id, target.schema) for job_id in dict.fromkeys(job_ids)]
 
     found = target.run(look_up)
-    missing = Counter({"not found": sum(not each.jobs for each in found)})
+    missing = Counter({"without a trace": sum(not each.jobs for each in found)})
     return Counter(job.state for each in found for job in each.jobs) + missing
 
 

@@ -121,7 +121,7 @@ async def listing(
 
 
 async def whole(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> JobListing:
-    """One row per subscription that has the job: usually one, none if it is unknown."""
+    """One row per subscription that has the job: usually one, none if no trace of it is kept."""
     async with looking(conn, schema) as look:
         [(read_at, _, paused_at)] = await look.rows("admin/moment")
         return JobListing(read_at, paused_at, [JobRow.of(row) for row in await look.rows("jobs/job", {"id": job_id})])
@@ -157,22 +157,25 @@ class Jobs:
         limit: int = 50,
     ) -> list[JobRow]:
         """`states`: running, pending, failed, cancelled (includes superseded and discarded), done. Sorted by state: running;
-        pending, in the order in which they will run; failed; cancelled; done."""
+        pending, in the order in which they will run; failed; cancelled; done, as far as they left a receipt."""
         async with self._opened().autocommit() as conn:
             found = await listing(conn, self._schema, name=name, states=states, queue=queue, limit=limit)
             return found.jobs
 
     async def get(self, job_id: UUID) -> list[JobRow]:
-        """One row per subscription that has the job: usually one, none if it is unknown."""
+        """One row per subscription that has the job, usually one. None if no trace of it is kept: the id is unknown, or the
+        job finished without a result and without a failure, and its type does not set keep=."""
         async with self._opened().autocommit() as conn:
             return (await whole(conn, job_id, self._schema)).jobs
 
     async def cancel(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
-        """Outcomes: cancelled (it was pending), cancelling (its worker stops it), done, not_found. Audited."""
+        """Outcomes: cancelled (it was pending), cancelling (its worker stops it), done (it left a receipt), not_found (no trace
+        of it is kept: it is done, or unknown). Audited."""
         async with self._opened().autocommit() as conn:
             return await cancel(conn, job_id, self._schema, by=by, reason=reason)
 
     async def run_now(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
-        """Outcomes: due, running, dead (replay it instead), done, cancelled, not_found. Audited."""
+        """Outcomes: due, running, dead (replay it instead), done (it left a receipt), cancelled, not_found (no trace of it is
+        kept: it is done, or unknown). Audited."""
         async with self._opened().autocommit() as conn:
             return await run_now(conn, job_id, self._schema, by=by, reason=reason)

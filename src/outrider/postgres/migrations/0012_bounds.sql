@@ -1,6 +1,6 @@
 -- Bounds: no producer can stop the others.
 -- breaking: no
--- functions: eaaf9b3a70d57a97
+-- functions: 926914112001a3f0
 
 -- Receipts that hold texts say whose they are, so that erase finds them when the job, or the event, is gone.
 alter table /*schema*/event_handled
@@ -8,6 +8,13 @@ alter table /*schema*/event_handled
     add column job_key      text;
 comment on column /*schema*/event_handled.workspace_id is 'whose result and failure_history these are; null where there is neither';
 comment on column /*schema*/event_handled.job_key is 'the same, of a job that was enqueued: its key';
+
+-- Jobs that are done leave a receipt where it is needed: see settle_done.
+alter table /*schema*/subscription add column keep interval check (keep > interval '0' and keep <= interval '3650 days');
+comment on column /*schema*/subscription.keep is
+    'of a job type: every job that is done leaves a receipt, which upkeep removes no earlier than after this time';
+drop function if exists /*schema*/register_job(text, interval, interval, integer, integer);
+drop function if exists /*schema*/settle_done(bigint[], bigint[], jsonb[]);
 
 -- Dead letters keep the last frames of the traceback.
 alter table /*schema*/delivery add column last_traceback text check (octet_length(last_traceback) <= 16384);

@@ -97,7 +97,7 @@ def script(subscription: Subscription, schema: str) -> str:
     text = f'select * from "{schema}".register({_arguments(values, types)});\n'
     if each.limits is not None:
         values = [each.name, *_limits(each.limits).values()]
-        types = ("text", "interval", "interval", "integer", "integer")
+        types = ("text", "interval", "interval", "integer", "integer", "interval")
         text += f'select "{schema}".register_job({_arguments(values, types)});\n'
     if each.scope is not None:
         values = [each.name, *_scope(each.scope).values()]

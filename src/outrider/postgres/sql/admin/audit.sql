@@ -1,5 +1,5 @@
--- audit: what operators did, the newest first; at most `limit` entries, of those that fit all that is given. By primary key
--- backwards; of one event, by the index on event_id.
+-- audit: what operators did, the newest first; at most `limit` entries that match all given filters.
+-- By primary key backwards; of one event, by the index on event_id.
 select a.id, a.at, a.by, a.role, a.action, a.subscription, a.event_id, a.details from /*schema*/audit as a
 where (%(subscription)s::text is null or a.subscription = %(subscription)s)
   and (%(event_id)s::uuid is null or a.event_id = %(event_id)s)

@@ -1,2 +1,2 @@
--- clock: what time it is in the database, which every duration counts from.
+-- clock: the database's time, from which every duration counts.
 select clock_timestamp()

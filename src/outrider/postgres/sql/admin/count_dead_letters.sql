@@ -1,5 +1,5 @@
--- count_dead_letters: how many there are, and how many of them have a receipt for their idempotency key, so that a
--- replay would skip them. Reads the log by number, once for each. Locks nothing.
+-- count_dead_letters: how many dead letters match, and how many of them a replay would skip because their idempotency key has a
+-- receipt. Reads the log by seq, once for each. Locks nothing.
 select count(*), count(h.handled_at)
 from /*schema*/dead_letters(
     %(subscription)s::text, %(event_type)s::text, %(code)s::text, %(fingerprint)s::text, %(since)s::timestamptz,

@@ -1,5 +1,5 @@
--- dead_letter: the deliveries of one event in full, with the event itself: dead letters, discarded ones, and those that
--- wait for a retry. handled_at: the idempotency key has a receipt, so that a replay would be skipped. Locks nothing.
+-- dead_letter: the deliveries of one event in full, with the event: dead letters, discarded ones, and those waiting for a retry.
+-- handled_at: the idempotency key has a receipt, so a replay would be skipped. Locks nothing.
 select d.event_id, d.subscription, d.status, o.seq, d.event_type,
        coalesce(o.event_version, d.event_version), coalesce(o.source, d.source), coalesce(o.aggregate_id, d.job_key),
        coalesce(o.workspace_id, d.workspace_id), coalesce(o.idempotency_key, d.event_id::text),

@@ -1,5 +1,5 @@
--- dead_letter_groups: dead letters by subscription, event type and what went wrong, most first; the sample of a group
--- is what was buried last. The filter is that of admin/functions/dead_letters.sql. Locks nothing.
+-- dead_letter_groups: dead letters grouped by subscription, event type and error, the largest group first.
+-- The sample of a group is the newest one. The filter is that of functions/dead_letters.sql. Locks nothing.
 select found.subscription, found.event_type, found.code, found.fingerprint, found.letters, found.oldest, found.newest,
        sample.event_id, sample.last_error
 from (select d.subscription, d.event_type, d.last_error_code as code, d.fingerprint, count(*) as letters,

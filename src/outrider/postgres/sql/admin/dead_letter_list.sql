@@ -1,4 +1,4 @@
--- dead_letters: one by one, in the order of their ids, at most `limit` after the id `after`. Locks nothing.
+-- dead_letter_list: single dead letters by id, at most `limit` after the id `after`. Locks nothing.
 select d.id, d.event_id, d.subscription, d.event_type, coalesce(event.aggregate_id, d.job_key), d.attempts, d.cycle, d.last_error_code,
        d.last_error, d.fingerprint, d.buried_at, coalesce(event.workspace_id, d.workspace_id), d.generation
 from /*schema*/dead_letters(

@@ -1,5 +1,5 @@
--- discard_dead_letters: the next dead letters after the id `after`, at most `limit`, are discarded: one short
--- transaction. Back as in replay_dead_letters.
+-- discard_dead_letters: discard the next dead letters after the id `after`, at most `limit`, in one short transaction.
+-- Returns the columns of replay_dead_letters.
 select chosen.last, 0, 0, 0, done.discarded, coalesce(cardinality(chosen.ids), 0) - done.discarded
 from (select max(d.id) as last, array_agg(d.id) as ids
       from /*schema*/dead_letters(

@@ -1,4 +1,4 @@
--- discard: the dead letters of one event, at one subscription or at every one that buried it; how many there were.
+-- discard_event: discard the dead letters of one event, of one subscription or of all. Returns how many there were.
 select /*schema*/discard(
     array(select d.id from /*schema*/delivery as d
           where d.event_id = %(event_id)s::uuid and d.subscription = coalesce(%(subscription)s::text, d.subscription)),

@@ -1,5 +1,5 @@
--- event: one event of the log by its id, with its payload for the eye, and its withdrawal. By the index on id; an envelope
--- that was published twice gives two rows. A payload that cannot be read is empty text.
+-- event: one event of the log by its id, with its payload on many lines, and its withdrawal. By the index on id.
+-- An envelope that was published twice gives two rows. A payload that cannot be read is an empty text.
 select o.seq, o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target, o.content_class, o.channel,
        o.generation, o.workspace_id, o.aggregate_kind, o.aggregate_id, o.entity_version, said.payload,
        coalesce(o.idempotency_key, o.id::text), nullif(/*schema*/as_text(o.trace_context), ''), o.origin,

@@ -1,6 +1,6 @@
--- event_list: the next events of the log below a number, the newest first, that fit; with what became of each. The first row is
--- how far it has come: how many were looked at, and the lowest number of them.
--- Locks nothing. Reads the log by its primary key, at most `scan` events; nothing is indexed by key, type or time.
+-- event_list: the next matching events of the log below a position, the newest first, with what became of each.
+-- The first row says how many events were read, and the lowest position among them.
+-- Locks nothing. Reads the log by primary key, at most `scan` events: no index has the key, the type or the time.
 with page as materialized (
     select o.seq, o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.workspace_id, o.aggregate_kind, o.aggregate_id,
            o.erased_at

@@ -1,5 +1,5 @@
--- fates: what has become of one event at each subscription that it concerns, and what it waits for there. event_status by
--- seq, the rest by primary keys and by line; workers are few. Locks nothing.
+-- fates: what became of one event at each subscription that it concerns, and what it waits for there.
+-- Reads event_status by seq, the rest by primary key and by ordering key; workers are few. Locks nothing.
 select e.subscription, s.kind, e.status, e.attempts, e.run_at, e.handled_at, e.handled_as, e.last_error_code, e.last_error,
        e.failure_history, d.buried_at, d.suspect or d.queue is not null and d.crashes > 0, d.reached, d.waiting,
        d.cancelled_at,

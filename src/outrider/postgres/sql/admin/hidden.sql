@@ -1,5 +1,5 @@
--- hidden: the role that asks, as SQL writes it, if a policy of ours hides rows of other tenants from it; no row when it sees all.
--- The same as the function sees_all decides, for those who may not call it and for schemas without it. Reads the catalogue.
+-- hidden: the current role, quoted, if one of our policies hides rows of other tenants from it; no row if it sees all.
+-- The same rule as sees_all, for roles that may not call it and for schemas without it. Reads the catalogue.
 select quote_ident(current_user)
 where exists (
     select from pg_class as c

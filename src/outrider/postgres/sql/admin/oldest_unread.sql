@@ -1,9 +1,9 @@
--- oldest_unread: of each subscription, when the oldest event occurred that it has not read; and whether that is
--- certain: behind the cursors, and of each late transaction, at most `scan` rows are looked at. By seq and by (tx, seq), as
--- in take. Null and certain: nothing.
+-- oldest_unread: when the oldest unread event of each subscription occurred, and whether that is certain.
+-- Reads at most `scan` rows behind the cursors, and of each late transaction. By seq and by (tx, seq), as in read. Null and certain:
+-- there is none.
 with place as materialized (
     select s.kind, s.event_types, s.context, s.partitions, s.workspace_id, s.forwards, c.*,
-           -- Restored from elsewhere, whose transactions are all over, as take sees it.
+           -- Restored from elsewhere, where all its transactions are over: the rule is that of read.
            case when c.cluster <> (select /*schema*/log_home())
                      or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                 then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished

@@ -1,5 +1,5 @@
--- replay_dead_letters: the next dead letters after the id `after`, at most `limit`, become pending again: one short
--- transaction. Back: the last id, null when there was none; then how many came to what. See admin/functions/replay.sql.
+-- replay_dead_letters: replay the next dead letters after the id `after`, at most `limit`, in one short transaction.
+-- Returns the last id, null if there was none, and how many had each outcome. See functions/replay.sql.
 select max(done.delivery), count(*) filter (where done.outcome = 'replayed'),
        count(*) filter (where done.outcome = 'skipped_handled'), count(*) filter (where done.outcome = 'superseded'), 0,
        count(*) filter (where done.outcome = 'not_found')

@@ -1,5 +1,6 @@
--- roles: group roles with what each needs, and no more. To be run again after every upgrade: what a role has is taken first, in
--- the same transaction, so nobody notices. Needs the owner of the schema; and CREATEROLE, if a role is missing.
+-- roles: create the group roles and grant each what it needs, and no more. Run it again after every upgrade.
+-- It revokes first and grants in the same transaction, so nobody notices. Needs the owner of the schema, and CREATEROLE if a role
+-- is missing.
 /*hold*/;
 do $roles$
 declare
@@ -15,7 +16,7 @@ begin
             execute format('create role %I nologin', name);
         elsif exists (select from pg_roles as r where r.rolname = name
                         and (r.rolcanlogin or r.rolsuper or pg_has_role(r.oid, owner, 'member'))) then
-            raise 'there is a role % that is not a mere group: it can log in, or is a superuser or the owner', name
+            raise 'the role % is not a mere group: it can log in, or is a superuser or the owner', name
                 using errcode = 'OR010', hint = 'Choose another prefix.';
         end if;
     end loop;
@@ -28,8 +29,7 @@ revoke all on all sequences in schema /*namespace*/ from /*all roles*/;
 revoke all on all functions in schema /*namespace*/ from /*all roles*/;
 grant usage on schema /*namespace*/ to /*all roles*/;
 
--- Publishes and enqueues, and nothing else. It never chooses tx or seq, nor a lease; and reads of the log only what an insert
--- returns.
+-- The producer publishes and enqueues. It never sets tx, seq or a lease, and reads of the log only what an insert returns.
 grant select on /*schema*/migration, /*schema*/setting to /*prefix*/producer;
 grant insert (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
               aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context)
@@ -41,10 +41,10 @@ grant insert (subscription, generation, partition, event_id, event_type, event_v
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
     /*schema*/notify, /*schema*/as_text, /*schema*/as_long_text,
-    /*schema*/error_fingerprint, /*schema*/bounded  -- of a generated column, of constraints
+    /*schema*/error_fingerprint, /*schema*/bounded  -- used by a generated column and by constraints
     to /*prefix*/producer;
 
--- Runs handlers, jobs, schedules, rollups, relays and inboxes, which publish and enqueue themselves.
+-- The worker runs handlers, jobs, schedules, rollups, relays and inboxes, which publish and enqueue themselves.
 grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, /*schema*/outbox, /*schema*/outbox_seq,
                 /*schema*/withdrawal, /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log,
                 /*schema*/stream_mark, /*schema*/stream_ahead, /*schema*/stream_replayed to /*prefix*/worker;
@@ -72,7 +72,7 @@ grant execute on function
     /*schema*/unread, /*schema*/bounded
     to /*prefix*/worker;
 
--- Runs relays only: reads the log, and moves the cursors of relays through functions.
+-- The relay role runs only relays: it reads the log, and moves the cursors of relays through functions.
 grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, /*schema*/outbox, /*schema*/outbox_seq,
                 /*schema*/withdrawal, /*schema*/cursor, /*schema*/delivery, /*schema*/stream, /*schema*/stream_mark,
                 /*schema*/stream_ahead, /*schema*/stream_replayed to /*prefix*/relay;
@@ -82,11 +82,11 @@ grant execute on function
     /*schema*/notify
     to /*prefix*/relay;
 
--- Both have a heartbeat.
+-- Worker and relay have a heartbeat.
 grant select, insert on /*schema*/worker to /*prefix*/worker, /*prefix*/relay;
 grant execute on function /*schema*/forget_workers to /*prefix*/worker, /*prefix*/relay;
 
--- Column by column: who may update or delete the whole table may also lock it, and then everybody who reads it waits.
+-- Column by column: a role that may update or delete the whole table may also lock it, and all readers would wait.
 do $columns$
 declare
     relation regclass;
@@ -103,8 +103,8 @@ begin
 end
 $columns$;
 
--- Looks at everything, payloads included; the other acts as well, through functions that keep an audit. Not the segments of the
--- log, nor what was detached of it: they are read through the log.
+-- The dashboard reads everything, payloads included; the operator also acts, through functions that keep an audit. Neither reads
+-- segments, attached or detached, directly: they are read through the log.
 do $reading$
 declare
     relation regclass;
@@ -131,20 +131,20 @@ grant execute on function
     /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/note_export, /*schema*/erase
     to /*prefix*/operator;
 
--- Whoever reads payloads, and looks for receipts and for events that wait behind others.
+-- For every role that reads payloads, and looks for receipts and for events that wait behind others.
 grant execute on function
     /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, /*schema*/stored_bytes, /*schema*/batch_bytes,
     /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key
     to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
--- Expressions in functions and statements.
+-- Expressions that functions and statements use.
 grant execute on function /*schema*/generation_channel, /*schema*/is_live
     to /*prefix*/producer, /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
--- Ticks rollups, for a scheduler.
+-- The cron role ticks rollups, for a scheduler.
 grant execute on function /*schema*/rollup_tick, /*schema*/rollup_work to /*prefix*/cron;
 
--- Keeps the log in order. A worker does so too.
+-- The upkeep role, like the worker, runs upkeep.
 grant select on /*schema*/migration, /*schema*/setting, /*schema*/segment, /*schema*/upkeep to /*prefix*/upkeep;
 grant select on /*schema*/segment, /*schema*/upkeep to /*prefix*/worker;
 grant execute on function
@@ -153,7 +153,7 @@ grant execute on function
     /*schema*/rollup_tick, /*schema*/rollup_work
     to /*prefix*/upkeep, /*prefix*/worker;
 
--- The doctor sees the transactions of others.
+-- The doctor must see the transactions of other roles.
 do $monitor$
 begin
     if not pg_has_role('/*dashboard*/', 'pg_monitor', 'member') or not pg_has_role('/*operator*/', 'pg_monitor', 'member') then

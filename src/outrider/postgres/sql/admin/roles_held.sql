@@ -1,4 +1,4 @@
--- roles_held: what each of these roles has been granted in the schema, one row per right. Reads the catalogue only.
+-- roles_held: what each of these roles has been granted in the schema, one row per privilege. Reads only the catalogue.
 with held (grantee, may) as (
     select a.grantee, format('%%s on the schema', lower(a.privilege_type))
     from pg_namespace as n cross join aclexplode(n.nspacl) as a where n.nspname = %(schema)s

@@ -1,6 +1,6 @@
--- standings: every subscription, what it is and what it owes out of line. Locks nothing and reads no more of the log than one
--- event by seq; deliveries are counted up to `most`. Of jobs, the oldest that is due. due_at: since when the oldest should
--- have had its turn, as in doctor/overdue.
+-- standings: every subscription: what it is, and what it has in delivery. Locks nothing, and reads of the log only one event by seq.
+-- Deliveries are counted up to `most`. Of jobs, the oldest that is due. due_at: since when the oldest has been overdue, as in
+-- doctor/overdue.
 select s.name, s.kind, s.context, s.event_types, s.partitions, s.ordering, s.paused_at, parked.events, parked.running,
        parked.occurred_at, parked.due_at,
        (select count(*) from (select from /*schema*/delivery as d

@@ -1,6 +1,6 @@
--- subscriptions: what there is, how far each has read, what it owes, who serves it. Locks nothing and reads no event:
--- the lag is a difference of numbers (other types and rolled back ones included), deliveries are counted up to `most`.
--- A job that is only enqueued reads nothing of the log.
+-- subscriptions: every subscription: its position, its deliveries, and who serves it. Locks nothing and reads no event.
+-- The lag is a difference of positions, those of other types and of rolled back transactions included; deliveries are counted up to
+-- `most`. A job that is only enqueued reads nothing of the log.
 select s.name, s.kind, s.context, s.event_types, s.partitions, s.ordering, s.paused_at,
        case when s.event_types = '{}' then 0 else greatest(drawn.seq - position.seq, 0) end as lag,
        (select count(*) from (select from /*schema*/delivery as d

@@ -1,10 +1,10 @@
--- tenants_state: whether policies keep the tenants apart, for whom they do not, and where there is a hole. Reads the catalogue.
+-- tenants_state: whether policies separate the tenants, for which roles they do not, and where there is a hole. Reads the catalogue.
 select t.relname::text, t.relrowsecurity, t.relforcerowsecurity,
        exists (select from pg_policy as p where p.polrelid = t.oid and p.polname = 'own_workspace'),
        coalesce((select array_agg(coalesce(r.rolname::text, 'public') order by r.rolname)
                  from pg_policy as p cross join unnest(p.polroles) as u (role) left join pg_roles as r on r.oid = u.role
                  where p.polrelid = t.oid and p.polname = 'every_tenant'), '{}') as roles,
-       -- Segments that somebody but the owner may read without their own switch: they would be read around the log's policies.
+       -- Segments without row security that a role other than the owner may read: they bypass the log's policies.
        coalesce((select array_agg(s.name order by s.first_seq) from /*schema*/segment as s
                  join pg_class as c on c.relnamespace = t.relnamespace and c.relname = s.name
                  where t.relname = 'outbox' and not c.relrowsecurity

@@ -1,4 +1,4 @@
--- workers_seen: all workers that have not said goodbye, those that were last seen first.
+-- workers_seen: all workers that have not signed off, the last seen first.
 select w.host, w.pid, w.version, w.generation, w.subscriptions, w.unable, w.listening, w.stopping, w.started_at, w.seen_at,
        /*schema*/is_live(w.seen_at) as live, w.schema_version,
        w.report, w.reported_at

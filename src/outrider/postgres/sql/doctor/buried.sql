@@ -1,5 +1,5 @@
--- buried: how many dead letters each subscription got within %(lately)s, and the newest error. Of at most %(most)s of the newest,
--- discarded ones among them. Reads delivery by delivery_dead_since.
+-- buried: how many dead letters each subscription got within the last `lately`, and the newest error.
+-- Reads at most `most` of the newest, discarded ones among them, by delivery_dead_since.
 select d.subscription, count(*) as letters, (array_agg(d.code order by d.since desc))[1] as code,
        (array_agg(d.message order by d.since desc))[1] as message
 from (select d.subscription, d.status, coalesce(d.buried_at, d.created_at) as since, d.last_error_code as code,

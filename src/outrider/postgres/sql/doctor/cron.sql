@@ -1,5 +1,5 @@
--- cron: whether the server has pg_cron, as rollup_preflight says it, and how many rollups are ticked by it and by workers. What
--- the role may not read of the settings is taken to be well.
+-- cron: whether the server has pg_cron, by the rule of rollup_preflight, and how many rollups pg_cron and workers tick.
+-- Settings that the role may not read are assumed to be right.
 select case
            when exists (select from pg_extension where extname = 'pg_cron') then 'INSTALLED'
            when not exists (select from pg_available_extensions where name = 'pg_cron') then 'NOT_AVAILABLE'

@@ -1,5 +1,5 @@
--- expiring: dead letters that upkeep removes within %(expiring)s, by subscription: how many, and when the oldest is due.
--- Of at most %(most)s of the oldest, discarded ones among them. Reads delivery by delivery_dead_since.
+-- expiring: the dead letters that upkeep removes within the next `expiring`, by subscription: how many, and when the oldest is due.
+-- Reads at most `most` of the oldest, discarded ones among them, by delivery_dead_since.
 select d.subscription, count(*), min(d.since) + d.kept
 from (select d.subscription, d.status, coalesce(d.buried_at, d.created_at) as since, s.kept
       from (select make_interval(days => s.value::integer) as kept

@@ -1,5 +1,4 @@
--- failing: of each of these subscriptions, the newest failure among a thousand of its events that wait for their retry: which
--- event, and what was wrong.
+-- failing: for each of these subscriptions, the newest failure among a thousand of its events that wait for a retry.
 select wanted.name, failed.event_id, failed.last_error_code, failed.last_error
 from unnest(%(names)s::text[]) as wanted (name)
 cross join lateral (

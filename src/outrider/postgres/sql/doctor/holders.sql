@@ -1,6 +1,6 @@
--- holders: the oldest transactions, prepared ones, standbys and replication slots: what keeps vacuum from removing dead rows, and,
--- where it writes, keeps cursors waiting for its events. Only transactions of this database hold our tables back. The oldest of
--- each kind first; `ends` is the statement that ends it. `idle`: for how long one that has written to the log, or enqueued, has
+-- holders: the oldest transactions, prepared transactions, standbys and replication slots, which keep vacuum from removing dead rows.
+-- Those that write also keep cursors waiting for their events. Only transactions of this database hold back our tables. The oldest
+-- of each kind comes first. `ends` is the statement that ends it. `idle`: how long a transaction that has published or enqueued has
 -- done nothing.
 with publisher as materialized (
     select distinct l.pid from pg_locks as l

@@ -1,6 +1,6 @@
--- locks: who holds locks for which sessions of ours, or others that use our tables, have waited longer than %(patience)s: the
--- head of each queue, how many wait behind it and since when, what it last ran, and the statement that ends it. A prepared
--- transaction has no process: 0. Reads the lock table and the sessions; asks who blocks for at most 50 that wait.
+-- locks: who holds locks for which our sessions, or others that use our tables, have waited longer than `patience`.
+-- One row per head of a queue: how many wait behind it and since when, its last statement, and the statement that ends it. A prepared
+-- transaction has process id 0. Reads the lock table and the sessions; asks who blocks for at most 50 waiting sessions.
 with recursive ours as materialized (
     select l.pid, min(l.waitstart) as since
     from pg_locks as l

@@ -1,6 +1,6 @@
--- overdue: what each subscription owes out of line and should have had its turn by now: since when, and how many, up to %(most)s.
--- A job whose lease has ended counts from then on: somebody should have reaped it; of the jobs that wait for their key, the
--- first of each key that nobody runs. One branch for each partial index.
+-- overdue: what each subscription has in delivery that should have run by now: since when, and how many, up to `most`.
+-- A job whose lease has expired counts from then on, because it should have been reaped. Of the jobs that wait for their key, the
+-- first of each key of which no job runs counts. One branch for each partial index.
 select s.name, s.kind, count(*), min(d.since)
 from /*schema*/subscription as s
 cross join lateral (

@@ -1,6 +1,6 @@
--- privileges: who may do what nobody but the owner, or the owner's functions, should be able to; superusers and the owner aside.
--- Granted to PUBLIC, to a role by name, through a role that it is a member of, over the whole schema, on a segment, or by default
--- to what will be made: what counts is what holds in the end. `grave`: else it is worth knowing.
+-- privileges: the roles that can do what only the owner, or its functions, should; superusers and the owner aside.
+-- It counts privileges however they were granted: to PUBLIC, to a role by name, through membership, on the whole schema, on a
+-- segment, or by default privileges. `grave`: a fault; the others are worth knowing.
 with recursive place as (
     select c.relnamespace as oid, n.nspname, n.nspowner, n.nspacl
     from pg_class as c join pg_namespace as n on n.oid = c.relnamespace where c.oid = '/*schema*/outbox'::regclass
@@ -8,7 +8,7 @@ with recursive place as (
 anybody as (
     select r.oid, quote_ident(r.rolname) as name from pg_roles as r where not r.rolsuper and r.rolname !~ '^pg_'
 ),
--- Whoever may withdraw events is an operator. It needs no right to any table (docs/roles.md); before there were roles it did.
+-- A role that may execute withdraw is an operator. It needs no privilege on any table (docs/roles.md); older operators did.
 role as (
     select anybody.*, exists (select from pg_proc as p where p.pronamespace = place.oid and p.proname = 'withdraw'
                                 and has_function_privilege(anybody.oid, p.oid, 'execute')) as operator
@@ -21,7 +21,7 @@ part as (
     left join pg_inherits as i on i.inhrelid = c.oid
     left join pg_class as log on log.oid = i.inhparent
 ),
--- `meant`: what an operator had to have before: worth knowing, since with it one can act past the audit.
+-- `meant`: what an operator needed before. It is worth knowing, because it allows changes without the audit.
 risk (relation, privileges, meant, why) as (
     values ('event_handled', '{update,delete}', '{}', 'a receipt that is gone or changed lets an event be handled twice'),
            ('outbox', '{update,delete}', '{}', 'the log is written once; an event that is gone is lost'),
@@ -49,7 +49,7 @@ through (view, base) as (
     from through join pg_depend as d on d.refclassid = 'pg_class'::regclass and d.refobjid = through.view
     join pg_rewrite as r on d.classid = 'pg_rewrite'::regclass and r.oid = d.objid and r.ev_class <> through.view
 ),
--- What everybody may is told once, and not of each role again.
+-- What PUBLIC may do is reported once, and not again for each role.
 everybody (may, thing) as (
     select lower(a.privilege_type), part.relation
     from part join pg_class as c on c.oid = part.oid, lateral aclexplode(c.relacl) as a where a.grantee = 0
@@ -90,7 +90,7 @@ held (who, may, thing, why) as (
     where case when part.relkind = 'S' then part.relation <> 'lease_token'
                                             and has_sequence_privilege(role.oid, part.oid, 'usage') end
     union
-    -- By the list of grants: before 17, asking for it is an error.
+    -- From the list of grants: before Postgres 17, has_table_privilege does not know MAINTAIN.
     select role.name, 'maintain', part.relation, 'it can lock everybody out of a table, for as long as it likes'
     from role, part join pg_class as c on c.oid = part.oid, lateral aclexplode(c.relacl) as a
     where part.relkind in ('r', 'p') and a.privilege_type = 'MAINTAIN' and a.grantee <> 0 and pg_has_role(role.oid, a.grantee, 'member')
@@ -119,7 +119,7 @@ select 'PUBLIC', string_agg(distinct lower(a.privilege_type), ', ' order by lowe
        'granted to everybody who can connect'
 from part join pg_class as c on c.oid = part.oid, lateral aclexplode(c.relacl) as a
 where a.grantee = 0
-  -- Counters of each cursor, which whoever takes must read.
+  -- The counters of each cursor, which every role that takes must read.
   and not (a.privilege_type = 'SELECT' and part.relation ~ '^(takes|excused)_\d+$')
 group by part.relation
 union all
@@ -177,7 +177,7 @@ where (d.defaclnamespace = place.oid or d.defaclnamespace = 0 and d.defaclrole =
   and a.grantee not in (d.defaclrole, place.nspowner) and (a.grantee = 0 or a.privilege_type not in ('SELECT', 'REFERENCES'))
 group by 1, d.defaclobjtype, d.defaclrole, d.defaclnamespace
 union all
--- Across contexts: another Outrider in the same database is that of another context.
+-- Other schemas: another Outrider in the same database belongs to another context.
 select anybody.name, format('publish in %s and in %I', place.nspname, there.nspname),
        'events of one context could pass for those of another'
 from anybody, place, pg_namespace as there join pg_class as log on log.relnamespace = there.oid and log.relname = 'outbox'
@@ -196,7 +196,7 @@ where role.operator and part.relkind in ('r', 'p')
            else has_any_column_privilege(role.oid, part.oid, privilege) end
 group by role.name, part.relation
 union all
--- From 16 on it takes the admin option, which counts as membership above.
+-- From Postgres 16 on this takes the admin option, which counts as membership above.
 select quote_ident(r.rolname), 'create roles', format('it may make itself a member of the owner, %s', place.nspowner::regrole), false
 from place, pg_roles as r join pg_roles as o on true
 where o.oid = place.nspowner and not o.rolsuper and r.rolcreaterole and not r.rolsuper

@@ -1,6 +1,6 @@
--- segments: how many segments of the log there are, and how many are empty and made ahead; where the last, unbounded one begins
--- and how many events are in it, up to %(most)s; about how many events there are. The newest number
--- is read from the sequence itself, which is refused to whoever may not.
+-- segments: how many segments the log has, how many are empty and made ahead, where the last, unbounded one begins, how many events
+-- it holds, up to `most`, and about how many events there are. The newest position is read from the sequence, which fails for a role
+-- that may not read it.
 with segment as (
     select (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''?(\d+)'))[1]::bigint as first,
            pg_get_expr(c.relpartbound, c.oid) like '%% TO (MAXVALUE)' as last

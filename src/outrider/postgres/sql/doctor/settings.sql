@@ -1,6 +1,6 @@
--- settings: timeouts and read-only settings that reach our sessions: those of this session, unless it has set them itself, and
--- those of the roles of workers, in the order in which Postgres looks for them. Roles: those with a session of ours, and those
--- that may write heartbeats, superusers aside. `from` says where it is set.
+-- settings: timeouts and read-only settings that apply to our sessions, and where each is set (`from`).
+-- Those of this session, unless it has set them itself, and those of the roles of workers, in the order in which Postgres looks
+-- them up. Roles of workers: those with a session of ours, and those that may write heartbeats, superusers aside.
 with wanted (name, harmless) as (
     values ('statement_timeout', '^0+[a-z ]*$'), ('transaction_timeout', '^0+[a-z ]*$'), ('lock_timeout', '^0+[a-z ]*$'),
            ('default_transaction_read_only', '^(off|of|false|f|no|n|0)$')

@@ -1,7 +1,7 @@
--- settled: how long it took from publishing to the receipt, at the slow end (the 99th of a hundred), for the newest thousand
--- numbers of the log and for the thousand before them, of the last day; and of those, for what was handled in the last 5 minutes. Events that were parked count with their retries.
--- The newest number is read once, or the planner could not use the index on it: pg_sequence_last_value is volatile. From the
--- sequence itself, which is refused to whoever may not read it.
+-- settled: the 99th percentile of the time from publishing to the receipt, of the last day: for the newest thousand log positions,
+-- for the thousand before them, and among these for what was handled in the last 5 minutes. Events that were retried count in full.
+-- The newest position is read once, because the planner cannot use the index with pg_sequence_last_value, which is volatile; and
+-- from the sequence itself, which fails for a role that may not read it.
 with newest as materialized (
     select case when s.is_called then s.last_value else 0 end as seq from /*schema*/outbox_seq as s
 )

@@ -1,5 +1,5 @@
--- sharing: which contexts have subscriptions here, and which roles may move the cursors of all of them; superusers and the owner
--- aside. One schema for several contexts is one ring of trust.
+-- sharing: the contexts that have subscriptions here, and the roles that may move the cursors of all; superusers and the owner aside.
+-- Contexts that share a schema must trust each other.
 select array(select distinct s.context from /*schema*/subscription as s order by 1) as contexts,
        array(select quote_ident(r.rolname)
              from pg_roles as r, pg_namespace as n

@@ -1,6 +1,5 @@
--- silent: workers without a heartbeat for longer than %(late)s whose session the server still has: for how long, which session,
--- and whether its role may still write heartbeats. Not those whose watchdog says that their event loop is held. Reads a small
--- table and the sessions.
+-- silent: workers without a heartbeat for longer than `late` whose session still exists: for how long, which session, and whether
+-- its role may still write heartbeats. Not workers whose watchdog reports a held event loop. Reads a small table and the sessions.
 select format('%%s:%%s', w.host, w.pid) as worker, clock_timestamp() - w.seen_at as since, a.pid as backend,
        quote_ident(a.usename) as role,
        has_schema_privilege(a.usesysid, c.relnamespace, 'usage') and has_table_privilege(a.usesysid, c.oid, 'insert')

@@ -1,5 +1,5 @@
--- upkeep: when it last ran, since when it could have, for how many days the log is kept, and which segments are kept longer, and
--- why, the oldest first. Reads two small tables.
+-- upkeep: when upkeep last ran, since when it could have, for how many days the log is kept, and which segments are kept longer, with
+-- the reason, the oldest first. Reads two small tables.
 select (select u.ran_at from /*schema*/upkeep as u where u.task = 'run') as ran_at,
        (select max(m.applied_at) from /*schema*/migration as m where m.version <= 8) as there_since,
        (select s.value from /*schema*/setting as s where s.name = 'retention.log_days') as days,

@@ -1,5 +1,4 @@
--- wal: replication slots, how many bytes of WAL each keeps, whether somebody reads it, and what the server says of it; the one
--- that keeps most first.
+-- wal: replication slots: how many bytes of WAL each keeps, whether somebody reads it, and its state; the largest first.
 select s.slot_name, s.active, s.wal_status, k.bytes::bigint,
        pg_size_pretty(k.bytes) as size, format('select pg_drop_replication_slot(%L)', s.slot_name) as ends
 from pg_replication_slots as s

@@ -1,6 +1,6 @@
 -- jobs: the next jobs of these types, by state: running; pending, in the order in which they will run; failed, the newest
--- first; cancelled, superseded and discarded; done, the last to be enqueued first. At most `limit` of each state, each with
--- its place in it; `queue`: only of that one.
+-- first; cancelled, superseded and discarded; done, as far as they left a receipt, the last to be enqueued
+-- first. At most `limit` of each state, each with its place in it; `queue`: only of that one.
 -- Locks nothing. Reads delivery by index and receipts by primary key, `limit` rows of each type and lane; of what waits for
 -- its key, and of what was given up, at most `most` rows are looked at: neither has an order in an index.
 with recursive kind as materialized (

@@ -1,4 +1,4 @@
--- rollup_missing: the steps of an uninstall whose object is not there; none = what is planned can be done. Reads only.
+-- rollup_missing: the steps of an uninstall whose object does not exist; none = the plan can be performed. Reads only.
 with step as (
     select p.step, p.what, p.command from /*schema*/rollup_plan(%(name)s, %(force)s) as p where p.action = 'do'
 ),

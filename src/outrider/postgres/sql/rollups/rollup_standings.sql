@@ -1,5 +1,5 @@
--- rollup_standings: every rollup, how much waits, what its settings are, and the newest of its last thousand runs that found
--- something to do. Counts up to %(most)s.
+-- rollup_standings: every rollup: how many rows wait, up to `most`, its settings, and the newest of its last thousand runs that found
+-- something to do.
 select r.name, r.context, coalesce(r.spec ->> 'table', array_to_string(array(
            select jsonb_array_elements_text(r.spec -> 'events')), ', ')) as source,
        case when exists (select from pg_extension where extname = 'pg_cron') then r.scheduler else 'worker' end as scheduler,

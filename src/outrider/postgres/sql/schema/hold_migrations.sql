@@ -1,6 +1,6 @@
--- hold_migrations: of all that migrate, remove or grant in a schema, one at a time, until the end of the transaction. An advisory
--- lock, since the schema may not be there yet: whoever can connect can hold it. So the wait has an end, and the error names who
--- holds it. A block of PL/pgSQL; {schema} and {patience} are filled in.
+-- hold_migrations: let only one session at a time migrate, remove or grant in a schema, until the transaction ends.
+-- An advisory lock, because the schema may not exist yet. Anybody who can connect can hold it, so the wait is bounded, and the
+-- error names the holder. A block of PL/pgSQL; {schema} and {patience} are filled in.
 declare
     v_before constant text := current_setting('lock_timeout');
     v_key    constant bigint := hashtextextended('outrider.migrate.{schema}', 0);
@@ -18,5 +18,5 @@ exception when lock_not_available then
             where l.locktype = 'advisory' and l.granted and l.objsubid = 1
               and l.database = (select d.oid from pg_database as d where d.datname = current_database())
               and (l.classid::bigint << 32 | l.objid::bigint) = v_key), 'nobody any more')),
-        hint = 'If it migrates, wait for it. If not, end it: select pg_terminate_backend(PID).';
+        hint = 'If it is migrating, wait for it. If not, end it: select pg_terminate_backend(PID).';
 end;

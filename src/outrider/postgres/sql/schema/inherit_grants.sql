@@ -1,5 +1,5 @@
--- inherit_grants: who may call a function may also use what it needs since: a migration shall not lock out the roles of
--- running workers. After the functions of a migration; grants to those who have none of it change nothing.
+-- inherit_grants: grant what a function needs now to every role that may call it, so that a migration does not lock out the roles of
+-- running workers. Runs after a migration's functions. Roles without any of these privileges get nothing.
 do $inherit$
 declare
     granted record;
@@ -20,7 +20,7 @@ begin
                      ('take', 'select, insert, update, delete on /*schema*/stream_refused'),
                      ('take', 'execute on function /*schema*/rollup_tick, /*schema*/rollup_work, /*schema*/rollup_settings'),
                      ('take', 'select on /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log'),
-                     -- None of those that `outrider roles` makes: an application's of before, which could let rollups run.
+                     -- Not the roles of `outrider roles`, but older ones of an application, which could run rollups.
                      ('relay_mark', 'execute on function /*schema*/rollup_run, /*schema*/rollup_work_noted'),
                      ('take', 'execute on function /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, '
                               '/*schema*/upkeep_receipts, /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, '
@@ -77,13 +77,13 @@ begin
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)
           and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner)
-          -- Who may update the columns gets no right to the whole table, with which it could lock it.
+          -- A role that may update columns gets no privilege on the whole table, with which it could lock it.
           and (needs.objects !~ '\mupdate\M'
                or not has_any_column_privilege(a.grantee, substring(needs.objects from ' on (.*)'), 'update'))
     loop
         execute format('grant %s to %s', granted.objects, granted.role);
     end loop;
-    -- Whoever inserts evaluates the constraints and notifies, also with rights that `outrider roles` has not given.
+    -- Every role that inserts evaluates the constraints and notifies, also one that `outrider roles` did not create.
     for granted in
         select distinct case a.grantee when 0 then 'public' else a.grantee::regrole::text end as role
         from (select c.oid, c.relowner, c.relacl as acl from pg_class as c

@@ -1,5 +1,5 @@
--- live_workers: those seen within the last 30 s by the database's clock, and the newest migration that each one knows.
--- Workers say so since migration 0004; those that do not, or an older schema without the column, know 3 at most.
+-- live_workers: the workers seen within the last 30 s by the database's clock, and the newest migration that each knows.
+-- Workers report it since migration 0004; one that does not, or a schema without the column, knows 3 at most.
 select w.host || ':' || w.pid as place, w.version as code,
        coalesce((to_jsonb(w) ->> 'schema_version')::integer, 3) as knows
 from /*schema*/worker as w

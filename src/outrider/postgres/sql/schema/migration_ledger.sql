@@ -1,4 +1,4 @@
--- The ledger of applied migrations: made before the first of them, under the migration lock.
+-- The table of applied migrations, created before the first of them, under the migration lock.
 create table if not exists /*schema*/migration (
     version    integer     primary key,
     name       text        not null,

@@ -1,6 +1,6 @@
--- What in the schema bears one of our names and belongs to a role that the current user has no reason to trust: such a
--- function would run with the current user's rights. Trusted are the user itself, roles that it is a member of, and
--- superusers; a superuser is a member of everything, so for one only superusers are trusted.
+-- strangers: objects in the schema that have one of our names and belong to a role that the current user has no reason to trust.
+-- Such a function would run with the current user's privileges. Trusted are the user itself, roles that it is a member of, and
+-- superusers. A superuser is a member of every role, so it trusts only superusers.
 with me as (
     select oid, rolsuper from pg_roles where rolname = current_user
 ), owned as (

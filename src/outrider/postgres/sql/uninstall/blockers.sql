@@ -1,4 +1,4 @@
--- blockers: who holds our tables: sessions, and prepared transactions. For the one who has waited in vain.
+-- blockers: the sessions and prepared transactions that hold our tables. Asked after a lock timeout.
 select distinct case
            when l.pid is null then 'a prepared transaction'
            else 'process ' || l.pid || ' (' || coalesce(nullif(a.application_name, ''), 'no application_name') || ', '

@@ -1,6 +1,6 @@
--- commands: what locks our tables, the log last so that publishers wait as briefly as can be (hold), and what drops all that
--- is ours (drop), in an order that RESTRICT lets pass: functions that nothing needs (some take a row of a table), then the
--- tables, then the functions that these needed. Nothing cascades. Reads the catalogue only.
+-- commands: the commands that lock our tables (hold) and that drop all our objects (drop). Reads only the catalogue.
+-- The log is locked last, so that publishers wait as briefly as possible. The order of drops works with RESTRICT, and nothing
+-- cascades: functions that nothing depends on (some take a row of a table), then the tables, then the functions that these used.
 with place as (
     select n.oid from pg_namespace as n where n.nspname = %(schema)s
 ),

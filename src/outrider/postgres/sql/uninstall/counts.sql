@@ -1,5 +1,5 @@
--- counts: the newest migration, the events of the log, the receipts, and the open transactions that write to the log: what
--- they publish is not to be seen yet. Reads the log and the receipts from end to end.
+-- counts: the newest migration, the events of the log, the receipts, and the open transactions that write to the log, whose events
+-- are not visible yet. Reads the whole log and all receipts.
 select (select max(m.version) from /*schema*/migration as m) as version,
        (select count(*) from /*schema*/outbox) as events,
        (select count(*) from /*schema*/event_handled) as receipts,

@@ -1,9 +1,9 @@
--- foreign: what is not ours and would suffer. dependent: made by others, needs something of ours (a view, a foreign key, a
--- trigger, a default, a publication). stranger: lies in our schema. mention: a function whose text names our schema; Postgres
--- knows nothing of that, so it is said and does not count. Reads the catalogue, and which rollups there are: their functions
--- are spoken of elsewhere.
--- Ours is what the migrations name, segments that upkeep has detached, and their parts: partitions, indexes, constraints,
--- defaults, policies, statistics, row types, identity sequences; they have no life of their own.
+-- foreign: objects that are not ours and that an uninstall would affect. Reads the catalogue and the names of the rollups, whose
+-- functions are reported elsewhere.
+-- dependent: needs something of ours (a view, a foreign key, a trigger, a default, a publication). stranger: is in our schema.
+-- mention: a function whose text names our schema; Postgres does not track that, so it is reported but does not count.
+-- Ours are the objects that the migrations name, detached segments, and their parts: partitions, indexes, constraints, defaults,
+-- policies, statistics, row types, identity sequences.
 with recursive place as (
     select n.oid from pg_namespace as n where n.nspname = %(schema)s
 ),
@@ -47,7 +47,7 @@ rolled as (
 ),
 others as (
     select case d.refclassid when 'pg_namespace'::regclass then 'stranger' else 'dependent' end as kind,
-           -- A view depends by its rule.
+           -- A view depends on a table through its rule.
            case when r.ev_class is null then d.classid else 'pg_class'::regclass end as classid,
            coalesce(r.ev_class, d.objid) as objid, case when r.ev_class is null then d.objsubid else 0 end as objsubid
     from pg_depend as d left join pg_rewrite as r

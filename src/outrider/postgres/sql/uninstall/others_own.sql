@@ -1,5 +1,5 @@
--- others_own: what of ours belongs to a role whose rights the current user has not; the owner of the schema too, when it is
--- to go. Reads the catalogue only.
+-- others_own: our objects that belong to a role whose privileges the current user lacks; also the schema, if it is to be dropped.
+-- Reads only the catalogue.
 with place as (
     select n.oid, n.nspowner from pg_namespace as n where n.nspname = %(schema)s
 ),

@@ -1,8 +1,8 @@
--- owed: what each subscription would lose, exactly: the events that its cursors have not read, late ones included, and its
--- parked and dead ones; a parked one that the log was not yet read up to counts once, as parked. Reads the whole backlog.
+-- owed: what each subscription would lose, exactly: unread events, late ones included, parked ones and dead letters. Reads the whole
+-- backlog. A parked event that the log was not yet read up to counts once, as parked.
 -- Exact under hold: without it, open transactions may still commit events.
--- Why both owing and inflight: while the one is read in pages, transactions of the other may finish.
--- elsewhere: restored from elsewhere, whose transactions are all over, as take sees it.
+-- Both owing and inflight count: while one is read in pages, transactions of the other may finish.
+-- elsewhere: the cursor was restored from elsewhere, where all its transactions are over: the rule is that of read.
 with place as (
     select c.*, s.context, s.event_types, s.partitions,
            case when c.cluster <> (select /*schema*/log_home())

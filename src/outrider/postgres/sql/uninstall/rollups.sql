@@ -1,5 +1,5 @@
--- rollups: which are in the way: on a table or on events, or with functions left there (held); and how many rows of each wait,
--- those that were set aside included. Rows whose rollup nobody knows any more count as well.
+-- rollups: the rollups that prevent an uninstall, because they are on a table or on events or left functions there (held), and how
+-- many rows of each wait, those that were set aside included. Rows of unknown rollups count too.
 with named as (
     select r.name from /*schema*/rollup as r
     union

@@ -1,6 +1,6 @@
--- script: uninstall as one statement, for programs that speak SQL only (an Alembic downgrade). Refuses like the command
--- does, and has no --force. Locks first, then looks: what is published in between is seen.
--- {commands} and the like are the other files here, {version} is that of the newest migration.
+-- script: uninstall as one statement, for programs that speak only SQL (an Alembic downgrade).
+-- It refuses as the command does, and has no --force. It locks first and then looks, so it sees what is published in between.
+-- {commands} and the like are the other files here; {version} is the newest migration.
 do $outrider$
 declare
     v_command  record;
@@ -23,28 +23,28 @@ begin
     end loop;
     if (select max(m.version) from /*schema*/migration as m) <> {version} then
         raise 'the schema "%%" is not at version {version}', %(schema)s
-            using hint = 'Use: outrider uninstall, then: alembic stamp.';
+            using hint = 'Run: outrider uninstall, then: alembic stamp.';
     end if;
     v_said := (select string_agg(live.worker, '; ') from ({workers}) as live);
     if v_said is not null then
         raise 'workers use the schema "%%": %%', %(schema)s, v_said using hint = 'Stop them.';
     end if;
-    v_said := (select string_agg(o.name || ': ' || o.unread || ' unread, ' || o.parked || ' parked and ' || o.dead
-                                 || ' dead events', '; ')
+    v_said := (select string_agg(o.name || ': ' || o.unread || ' unread, ' || o.parked || ' waiting for retry, ' || o.dead
+                                 || ' dead letters', '; ')
                from ({owed}) as o where o.unread + o.parked + o.dead > 0);
     if v_said is not null then
-        raise 'the schema "%%" holds what somebody still wants: %%', %(schema)s, v_said
-            using hint = 'Let its workers handle them; or lose them: outrider uninstall --force, then: alembic stamp.';
+        raise 'the schema "%%" has events that subscriptions still want: %%', %(schema)s, v_said
+            using hint = 'Let its workers handle them; or lose them with: outrider uninstall --force, then: alembic stamp.';
     end if;
     v_said := (select string_agg(r.name || ': ' || r.waiting || ' rows wait', '; ') from ({rollups}) as r);
     if v_said is not null then
-        raise 'the schema "%%" has rollups that are not taken off: %%', %(schema)s, v_said
-            using hint = 'Use, of each: outrider rollup uninstall NAME; first outrider rollup run NAME --flush if rows wait.';
+        raise 'the schema "%%" has rollups that are not uninstalled: %%', %(schema)s, v_said
+            using hint = 'For each run: outrider rollup uninstall NAME; before it outrider rollup run NAME --flush if rows wait.';
     end if;
     v_said := (select string_agg(f.what, '; ') from ({foreign}) as f where f.kind <> 'mention');
     if v_said is not null then
-        raise 'the schema "%%" holds, or is needed by, what is not Outrider''s: %%', %(schema)s, v_said
-            using hint = 'Drop or move it yourself: nothing here cascades.';
+        raise 'the schema "%%" contains, or is needed by, objects that are not Outrider''s: %%', %(schema)s, v_said
+            using hint = 'Drop or move them yourself: nothing here cascades.';
     end if;
     for v_command in {commands} loop
         if v_command.step = 'drop' then

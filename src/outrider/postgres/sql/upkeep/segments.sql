@@ -1,5 +1,5 @@
--- segments: every segment, attached or detached, with about how many events, its bytes, what it is, and what becomes of it
--- when. Reads the catalogue and the statistics, and no event.
+-- segments: every segment, attached or detached: about how many events, its bytes, its state, and what happens to it when.
+-- Reads the catalogue and statistics, and no event.
 select s.name, s.first_seq, s.last_seq,
        case when s.detached_at is not null then 'detached'
             when s.closed_at is not null then 'closed'

@@ -1,5 +1,5 @@
--- discard: dead letters that nobody shall handle any more. They stay, marked, with their history; replay brings them back
--- with p_force. Returns how many there were. Audited, one by one. Other deliveries are left alone.
+-- discard: mark dead letters as discarded, so that nobody handles them. They stay with their history; replay with p_force brings
+-- them back. Each is audited. Returns how many there were. Other deliveries are left alone.
 create or replace function /*schema*/discard(p_deliveries bigint[], p_by text default null, p_reason text default null)
     returns integer
     language plpgsql volatile security definer
@@ -24,7 +24,7 @@ begin
     insert into /*schema*/audit (by, action, subscription, event_id, details)
     select who, 'discard', gone.subscription, gone.event_id,
            jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error)
-           -- Whose job it was: once it is gone, nothing else says so to who erases it.
+           -- Whose job it was: once it is gone, erase finds that nowhere else.
            || case when gone.enqueued then jsonb_build_object('workspace', gone.workspace_id, 'job', coalesce(gone.job_key, ''))
                    else '{}' end)
     from gone;

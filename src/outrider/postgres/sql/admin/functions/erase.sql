@@ -1,12 +1,16 @@
--- erase: the next payloads of a workspace or a subject are gone for good, with what errors and results said of them; the rows
--- stay, so do their keys and the receipts. In its own transaction; again with what it returns until place is null. p_from, in
--- this order: pending, or a rollup makes new events of what waits; events, each detached segment, jobs; receipts, by pages of
--- their table, for jobs and events that are not there any more; rest. What is erased already is passed over: it may be begun anew at any time.
+-- erase: delete the next payloads of a workspace or a subject, with what errors and results said of them.
+-- The rows, their keys and the receipts stay. Each call is its own transaction; repeat with the returned place until it is null.
+-- p_from, in this order:
+--     pending   staged rows of rollups, of which a rollup would make new events
+--     events, then each detached segment, then jobs
+--     receipts  by pages of their table, for jobs and events that no longer exist
+--     rest      the audit, and whether a segment was attached meanwhile
+-- What is erased already is skipped, so it can be started again at any time. See tenant_page for which rows it finds.
 --
--- What has not been handled is withdrawn first, so that no handler meets an empty payload, and nobody takes it later, neither a
--- relay that goes back nor a new subscription; jobs of it are discarded, also those that run. See tenant_page for whose and where.
--- p_audit: the entry of this run in the audit, which counts along; null = the first call makes it.
--- Locks:  the subscriptions that have not handled all of it, and their cursors, waiting for batches in progress; then the
+-- Events that have not been handled are withdrawn first: no handler gets an empty payload, and nobody takes them later, neither a
+-- relay that goes back nor a new subscription. Their jobs are discarded, also running ones.
+-- p_audit: the audit entry of this run, in which it counts; null = the first call creates it.
+-- Locks:  the subscriptions that have not handled all of the events, and their cursors, waiting for batches in progress; then the
 --         jobs.
 create or replace function /*schema*/erase(
     p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer,
@@ -37,7 +41,7 @@ declare
 begin
     perform /*schema*/sees_all(true);
     if coalesce(p_reason, '') = '' then
-        raise 'nothing was erased: say why, which the audit keeps' using errcode = 'OR006';
+        raise 'nothing was erased: a reason is required, for the audit' using errcode = 'OR006';
     end if;
     perform /*schema*/refuse_nobody(p_workspace_id, p_kind, p_subject);
     audit := p_audit;
@@ -47,7 +51,7 @@ begin
           and a.at > clock_timestamp() - interval '1 day'
           and (a.details ->> 'workspace', a.details ->> 'kind', a.details ->> 'subject')
               is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))) then
-        raise 'nothing was erased: % is no entry of the audit for this', p_audit using errcode = 'OR006';
+        raise 'nothing was erased: audit entry % is not of this run', p_audit using errcode = 'OR006';
     end if;
     if audit is null then
         insert into /*schema*/audit (by, action, details)
@@ -68,9 +72,9 @@ begin
             return;
         end if;
         if exists (select from /*schema*/audit as a where a.action = 'attach_segment' and a.id > audit) then
-            raise 'a segment was attached to the log meanwhile, and may have been missed: run it again' using errcode = 'OR006';
+            raise 'a segment was attached to the log meanwhile and may have been missed: run erase again' using errcode = 'OR006';
         end if;
-        -- What operators wrote into jobs, or discarded of them, that are gone since.
+        -- Payloads and errors that the audit kept of jobs that no longer exist.
         update /*schema*/audit as a set details = a.details - 'payload' - 'before' - 'error' || '{"erased": true}'
         where a.action in ('edit', 'discard') and a.details ?| array['payload', 'before', 'error'] and a.details ? 'job'
           and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)

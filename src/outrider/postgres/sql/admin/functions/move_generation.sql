@@ -1,6 +1,6 @@
--- move_generation: the events of one generation are handled by the workers of another from now on, whoever else is
--- alive; into itself: by its own again. One row back per subscription that has cursors of it. Audited.
--- Locks:  those cursors, waiting for the batches that are being handled.
+-- move_generation: let the workers of another generation handle the events of one; to itself: back to its own workers. Audited.
+-- Locks:  the generation's cursors, waiting for the batches in progress.
+-- Returns one row per subscription that has cursors of it.
 create or replace function /*schema*/move_generation(
     p_from bigint, p_to bigint, p_by text default null, p_subscription text default null,
     p_reason text default null
@@ -13,7 +13,7 @@ as $$
 begin
     perform /*schema*/sees_all(true);
     if p_to < 0 then
-        raise 'there is no generation %', p_to using errcode = 'OR006';
+        raise 'generation % does not exist', p_to using errcode = 'OR006';
     end if;
     perform from /*schema*/cursor as c
     where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)

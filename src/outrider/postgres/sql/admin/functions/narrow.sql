@@ -1,6 +1,7 @@
--- narrow: a subscription no longer wants these event types; how many unread events of them are lost. It keeps at least one.
--- Refused (OR010) while events of these types are parked; or unread, unless p_force. Audited with what was lost.
--- Locks:  the subscription and its cursors, waiting for the batches that are being handled.
+-- narrow: remove event types from a subscription, which keeps at least one. Audited with the number of lost events.
+-- Refused (OR010) while events of these types wait for a retry; or are unread, unless p_force.
+-- Locks:  the subscription and its cursors, waiting for the batches in progress.
+-- Returns how many unread events of these types are lost.
 create or replace function /*schema*/narrow(
     p_name text, p_types text[], p_force boolean default false, p_by text default null, p_reason text default null
 ) returns bigint
@@ -17,7 +18,7 @@ begin
     perform /*schema*/hold_subscription(p_name);
     wanted := (select s.event_types from /*schema*/subscription as s where s.name = p_name);
     if cardinality(p_types) > 0 is not true then
-        raise '% keeps all its types: none was named', p_name using errcode = 'OR010';
+        raise 'no event type to remove from % was named', p_name using errcode = 'OR010';
     end if;
     if not coalesce(p_types <@ wanted, false) then
         raise '% does not want %; it wants %', p_name,
@@ -26,12 +27,12 @@ begin
             using errcode = 'OR010';
     end if;
     if wanted <@ p_types then
-        raise '% would want nothing any more: `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
+        raise '% would have no event types left: use `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
     end if;
     parked := (select count(*) from /*schema*/delivery as d
                where d.subscription = p_name and d.status in ('pending', 'in_flight') and d.event_type = any (p_types));
     if parked > 0 then
-        raise '% events of % wait for their retry in %: let code that knows them finish', parked, told, p_name
+        raise '% events of % wait for a retry in %: let code that knows these types handle them first', parked, told, p_name
             using errcode = 'OR010';
     end if;
     lost := (select u.events from /*schema*/unread(p_name) as u);
@@ -41,7 +42,7 @@ begin
     where s.name = p_name;
     lost := lost - (select u.events from /*schema*/unread(p_name) as u);
     if lost > 0 and p_force is not true then
-        raise '% has % unread events of %: let code that knows them read these first, or use --force --yes to lose them',
+        raise '% has % unread events of %: let code that knows these types handle them first, or use --force --yes to lose them',
             p_name, lost || case when lost = 10000 then ' or more' else '' end, told using errcode = 'OR010';
     end if;
     perform /*schema*/note('narrow', p_by, p_reason, p_name, null, jsonb_build_object('types', p_types, 'lost', lost));

@@ -1,5 +1,5 @@
--- note: one entry of the audit: who, what, why, and what is worth knowing of it. For the functions of operators, which run with
--- the rights of the owner: `role` is who is logged in, `by` who that says to be. Texts from outside are cut.
+-- note: insert one entry into the audit. Called by the functions of operators, which run as the owner: `role` is who is logged in,
+-- `by` who they say they are. Texts from outside are cut.
 create or replace function /*schema*/note(
     p_action text, p_by text, p_reason text, p_subscription text default null, p_event_id uuid default null,
     p_details jsonb default '{}'

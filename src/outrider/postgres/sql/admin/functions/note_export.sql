@@ -1,5 +1,5 @@
--- note_export: what is a workspace's or a subject's is carried out: for the audit. Before the first page, without p_audit: an entry,
--- whose id comes back. At the end, with it: how many events and jobs there were.
+-- note_export: audit the export of a workspace or a subject. Without p_audit, before the first page: insert an entry and return its
+-- id. With it, at the end: add how many events and jobs there were.
 create or replace function /*schema*/note_export(
     p_workspace_id text, p_kind text, p_subject text, p_by text default null, p_reason text default null,
     p_audit bigint default null, p_events bigint default null, p_jobs bigint default null
@@ -28,7 +28,7 @@ begin
           is not distinct from (left(p_workspace_id, 255), left(p_kind, 255), left(p_subject, 512))
     returning a.id into entry;
     if entry is null then
-        raise '% is no entry of the audit for this export', p_audit using errcode = 'OR006';
+        raise 'audit entry % is not of this export', p_audit using errcode = 'OR006';
     end if;
     return entry;
 end

@@ -1,5 +1,5 @@
--- operates: whether whoever is logged in may operate: it, or a role that it is a member of, may execute withdraw. By
--- session_user: in a function that runs with the rights of its owner, current_user is the owner.
+-- operates: whether the session's user is an operator: it, or a role that it is a member of, may execute withdraw.
+-- By session_user, because current_user is the owner in a function that runs as the owner.
 create or replace function /*schema*/operates() returns boolean
     language sql stable
     set search_path = pg_catalog, pg_temp

@@ -1,9 +1,8 @@
--- outbox_replay: the dead letters of one event are handled again, by one subscription or by every one that buried it.
+-- outbox_replay: replay the dead letters of one event, of one subscription or of all. See replay.
 --
--- One row back per subscription: replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be
--- done); erased (its payload is gone: nobody handles it again); not_found (neither a dead letter nor handled there, or
--- anywhere when none is named). See replay for the rest.
--- p_force: also where it was handled, which gets a delivery of its own: name the subscription. For operators only (operates).
+-- p_force: also where the event was handled, which gets a new delivery: name the subscription. For operators only (operates).
+-- Returns one row per subscription: replayed; skipped_handled (its idempotency key has a receipt, so there is nothing to do); erased
+--         (its payload is gone); not_found (neither a dead letter nor handled there, or anywhere if none is named).
 create or replace function /*schema*/outbox_replay(
     p_event_id uuid, p_new_generation bigint default null, p_replayed_by text default null,
     p_subscription text default null, p_force boolean default false, p_payload jsonb default null,
@@ -21,7 +20,7 @@ declare
 begin
     perform /*schema*/sees_all(true);
     if p_force and p_subscription is null then
-        raise 'to handle an event again although it was handled, name the subscription' using errcode = 'OR006';
+        raise 'to replay an event that was handled, name the subscription' using errcode = 'OR006';
     end if;
     if exists (select from /*schema*/outbox as o where o.id = p_event_id and o.erased_at is not null) then
         subscription := p_subscription;
@@ -53,7 +52,7 @@ begin
         where o.id = p_event_id
         on conflict (subscription, seq) where seq is not null do nothing;
     end if;
-    -- What is gone when its line is ours at last has been handled meanwhile, and is found there.
+    -- A delivery that is gone once we hold the lock was handled meanwhile, and its receipt is found below.
     select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes
     from /*schema*/replay(
         array(select d.id from /*schema*/delivery as d

@@ -1,6 +1,6 @@
--- pause: no take reads the subscription from now on, or claims such jobs; what was begun is finished. Pausing twice keeps the
--- first time, which comes back. Audited.
+-- pause: stop takes of a subscription, or claims of a job type; work in progress is finished. Audited.
 -- Locks:  its row.
+-- Returns since when it is paused; pausing twice keeps the first time.
 create or replace function /*schema*/pause(p_name text, p_by text default null, p_reason text default null)
     returns timestamptz
     language plpgsql volatile security definer

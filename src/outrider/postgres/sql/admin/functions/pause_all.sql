@@ -1,5 +1,5 @@
--- pause_all: no take reads any subscription from now on, those to come included; what was begun is finished. How many
--- subscriptions there are. Audited.
+-- pause_all: stop takes and claims of all subscriptions, future ones included; work in progress is finished. Audited.
+-- Returns how many subscriptions there are.
 create or replace function /*schema*/pause_all(p_by text default null, p_reason text default null) returns bigint
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- refuse_nobody: an error unless this names a workspace, or a subject by its kind and id, or both.
+-- refuse_nobody: raise an error unless this names a workspace, or a subject by its kind and id, or both.
 create or replace function /*schema*/refuse_nobody(p_workspace_id text, p_kind text, p_subject text) returns void
     language plpgsql immutable
     set search_path = pg_catalog, pg_temp

@@ -1,6 +1,7 @@
--- rename: a subscription gets another name, and with it all that is its own: cursors, what it owes, receipts. How many
--- receipts. Refused (OR010) while workers serve it, unless p_force; and when the name is or was somebody else's. Audited.
--- Locks:  the subscription and its cursors, waiting for the batches that are being handled. Every receipt is written anew.
+-- rename: give a subscription another name, with its cursors, deliveries and receipts. Audited.
+-- Refused (OR010) while workers serve it, unless p_force; and if the name is or was that of another subscription.
+-- Locks:  the subscription and its cursors, waiting for the batches in progress. Rewrites every receipt.
+-- Returns how many receipts there were.
 create or replace function /*schema*/rename(
     p_old text, p_new text, p_force boolean default false, p_by text default null, p_reason text default null
 ) returns bigint
@@ -20,11 +21,11 @@ begin
         perform /*schema*/refuse_served(p_old);
     end if;
     if exists (select from /*schema*/subscription as s where s.name = p_new) then
-        raise 'there is a subscription ''%'' already: if it was made by mistake and has handled nothing, `outrider subscription retire %` first; else choose another name',
+        raise 'a subscription ''%'' exists already: if it was registered by mistake and has handled nothing, run `outrider subscription retire %` first; otherwise choose another name',
             p_new, p_new using errcode = 'OR010';
     end if;
     if exists (select from /*schema*/event_handled as h where h.handler_name = p_new) then
-        raise 'an earlier subscription was called ''%'', and what it handled would be skipped: choose another name', p_new
+        raise 'receipts of an earlier subscription ''%'' exist, and the events that it handled would be skipped: choose another name', p_new
             using errcode = 'OR010';
     end if;
     update /*schema*/delivery as d set subscription = p_new where d.subscription = p_old;

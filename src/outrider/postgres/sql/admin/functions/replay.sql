@@ -1,14 +1,14 @@
--- replay: dead letters become pending again, due now, with all their attempts before them. One row back for each:
--- replayed; skipped_handled (there is a receipt for its idempotency key, so nothing is to be done); not_found (it is no
--- dead letter, or not any more); superseded (a job whose unique key another pending job has); erased (its payload
--- is gone). The failure history stays and gets a marker; the next attempts are a new cycle. They come after what was handled of their keys in the meantime.
+-- replay: make dead letters pending again, due now, with all their attempts. Later events of their keys may have been handled.
+-- The failure history stays and gets a marker; the next attempts are a new cycle.
 --
--- p_new_generation: the workers of that generation shall handle them; it must have cursors, or be 0.
--- p_force: also what was handled: its receipt goes, into the audit; and what was discarded. Audited in any case, one by one.
--- p_payload: handlers get this instead of the events' own payload, which stays in the log; audited, one by one.
--- Both are for operators only (operates): whoever may merely replay must not get at receipts and payloads.
--- Else audited with how many came to what, when any was replayed.
--- Locks:  the cursor rows of the partitions, waiting: nobody takes the lines while they change.
+-- p_new_generation: the generation whose workers handle them; it must have cursors, or be 0.
+-- p_force: also dead letters that were handled, whose receipt moves to the audit, and discarded ones.
+-- p_payload: handlers get this instead of the event's payload, which stays in the log.
+-- p_force and p_payload are for operators only (operates), because they change receipts and payloads; each row is audited. Otherwise
+-- one audit entry has the counts, if any was replayed.
+-- Locks:  the cursor rows of the partitions, waiting up to 10 s: nobody may take the events while they change.
+-- Returns one row for each: replayed; skipped_handled (its idempotency key has a receipt, so there is nothing to do); not_found (no
+--         longer a dead letter); superseded (a job whose unique key another pending job has); erased (its payload is gone).
 create or replace function /*schema*/replay(
     p_deliveries bigint[], p_replayed_by text default null, p_new_generation bigint default null,
     p_force boolean default false, p_payload jsonb default null, p_reason text default null
@@ -16,7 +16,7 @@ create or replace function /*schema*/replay(
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = on
-    set lock_timeout = '10s'         -- it holds the first partitions while it waits for the last
+    set lock_timeout = '10s'         -- because it holds the first partitions while it waits for the last
 as $$
 #variable_conflict use_column
 declare
@@ -36,12 +36,12 @@ begin
     perform /*schema*/sees_all(true);
     if (p_force or p_payload is not null) and not /*schema*/operates() then
         raise 'only an operator may replay with force or with another payload'
-            using errcode = '42501', hint = 'Whoever may execute withdraw is one.';
+            using errcode = '42501', hint = 'An operator is a role that may execute withdraw.';
     end if;
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or (octet_length(nullif(/*schema*/as_text(p_payload), '')) <= allowed) is not true) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
-    -- Looked up again after the wait: partitions may have been doubled, a generation opened or folded.
+    -- Again after the wait: partitions may have doubled, or a generation was opened or folded.
     loop
         places := array(
             select distinct c.id from /*schema*/delivery as d join /*schema*/cursor as c
@@ -59,8 +59,8 @@ begin
       and not exists (select from /*schema*/cursor as c
                       where c.subscription = d.subscription and c.generation = p_new_generation);
     if found then
-        raise 'no worker of generation % has come up for "%"', p_new_generation, wrong.subscription
-            using errcode = 'OR006', hint = format('Its generations are %s. Start its workers first, or leave it out.', (
+        raise 'no worker of generation % has started for "%"', p_new_generation, wrong.subscription
+            using errcode = 'OR006', hint = format('Its generations are %s. Start workers of that generation, or leave it out.', (
                 select string_agg(distinct c.generation::text, ', ') from /*schema*/cursor as c
                 where c.subscription = wrong.subscription));
     end if;
@@ -92,7 +92,7 @@ begin
     end if;
 
     loop
-        -- Of the jobs with one unique key the newest is pending, or becomes so.
+        -- Of the jobs with the same unique key only the newest is pending, or becomes so.
         superseded := array(
             select d.id from /*schema*/delivery as d
             where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
@@ -108,7 +108,7 @@ begin
             if p_payload is not null then
                 insert into /*schema*/audit (by, action, subscription, event_id, details)
                 select replayer, 'edit', d.subscription, d.event_id,
-                       -- Whose it was: when the job is done, nothing else says so to who erases it.
+                       -- Whose job it was: when it is done, erase finds that nowhere else.
                        jsonb_build_object('payload', p_payload, 'before', d.payload, 'workspace', d.workspace_id,
                                           'job', coalesce(d.job_key, '')) || reasoned
                 from /*schema*/delivery as d
@@ -120,7 +120,7 @@ begin
                 set status = 'pending', head = d.ordering_key is null and d.queue is null, attempts = 0, crashes = 0,
                     suspect = false, cycle = d.cycle + 1, run_at = now(), buried_at = null,
                     payload = coalesce(p_payload, d.payload), generation = coalesce(p_new_generation, d.generation),
-                    -- What its cursor will not read any more need not wait for it.
+                    -- Its cursor will not read the event again, so it need not wait for the cursor.
                     reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
                         select from /*schema*/subscription as s where s.name = d.subscription
                            and (s.event_types is null or d.event_type = any (s.event_types))),
@@ -140,7 +140,7 @@ begin
             if violated not in ('job_unique', 'job_once') then
                 raise;
             end if;
-            -- One was enqueued in between, and is there now.
+            -- A job with the unique key was enqueued meanwhile: look again.
         end;
     end loop;
     if p_payload is not null then
@@ -149,7 +149,7 @@ begin
         from /*schema*/delivery as d where d.id = any (revived) and d.seq is not null;
     end if;
     if revived is not null and p_force is not true and p_payload is null then
-        -- Of one subscription or one event: named.
+        -- Name the subscription, or the event, if it is only one.
         perform /*schema*/note(
             'replay', p_replayed_by, p_reason,
             case when min(d.subscription) = max(d.subscription) then min(d.subscription) end,

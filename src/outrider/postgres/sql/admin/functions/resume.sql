@@ -1,6 +1,7 @@
--- resume: takes read the subscription again, also where its breaker is open, and such jobs are claimed. Pokes its workers, which
--- may be asleep. Whether it was paused. Audited.
--- Locks:  its row; then its cursors that have a breaker to close, waiting for the batches that are being handled.
+-- resume: let takes read a paused subscription again, or jobs of the type be claimed, and close its breaker. Audited.
+-- Notifies its workers, which may be asleep.
+-- Locks:  its row; then its cursors with an open breaker, waiting for the batches in progress.
+-- Returns whether it was paused.
 create or replace function /*schema*/resume(p_name text, p_by text default null, p_reason text default null)
     returns boolean
     language plpgsql volatile security definer

@@ -1,5 +1,5 @@
--- resume_all: takes read again, except where a subscription is paused by itself. Pokes all workers, which may be asleep.
--- Whether all was paused. Audited.
+-- resume_all: end pause_all. Subscriptions that are paused by name stay so. Notifies all workers, which may be asleep. Audited.
+-- Returns whether all was paused.
 create or replace function /*schema*/resume_all(p_by text default null, p_reason text default null) returns boolean
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp

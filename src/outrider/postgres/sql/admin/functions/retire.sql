@@ -1,7 +1,7 @@
--- retire: a subscription goes, with its cursors and all that it owes; its receipts stay. Back: what was lost with it; more =
--- there may be more unread events than were counted. Refused (OR010) while workers serve it, or while anything would be lost,
--- unless p_force. Counts end at 10,000. Audited with what was lost.
--- Locks:  the subscription and its cursors, waiting for the batches that are being handled.
+-- retire: delete a subscription with its cursors and deliveries; its receipts stay. Audited with what was lost.
+-- Refused (OR010) while workers serve it; or if events would be lost, unless p_force.
+-- Locks:  the subscription and its cursors, waiting for the batches in progress.
+-- Returns what was lost, counted up to 10,000. more: there may be more unread events than were counted.
 create or replace function /*schema*/retire(
     p_name text, p_force boolean default false, p_by text default null, p_reason text default null,
     out unread bigint, out more boolean, out parked bigint, out dead bigint
@@ -21,7 +21,7 @@ begin
     dead := (select count(*) from (select from /*schema*/delivery as d
                                    where d.subscription = p_name and d.status = 'failed' limit 10000) as d);
     if p_force is not true and (more or unread + parked + dead > 0) then
-        raise '% would take % unread, % parked and % dead events with it: let a worker handle them, rename it (`outrider subscription rename % NEW`), or use --force to lose them',
+        raise 'retiring % would lose events (% unread, % waiting for retry, % dead letters): let a worker handle them, rename it (`outrider subscription rename % NEW`), or use --force to lose them',
             p_name, case when more then 'at least ' else '' end || unread,
             parked || case when parked = 10000 then ' or more' else '' end,
             dead || case when dead = 10000 then ' or more' else '' end, p_name using errcode = 'OR010';

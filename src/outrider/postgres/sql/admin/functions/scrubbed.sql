@@ -1,4 +1,4 @@
--- scrubbed: a failure history without what errors and operators said, which may quote a payload: only what is named here stays.
+-- scrubbed: a failure history with only the fields named here, because texts of errors and operators may quote a payload.
 create or replace function /*schema*/scrubbed(p_history jsonb) returns jsonb
     language sql immutable
     set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- sees_all: an error for whoever is held back by a policy of ours: what it does not see it would take for not there, and a
--- cursor would go past it. Those who see every tenant are named by the policies every_tenant (tenants_plan).
--- p_caller: in a function that runs as its owner, whoever has called it must see all: the role that was set, else who is logged in.
+-- sees_all: raise an error if one of our row-level policies hides rows from the role: it would take them for missing, and a cursor
+-- would pass them. The policies every_tenant (tenants_plan) name the roles that see every tenant.
+-- p_caller: in a function that runs as the owner, check the caller instead: the role that was set, else the session's user.
 create or replace function /*schema*/sees_all(p_caller boolean default false) returns void
     language plpgsql stable
     set search_path = pg_catalog, pg_temp
@@ -15,7 +15,7 @@ begin
     if not /*schema*/sees_every_tenant(asked) then
         raise 'row-level security hides rows of % from role "%", and this needs all of them', '/*schema*/outbox', asked
             using errcode = 'insufficient_privilege',
-                  hint = format('The owner of the schema lets it see all: outrider tenants enable --role %s', quote_ident(asked));
+                  hint = format('The owner of the schema can let it see all rows: outrider tenants enable --role %s', quote_ident(asked));
     end if;
 end
 $$;

@@ -1,5 +1,4 @@
--- sees_every_tenant: whether no policy holds this role back from the events and jobs of any tenant. Of a role that is not
--- there, or no longer so named: no.
+-- sees_every_tenant: whether no policy hides events and jobs of any tenant from this role. False for an unknown role.
 create or replace function /*schema*/sees_every_tenant(p_role name) returns boolean
     language sql stable
     set search_path = pg_catalog, pg_temp

@@ -1,6 +1,5 @@
--- set_setting: a setting gets another value, which must lie within its limits. Of a rollup's settings null takes back what was
--- entered: what was declared holds again. What all is paused with is not a setting to be set: pause_all. Audited with the value
--- that it had.
+-- set_setting: change a setting, within its limits. For the setting of a rollup, null restores what was declared.
+-- Audited with the old value. 'paused' is refused: see pause_all.
 create or replace function /*schema*/set_setting(
     p_name text, p_value text, p_by text default null, p_reason text default null
 ) returns void
@@ -16,7 +15,7 @@ begin
         raise 'there is no setting %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
     end if;
     if p_name = 'paused' then
-        raise 'everything is paused and resumed by `outrider subscription pause --all` and `resume --all`'
+        raise 'use `outrider subscription pause --all` and `resume --all` to pause and resume everything'
             using errcode = 'OR010';
     end if;
     if p_value is null and not rollups then
@@ -24,7 +23,7 @@ begin
     end if;
     if (case when p_value ~ '^[[:space:]]*[+-]?[0-9]{1,18}[[:space:]]*$' then p_value::bigint not between found_one.least and found_one.greatest
              else p_value is not null end) then
-        raise 'the setting % is a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
+        raise 'the setting % must be a whole number from % to %, not %', p_name, found_one.least, found_one.greatest,
             quote_nullable(left(p_value, 100)) using errcode = 'OR010';
     end if;
     update /*schema*/setting as s

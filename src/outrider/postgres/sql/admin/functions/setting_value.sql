@@ -1,4 +1,4 @@
--- setting_value: one setting of the database; null when it is not there.
+-- setting_value: the value of one setting; null if it does not exist.
 create or replace function /*schema*/setting_value(p_name text) returns bigint
     language sql stable
     set search_path = pg_catalog, pg_temp

@@ -1,8 +1,10 @@
--- tenant_page: the next rows of a workspace, or of a subject (an aggregate's kind and id) in it or in all: each as one JSON
--- text. p_from: events (by seq), jobs (those that were enqueued, by id), or a detached segment of the log (by seq). The first row
--- back says how far it has come, and has no text; null = to the end. A subject's jobs: those with its id for a key, if p_jobs.
--- Reads:  at most p_scan rows after p_after: nothing is indexed by workspace. Locks nothing. A page ends where its payloads pass
---         batch_bytes. One that cannot be read is null, and the row says so (unreadable).
+-- tenant_page: the next rows of a workspace, or of a subject (an aggregate's kind and id) in one workspace or in all, as JSON texts.
+-- p_from: events (by seq), jobs (that were enqueued, by id), or a detached segment of the log (by seq). p_jobs: the jobs of a
+-- subject are those with its id as their key.
+-- Reads:  at most p_scan rows after p_after: no index has the workspace. Locks nothing. A page ends where its payloads exceed
+--         batch_bytes.
+-- Returns a first row without a text, with the place up to which it read (null = the end), then the rows. A payload that cannot be
+--         read is null, and the row says so (unreadable).
 create or replace function /*schema*/tenant_page(
     p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer
 ) returns table (place bigint, found uuid, erased boolean, line text)

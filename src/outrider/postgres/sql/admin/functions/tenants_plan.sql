@@ -1,9 +1,9 @@
--- tenants_plan: the commands that let policies keep the tenants apart, in the log and in what is owed, or that undo it; for the
--- owner of the tables, in one transaction. Changes nothing itself. To run them again is to renew the policies.
--- own_workspace: everybody has the rows of app.workspace_id; unset and empty: none. What is owed may be read, and jobs may be
--- enqueued; nobody makes a delivery of an event so, which another tenant's may be.
--- every_tenant: the owner, since policies are forced on it, and p_roles see and write all.
--- Segments are reached through the log, whose policies then hold; directly nobody but the owner sees anything.
+-- tenants_plan: the commands that enable, or remove, row-level policies that separate tenants in the log and in delivery.
+-- It changes nothing itself. The owner of the tables runs the commands in one transaction; running them again renews the policies.
+-- own_workspace: every role has the rows of app.workspace_id; none if that is unset or empty. It may read deliveries and enqueue
+-- jobs, but not insert a delivery of an event, which may be another tenant's.
+-- every_tenant: the owner, on whom the policies are forced, and p_roles see and write all rows.
+-- Segments are read through the log, whose policies then hold; directly, only the owner sees rows.
 create or replace function /*schema*/tenants_plan(p_enable boolean, p_roles text[] default '{}')
     returns table (command text)
     language plpgsql stable

@@ -1,5 +1,5 @@
--- unread: how many events a subscription still has to read in the log, and whether there may be more of them: of each
--- late transaction, and behind the cursors, at most p_scan rows are looked at. By seq and by (tx, seq), as in take.
+-- unread: how many events a subscription still has to read in the log, and whether there may be more.
+-- Reads at most p_scan rows behind the cursors, and of each late transaction. By seq and by (tx, seq), as in read.
 create or replace function /*schema*/unread(p_name text, p_scan integer default 10000, out events bigint, out more boolean)
     language plpgsql stable
     set search_path = pg_catalog, pg_temp
@@ -12,7 +12,7 @@ begin
     ),
     place as (
         select c.*,
-               -- Restored from elsewhere, whose transactions are all over, as take sees it.
+               -- Restored from elsewhere, where all its transactions are over: the rule is that of read.
                case when c.cluster <> (select /*schema*/log_home())
                          or c.horizon >= pg_snapshot_xmax(pg_current_snapshot())
                     then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end as finished
@@ -22,7 +22,7 @@ begin
         select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation from /*schema*/outbox as o
         where o.seq > (select min(place.seq) from place) order by o.seq limit p_scan
     ),
-    -- Both: while owing is read in pages, transactions of inflight may finish.
+    -- Both owing and inflight: while owing is read in pages, transactions of inflight may finish.
     late_tx as materialized (
         select place.partition, place.generation, place.seq as until, owing.tx, place.owed_after as after
         from place cross join unnest(place.owing) as owing (tx)
@@ -52,7 +52,7 @@ begin
                                           and (sub.workspace_id is null or unread.workspace_id = sub.workspace_id)
                         else unread.target is null or unread.target = sub.context end
       and unread.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (sub.partitions - 1)
-      -- As in take: a generation has cursors of its own, or those of 0 read it.
+      -- As in wanted: a generation has cursors of its own, or those of generation 0 read it.
       and unread.read_by = coalesce((select max(place.generation) from place where place.generation = unread.generation), 0)
       and not exists (select from /*schema*/withdrawal as w where w.seq = unread.seq);
 end

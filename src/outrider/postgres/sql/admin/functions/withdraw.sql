@@ -1,9 +1,9 @@
--- withdraw: keep an event from those that have not handled it yet, now and later. What waits for a retry or is a dead
--- letter of it goes, and what waited behind it goes on. One row back per subscription that it concerns: withdrawn, or
--- delivered (too late there); without an event, one row not_found. The log is not changed. Audited with these outcomes, which
--- event_status reads there, and with what was owed.
--- Locks:  the subscriptions that it concerns, so that they get no new cursors, then all their cursors, waiting for the
---         batches that are being handled. One that is registered meanwhile is waited for too, or sees the withdrawal.
+-- withdraw: keep an event from all subscriptions that have not handled it yet, now and later. The log is not changed.
+-- Its deliveries that wait for a retry or are dead letters are deleted, and the events that waited behind it go on. Audited with the
+-- outcomes, which event_status reads there, and with the deliveries.
+-- Locks:  the subscriptions that it concerns, so that they get no new cursors; then all their cursors, waiting for the batches in
+--         progress. A subscription that is being registered is waited for too, or sees the withdrawal.
+-- Returns one row per subscription that it concerns: withdrawn, or delivered (too late); without an event one row, not_found.
 create or replace function /*schema*/withdraw(p_event_id uuid, p_by text default null, p_reason text default null)
     returns table (subscription text, outcome text)
     language plpgsql volatile security definer

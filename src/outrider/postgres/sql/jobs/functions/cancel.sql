@@ -1,7 +1,8 @@
 -- cancel: cancel a job, or ask its worker to stop it. Audited.
 -- Locks:  the job.
 -- Returns one row per subscription, because one event may be several jobs. cancelled: it was pending or a dead letter, and is
---         discarded now. cancelling: it is running, and its worker was notified. done: it has a receipt. not_found.
+--         discarded now. cancelling: it is running, and its worker was notified. done: it has a receipt.
+--         not_found: no trace of it is kept; it has finished, or is unknown.
 create or replace function /*schema*/cancel(
     p_job_id uuid, p_by text default null, p_reason text default null, p_subscription text default null
 ) returns table (subscription text, outcome text)

@@ -1,6 +1,7 @@
 -- run_now: make a job that waits for its time due now. Audited if it was pending.
 -- Locks:  the job.
--- Returns one row per subscription: due, running, dead (a dead letter: replay it), done, cancelled, or not_found.
+-- Returns one row per subscription: due, running, dead (a dead letter: replay it), done (it has a receipt), cancelled, or not_found
+--         (no trace of it is kept; it has finished, or is unknown).
 create or replace function /*schema*/run_now(
     p_job_id uuid, p_subscription text default null, p_by text default null, p_reason text default null
 ) returns table (subscription text, outcome text)

@@ -1,7 +1,12 @@
--- settle_done: these jobs are done: they go, and leave a receipt. Back: those whose lease was named; see settle_jobs. Of the jobs
--- with one unique key, an older one that still runs is superseded.
+-- settle_done: delete jobs that are done, and insert the receipts that are needed. For settle_jobs.
+-- A job leaves a receipt if it came from an event (so that no other event with its key becomes a job), if it has a result or a
+-- failure history, or if its type sets keep. Producers can choose the id of a job: of the jobs with one id, the first that needs
+-- a receipt leaves it. Of the jobs with one unique key, an older one that still runs is superseded.
 -- Locks:  the jobs, waiting; then those older ones.
-create or replace function /*schema*/settle_done(p_done bigint[], p_tokens bigint[], p_results jsonb[]) returns bigint[]
+-- Returns the jobs whose lease was named.
+create or replace function /*schema*/settle_done(
+    p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[]
+) returns bigint[]
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
     set enable_seqscan = off
@@ -29,25 +34,18 @@ begin
     ),
     receipts as (
         insert into /*schema*/event_handled (
-            handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id)
-        select gone.subscription,
-               coalesce(/*schema*/in_workspace(gone.workspace_id, gone.unique_key), gone.event_id::text),
-               gone.event_id, gone.seq, gone.generation, 'internal', gone.result, gone.failure_history,
-               case when num_nonnulls(gone.result, gone.failure_history) > 0 then gone.workspace_id end
-        from gone where gone.seq is not null
-        on conflict do nothing
-    ),
-    -- Hardly ever has another job the same id, and settle_jobs sees to that: a plain insert does, which costs less (see take).
-    own_receipts as (
-        insert into /*schema*/event_handled (
             handler_name, idempotency_key, event_id, seq, generation, content_class, result, failure_history, workspace_id,
             job_key)
-        select gone.subscription, gone.event_id::text, gone.event_id, 0, gone.generation, 'internal', gone.result,
-               gone.failure_history, said.workspace_id, said.job_key
-        from gone
-        left join lateral (select gone.workspace_id, gone.job_key where num_nonnulls(gone.result, gone.failure_history) > 0) as said
-            on true
-        where gone.seq is null
+        select gone.subscription,
+               coalesce(case when gone.seq is not null then /*schema*/in_workspace(gone.workspace_id, gone.unique_key) end,
+                        gone.event_id::text),
+               gone.event_id, coalesce(gone.seq, 0), gone.generation, 'internal', gone.result, gone.failure_history,
+               case when said.anything then gone.workspace_id end,
+               case when said.anything and gone.seq is null then gone.job_key end
+        from gone cross join lateral (select num_nonnulls(gone.result, gone.failure_history) > 0) as said (anything)
+        where gone.seq is not null or said.anything or gone.subscription = any (array(
+            select s.name from /*schema*/subscription as s where s.name = any (p_names) and s.keep is not null))
+        on conflict do nothing
     )
     select array_agg(gone.id), array_agg(gone.id) filter (where u.own), array_agg(gone.subscription) filter (where u.own),
            array_agg(coalesce(gone.workspace_id, '')) filter (where u.own), array_agg(gone.unique_key) filter (where u.own)

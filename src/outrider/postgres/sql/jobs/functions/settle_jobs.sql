@@ -2,7 +2,7 @@
 -- nobody's, is not touched and not in the answer: whoever asks sees what landed. One row without a number: all of p_done.
 -- held: another transaction has locked the job, or is enqueuing its unique key. Nothing has changed; ask again.
 -- p_names: the types that they are of.
--- p_done, p_tokens, p_results: those that are done, with their leases and results. They go, and leave a receipt.
+-- p_done, p_tokens, p_results: those that are done, with their leases and results. They go: see settle_done.
 -- p_others: [{delivery, token, verdict, delay, code, message, counted, traceback}], see release.
 -- Locks:  the jobs. It waits at most 20 ms for each one that is locked.
 create or replace function /*schema*/settle_jobs(
@@ -26,18 +26,14 @@ declare
 begin
     perform /*schema*/sees_all();
     begin
-        landed := /*schema*/settle_done(p_done, p_tokens, p_results);
-    exception when lock_not_available or unique_violation then
+        landed := /*schema*/settle_done(p_names, p_done, p_tokens, p_results);
+    exception when lock_not_available then
         for place in 1..cardinality(p_done) loop
             begin
-                landed := landed || /*schema*/settle_done(p_done[place:place], p_tokens[place:place], p_results[place:place]);
-            exception
-                when lock_not_available then
-                    held := held || p_done[place];
-                -- Whoever enqueues can choose the id: another job with it has left the receipt.
-                when unique_violation then
-                    delete from /*schema*/delivery as d where d.id = p_done[place] and d.lease_token = p_tokens[place];
-                    landed := landed || p_done[place];
+                landed := landed || /*schema*/settle_done(
+                    p_names, p_done[place:place], p_tokens[place:place], p_results[place:place]);
+            exception when lock_not_available then
+                held := held || p_done[place];
             end;
         end loop;
     end;

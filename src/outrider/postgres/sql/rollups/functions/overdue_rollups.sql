@@ -1,5 +1,5 @@
--- overdue_rollups: rollups that workers are to tick, and that nobody has ticked for twice their time: the workers that are
--- running know others. Reads the table of rollups only.
+-- overdue_rollups: rollups that workers should tick and that nobody has ticked for twice their interval, because the running workers
+-- do not know them. Reads only the table of rollups.
 create or replace function /*schema*/overdue_rollups() returns setof text
     language sql stable security definer
     set search_path = pg_catalog, pg_temp

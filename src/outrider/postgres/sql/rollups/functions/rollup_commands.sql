@@ -1,5 +1,5 @@
--- rollup_commands: what installs a rollup beside its rows in our own tables, in this order: columns and CHECK constraints of
--- the user, functions, trigger, schedule. Reads only. What is there already in the same form is not among it.
+-- rollup_commands: the commands that install a rollup, beside its rows in our tables, in this order: columns and CHECK constraints of
+-- the user, functions, trigger, schedule. Objects that exist in the same form are left out. Reads only.
 create or replace function /*schema*/rollup_commands(p_spec jsonb) returns table (command text)
     language plpgsql stable
     set search_path = pg_catalog, pg_temp
@@ -10,10 +10,10 @@ declare
     part   constant record := /*schema*/rollup_parts(p_spec);
     name   constant text := p_spec ->> 'name';
     pinned constant text := 'language plpgsql security definer set search_path = pg_catalog, pg_temp';
-    -- The same text whoever inserts, or one group would become two.
+    -- The same text for every session that inserts, or one group would become two.
     same   constant text := ' set timezone = ''UTC'' set datestyle = ''ISO'' set intervalstyle = ''postgres'' '
                             'set extra_float_digits = 1 set bytea_output = ''hex''';
-    -- A trial that writes nothing takes no transaction id. Whatever the expressions do, the user's own insert goes through.
+    -- A trial that writes nothing takes no transaction id. The user's own insert succeeds even if an expression fails.
     stage  constant text := format(
         E'#variable_conflict use_column\ndeclare\n    outrider_workspace text;\n    outrider_key text;\n'
         '    outrider_carried jsonb;\n    outrider_error text;\nbegin\n    begin\n%s'
@@ -25,7 +25,7 @@ declare
         '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
         coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
         part.workspace, part.group_key, part.carried, name);
-    -- Its row is held against uninstall (FOR UPDATE), and against nobody else.
+    -- Locks the rollup's row only against uninstall, which locks it FOR UPDATE.
     stages constant text := format(
         E'#variable_conflict use_column\nbegin\n'
         '    perform from /*schema*/rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;\n'
@@ -37,7 +37,7 @@ declare
         name, part.workspace, part.group_key, part.carried,
         coalesce(' and (' || part.condition || ')', ''));
     home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '/*schema*/rollup'::regclass);
-    -- Only such that divide an hour: cron counts from the full hour on.
+    -- Only intervals that divide an hour, because cron counts from the full hour.
     minutes constant integer := (select max(d) from unnest(array[1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]) as d
                                  where d <= greatest(1, ceil((p_spec ->> 'every')::numeric / 60)));
 begin
@@ -58,7 +58,7 @@ begin
         where u ->> 'kind' = 'check' and u ->> 'table' = c ->> 'table' and u ->> 'name' = c ->> 'name'
           and u ->> 'check' = c ->> 'check' and u ->> 'after' = pg_get_constraintdef(k.oid))
     order by place;
-    -- What an older declaration has made elsewhere, or of another form.
+    -- Objects that an older declaration created elsewhere or in another form.
     return query
     select format('drop trigger %I on %s', t.tgname, t.tgrelid::regclass)
     from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid

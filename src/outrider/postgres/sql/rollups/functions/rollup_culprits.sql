@@ -1,6 +1,6 @@
--- rollup_culprits: which of these groups cannot be emitted, found by halving what fails, trial by trial. p_ids are sorted by
--- group, p_ends holds for each group the place of its last row. Halves no more after 200 of them: what fails then as a whole
--- is unsifted, and waits for another time.
+-- rollup_culprits: find the groups that cannot be emitted, by halving what fails, trial by trial.
+-- p_ids are sorted by group; p_ends holds for each group the place of its last row. After 200 culprits it halves no more: what fails
+-- then as a whole is `unsifted`, and waits for another tick.
 create or replace function /*schema*/rollup_culprits(
     p_rollup /*schema*/rollup, p_ids bigint[], p_ends integer[], p_threshold integer,
     out culprits integer[], out unsifted integer[]

@@ -1,6 +1,7 @@
--- rollup_emit: these staged rows become events of the log, in one statement: a group of at least p_threshold becomes one
--- rollup event, the others one single event each. Then the user's notification table, if there is one. The rows are marked.
--- The caller holds the rollup's lock and has chosen whole groups. What cannot be emitted raises.
+-- rollup_emit: make events of staged rows, in one statement, and mark the rows.
+-- A group of at least p_threshold rows becomes one rollup event; the rows of others become one event each. Then the user's
+-- notification table is written, if there is one. The caller holds the rollup's lock and has chosen whole groups. Data that cannot be
+-- emitted raise an error.
 create or replace function /*schema*/rollup_emit(
     p_rollup /*schema*/rollup, p_ids bigint[], p_threshold integer,
     out groups_emitted bigint, out pieces_emitted bigint, out conflicts_skipped bigint, out rows_marked bigint

@@ -1,5 +1,5 @@
--- rollup_fault: what goes wrong when these rows are emitted, as a trial that is undone; null = nothing. Only what the data
--- are to blame for: other errors are raised.
+-- rollup_fault: the error of emitting these rows, found by a trial that is rolled back; null if there is none.
+-- Only errors that the data cause; others are raised.
 create or replace function /*schema*/rollup_fault(p_rollup /*schema*/rollup, p_ids bigint[], p_threshold integer)
     returns text
     language plpgsql volatile

@@ -1,7 +1,7 @@
--- rollup_install: put a rollup on its table, or on events: its row, its settings, and what rollup_commands says. Again: the
--- new declaration replaces the old one; what waits is kept. Stages no row that exists. Runs with the caller's rights, who
--- must own the table; refused (OR007) where rollup_preflight finds what blocks it.
--- Locks:  the rollup's row, if there is one; then the source table against writers, for a moment; no longer than 5 s waiting.
+-- rollup_install: install a rollup on its table, or on events: its row, its settings, and what rollup_commands returns.
+-- Installing again replaces the declaration and keeps staged rows. Existing rows of the table are not staged. Runs as the caller, who
+-- must own the table; refused (OR007) if rollup_preflight finds a fault that blocks.
+-- Locks:  the rollup's row, if there is one; then the source table against writers, for a moment. Waits 5 s at most.
 create or replace function /*schema*/rollup_install(p_spec jsonb) returns jsonb
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -17,13 +17,13 @@ declare
     command  text;
     commands jsonb := '[]';
 begin
-    perform from /*schema*/rollup as r where r.name = p_spec ->> 'name' for no key update;  -- a tick uses the tables, too
+    perform from /*schema*/rollup as r where r.name = p_spec ->> 'name' for no key update;  -- a tick uses the tables too
     select string_agg(format('%s: %s', p.topic, p.detail), '; ') into refused
     from /*schema*/rollup_preflight(p_spec) as p where not p.passed and p.blocks;
     if refused is not null then
         raise '% was not installed: %', name, refused using errcode = 'OR007';
     end if;
-    -- At once in the mode that is needed in the end: who raises it meets others who do the same.
+    -- At once in the strongest mode needed: two sessions that upgrade their locks would deadlock.
     for held in
         select t.relation, case when bool_or(t.altered) then 'access exclusive' else 'share row exclusive' end as mode
         from (select part.source as relation, false as altered where part.source is not null
@@ -40,7 +40,7 @@ begin
         execute format('lock table %s in %s mode', held.relation, held.mode);
     end loop;
     select r.* into before from /*schema*/rollup as r where r.name = p_spec ->> 'name' for no key update;
-    -- What uninstall has to give back, as it is before anything changes; what an earlier install has noted stays.
+    -- What uninstall must restore, noted before anything changes; the notes of an earlier install stay.
     select coalesce(jsonb_agg(undo.entry order by undo.kind, undo.place), '[]') into changed from (
         select c || jsonb_build_object('kind', 'column', 'oid', to_regclass(c ->> 'table')::oid::bigint) as entry, 1 as kind, place
         from jsonb_array_elements(p_spec -> 'columns') with ordinality as item (c, place)

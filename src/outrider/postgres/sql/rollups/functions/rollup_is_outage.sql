@@ -1,5 +1,5 @@
--- rollup_is_outage: whether an error by this SQLSTATE says nothing about the rows: deadlocks, no resources, locks, an operator,
--- the system; and what is missing or not what it was (but who may not write one row, row by row, is refused for that row).
+-- rollup_is_outage: whether this SQLSTATE says nothing about the rows: deadlocks, missing resources, locks, an operator, the system,
+-- and missing or changed objects. A row that the role may not write is different: it is refused for that row.
 create or replace function /*schema*/rollup_is_outage(p_sqlstate text) returns boolean
     language sql immutable parallel safe
     set search_path = pg_catalog, pg_temp

@@ -1,6 +1,5 @@
--- rollup_parts: the SQL of which a rollup's functions are made, out of its declaration: the table (null for events), the
--- condition, what is staged of `new`, a row of the table or of the log, and who shall tick. Expressions are the installer's
--- own SQL.
+-- rollup_parts: the SQL fragments from which a rollup's functions are built, made from its declaration: the table (null for events),
+-- the condition, what is staged of `new` (a row of the table or of the log), and who ticks. Expressions are the installer's own SQL.
 create or replace function /*schema*/rollup_parts(
     p_spec jsonb, out slug text, out source regclass, out condition text, out workspace text, out group_key text,
     out carried text, out key_columns text[], out scheduler text, out job text

@@ -1,10 +1,10 @@
--- rollup_plan: what uninstalling a rollup would do, step by step, and what it would leave where it is, and why. Changes
--- nothing. What waits is kept with what is needed to emit it, unless p_force.
+-- rollup_plan: the steps of uninstalling a rollup, and what it would leave in place, with the reason. Changes nothing.
+-- Staged rows are kept, with what is needed to emit them, unless p_force.
 create or replace function /*schema*/rollup_plan(p_name text, p_force boolean default false)
     returns table (step integer, action text, what text, command text, why text)
     language plpgsql stable
     set search_path = pg_catalog, pg_temp
-    set row_security = off            -- rather an error than rows that are not seen
+    set row_security = off            -- an error is better than hidden rows
 as $$
 #variable_conflict use_column
 declare

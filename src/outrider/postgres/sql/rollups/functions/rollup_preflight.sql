@@ -1,6 +1,6 @@
--- rollup_preflight: what stands for and against installing a rollup, one row per topic; what it looks at has not changed
--- after it. blocks: rollup_install refuses while this has not passed.
--- enable_seqscan is off so that a look-up by a key is seen as one even in a table of three rows.
+-- rollup_preflight: check whether a rollup can be installed, one row per topic. Changes nothing.
+-- blocks: rollup_install refuses until this check passes.
+-- enable_seqscan is off so that a look-up by key shows as one in the plan even for a table of three rows.
 create or replace function /*schema*/rollup_preflight(p_spec jsonb)
     returns table (topic text, passed boolean, value text, detail text, blocks boolean)
     language plpgsql volatile
@@ -24,7 +24,7 @@ declare
     absent   jsonb;
     loaded   boolean;
     served   text;
-    literal  constant text := '(\W)';   -- what a backslash must stand before in a pattern
+    literal  constant text := '(\W)';   -- characters that a pattern must escape
 begin
     topic := 'source'; blocks := true;
     if coalesce(p_spec ->> 'name' !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$', true)
@@ -64,7 +64,7 @@ begin
     end if;
     return next;
 
-    -- What it makes runs with the rights of whoever installs it, over tables whose owner decides what their triggers and types do.
+    -- Its functions run as the installer, on tables whose owner decides what their triggers and types do.
     topic := 'rights'; blocks := true;
     faults := array(
         select format('user %s may not %s, which its functions do in their name', current_user, needed.what)
@@ -91,7 +91,7 @@ begin
     return next;
 
     topic := 'pg_cron'; blocks := true;
-    -- Not everybody may read these settings; but what is not set at all reads as null for everybody.
+    -- Not every role may read these settings; but a setting that does not exist is null for every role.
     begin
         loaded := current_setting('shared_preload_libraries') ~ '\mpg_cron\M';
         served := coalesce(current_setting('cron.database_name', true), 'postgres');
@@ -225,7 +225,7 @@ begin
                 raise 'type % does not exist', quote_nullable(item.type);
             end if;
         end loop;
-        -- The columns that are still missing, by table.
+        -- The missing columns, by table.
         select coalesce(jsonb_object_agg(missing.source, missing.columns), '{}') into absent
         from (select to_regclass(c ->> 'table')::oid::text as source, jsonb_object_agg(c ->> 'name', c ->> 'type') as columns
               from jsonb_array_elements(p_spec -> 'columns') as c
@@ -233,7 +233,7 @@ begin
                   select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
                     and a.attname = c ->> 'name' and not a.attisdropped)
               group by 1) as missing;
-        -- A loop takes one statement only, and EXPLAIN runs none.
+        -- A FOR loop accepts only one statement, and EXPLAIN runs none.
         for item in execute format(
             'explain (format json) select nullif((%s)::text, ''''), nullif((%s)::text, ''''), %s, (%s) is true '
             'from (select * %s from %s limit 1) as new',
@@ -288,7 +288,7 @@ begin
         faults := array(
             select node ->> 'Node Type' from jsonb_array_elements(lookups) as node
             where node ? 'Plans' or not coalesce((
-                -- All of the key, each column by equality; there may be an index of that name in more than one schema.
+                -- All columns of the key by equality. Several schemas may have an index of that name.
                 select bool_and(i.indisunique and not exists (
                            select from pg_attribute as a
                            where a.attrelid = c.oid and a.attnum <= i.indnkeyatts

@@ -1,4 +1,4 @@
--- rollup_retry: what was set aside waits again, due as it was; how many rows. Audited.
+-- rollup_retry: stage rows that were set aside again, due as before. Returns how many. Audited.
 create or replace function /*schema*/rollup_retry(p_name text, p_by text default null, p_reason text default null) returns bigint
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- rollup_run: a tick by hand: rollup_tick, in the audit with what came of it.
+-- rollup_run: tick a rollup by hand: rollup_tick, audited with its result.
 create or replace function /*schema*/rollup_run(
     p_name text, p_flush boolean default false, p_by text default null, p_reason text default null
 ) returns jsonb

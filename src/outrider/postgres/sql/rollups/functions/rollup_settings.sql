@@ -1,5 +1,5 @@
--- rollup_settings: what holds for a rollup now: what was declared, or what an operator has entered instead, within limits.
--- What was entered and is no number, or beyond a limit, is complained of.
+-- rollup_settings: the settings in force for a rollup: what an operator entered, else what was declared, within limits.
+-- A value that is no number, or beyond a limit, is reported.
 create or replace function /*schema*/rollup_settings(
     p_name text, out debounce interval, out threshold integer, out max_wait interval, out complaints text[]
 )

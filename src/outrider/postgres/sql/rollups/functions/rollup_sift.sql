@@ -1,7 +1,6 @@
--- rollup_sift: of rows that cannot be emitted together, set aside those that are to blame; back: those that can be emitted.
--- The arguments are those of rollup_culprits. Of a group at fault only the rows are set aside that fail by themselves, if the
--- others do without them.
--- If nothing can be emitted although more than ten groups were there, it is not for the rows: that is raised.
+-- rollup_sift: of rows that cannot be emitted together, set aside the faulty ones and return the others.
+-- The arguments are those of rollup_culprits. Of a faulty group, only the rows that fail by themselves are set aside, if the others
+-- can be emitted without them. If there were more than ten groups and none can be emitted, the rows are not to blame: an error.
 create or replace function /*schema*/rollup_sift(
     p_rollup /*schema*/rollup, p_ids bigint[], p_ends integer[], p_threshold integer,
     out good bigint[], out aside bigint
@@ -11,7 +10,7 @@ create or replace function /*schema*/rollup_sift(
     set plan_cache_mode = force_custom_plan
 as $$
 declare
-    never   constant integer := 2147483647;     -- with this threshold every row is a single one
+    never   constant integer := 2147483647;     -- with this threshold every row becomes an event of its own
     found   record := /*schema*/rollup_culprits(p_rollup, p_ids, p_ends, p_threshold);
     culprit integer;
     ids     bigint[];
@@ -49,7 +48,7 @@ begin
     end loop;
     good := array(select kept from unnest(p_ids) as kept where kept <> all (bad));
     if good = '{}' and cardinality(p_ends) > 10 then
-        -- Those that were not reached may be good: a few of them, from all over.
+        -- Groups that were not tried may be good: try a few, from all over.
         for spot in select distinct (cardinality(p_ends) - n * cardinality(p_ends) / 20) from generate_series(0, 19) as n loop
             if /*schema*/rollup_fault(p_rollup, p_ids[coalesce(p_ends[spot - 1], 0) + 1 : p_ends[spot]], p_threshold) is null then
                 return;

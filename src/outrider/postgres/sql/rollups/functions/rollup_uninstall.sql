@@ -1,6 +1,6 @@
--- rollup_uninstall: do what rollup_plan says, and return it. The tables are locked first, so that what their writers have
--- staged is seen.
--- Locks:  the rollup's row; then the tables that it changes, no longer than 5 s waiting for each. Ticks are skipped meanwhile.
+-- rollup_uninstall: perform the steps of rollup_plan, and return them.
+-- Locks:  the rollup's row, so ticks are skipped meanwhile; then the tables that it changes, waiting 5 s at most for each. The tables
+--         are locked first, so that it sees all rows that their writers have staged.
 create or replace function /*schema*/rollup_uninstall(p_name text, p_force boolean default false)
     returns table (step integer, action text, what text, command text, why text)
     language plpgsql volatile
@@ -13,7 +13,7 @@ declare
     planned record;
     steps   jsonb;
 begin
-    perform from /*schema*/rollup as r where r.name = p_name for update;  -- who ticks, and who stages events
+    perform from /*schema*/rollup as r where r.name = p_name for update;  -- against ticks and against staging events
     for held in
         select t.tgrelid::regclass from pg_trigger as t, /*schema*/rollup as r
         where r.name = p_name and t.tgname = 'outrider_rollup_' || r.slug and t.tgparentid = 0

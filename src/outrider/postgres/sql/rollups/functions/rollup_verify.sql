@@ -1,5 +1,5 @@
--- rollup_verify: the checks of rollup_preflight again, for a rollup that is installed, and whether all that install makes is
--- there as it was made. Raises OR007 if there is no such rollup.
+-- rollup_verify: repeat the checks of rollup_preflight for an installed rollup, and check that all objects that install creates exist
+-- unchanged. Raises OR007 if there is no such rollup.
 create or replace function /*schema*/rollup_verify(p_name text)
     returns table (topic text, passed boolean, value text, detail text, blocks boolean)
     language plpgsql volatile

@@ -1,9 +1,9 @@
--- rollup_work: a tick, with the rights of the owner; see rollup_tick, through which it is called: constraints are immediate then.
--- Not here: before 18 deferred triggers of the caller's would be fired as the owner.
+-- rollup_work: a tick, run as the owner. Called by rollup_tick, which has made constraints immediate.
+-- Not here: before Postgres 18, deferred triggers of the caller would fire as the owner.
 create or replace function /*schema*/rollup_work(p_name text, p_flush boolean) returns jsonb
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
-    set plan_cache_mode = force_custom_plan  -- a plan that was made for ten rows is a disaster for a hundred thousand
+    set plan_cache_mode = force_custom_plan  -- a plan made for ten rows is very slow for a hundred thousand
 as $$
 declare
     began    timestamptz := clock_timestamp();
@@ -14,7 +14,7 @@ declare
     ends     integer[];
     wrong    bigint[];
     reasons  text[];
-    most     constant integer := 200000;  -- rows of one tick; the rest waits for the next
+    most     constant integer := 200000;  -- rows per tick; the rest waits for the next
     sifted   record;
     figures  record;
     aside    bigint := 0;
@@ -44,7 +44,7 @@ begin
     where p.rollup = p_name and p.processed_at is null and p.set_aside_at is null;
 
     begin
-        -- Sorted by group, and where each group ends. What no event can be made of is seen without a trial.
+        -- Ids sorted by group, and where each group ends. Malformed rows are found without a trial.
         with waiting as (
             select w.*, min(w.id) over of_group as leader, max(w.staged_at) over of_group as newest,
                    min(w.staged_at) over of_group as oldest
@@ -69,7 +69,7 @@ begin
             from waiting as p
             cross join lateral (select octet_length(/*schema*/as_text(p.carried)) as bytes offset 0) as said
             where p_flush or p.newest <= began - settings.debounce or p.oldest <= began - settings.max_wait
-               or p.newest > began + interval '5 minutes'        -- by a clock that was set back since
+               or p.newest > began + interval '5 minutes'        -- the clock was set back
         ),
         fit as materialized (
             select d.id, row_number() over (order by d.leader, d.id) as place,

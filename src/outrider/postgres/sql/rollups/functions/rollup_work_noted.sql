@@ -1,4 +1,4 @@
--- rollup_work_noted: rollup_work, in the audit with what came of it; see rollup_run, through which it is called.
+-- rollup_work_noted: rollup_work, audited with its result. Called by rollup_run.
 create or replace function /*schema*/rollup_work_noted(p_name text, p_flush boolean, p_by text, p_reason text) returns jsonb
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
--- attach_part: a table becomes the segment of these numbers; p_last null = no upper bound. Reads the table once.
--- Locks:  the log, SHARE UPDATE EXCLUSIVE: neither publishers nor readers wait for it; the table itself, for itself alone.
+-- attach_part: attach a table as the segment of these positions; p_last null = no upper bound. Reads the table once.
+-- Locks:  the log, SHARE UPDATE EXCLUSIVE, for which neither publishers nor readers wait; the table itself exclusively.
 create or replace function /*schema*/attach_part(p_name text, p_first bigint, p_last bigint) returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- attach_segment: a segment that was detached is part of the log again, for p_days at least: to look something up, or to replay.
--- Nobody reads it anew: every cursor is past it, and the receipts of its events are still there. Audited.
--- Locks:  the log, SHARE UPDATE EXCLUSIVE: nobody waits for it. Reads the segment once.
+-- attach_segment: attach a detached segment to the log again, for p_days at least, to look something up or to replay. Audited.
+-- No subscription reads it again: every cursor is past it, and the receipts of its events are still there.
+-- Locks:  the log, SHARE UPDATE EXCLUSIVE, for which nobody waits. Reads the segment once.
 create or replace function /*schema*/attach_segment(
     p_name text, p_days integer default 7, p_by text default null, p_reason text default null
 ) returns setof /*schema*/upkept
@@ -15,7 +15,7 @@ declare
 begin
     perform /*schema*/sees_all(true);
     if (p_days between 1 and 3650) is not true then
-        raise 'a segment is attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
+        raise 'a segment can be attached again for 1 to 3650 days, not for %', p_days using errcode = 'OR009';
     end if;
     insert into /*schema*/upkeep (task) values ('lock') on conflict do nothing;
     perform from /*schema*/upkeep as u where u.task = 'lock' for update;
@@ -23,14 +23,14 @@ begin
     select s.* into this from /*schema*/segment as s where s.name = p_name for update;
     if this.detached_at is null then
         raise 'there is no detached segment %', quote_nullable(p_name)
-            using errcode = 'OR009', hint = 'outrider upkeep segments shows which there are.';
+            using errcode = 'OR009', hint = 'To list them: outrider upkeep segments';
     end if;
-    -- A cursor could take them for late events of a transaction of ours with the same id.
+    -- A cursor could mistake them for late events of a transaction here with the same id.
     execute format('select exists (select from /*schema*/%I as o where o.tx >= pg_snapshot_xmax(pg_current_snapshot()))', p_name)
     into foreign_events;
     if foreign_events then
         raise 'the segment % holds events of another cluster, whose transactions this one has not reached', quote_nullable(p_name)
-            using errcode = 'OR009', hint = 'It can be read as the table that it is.';
+            using errcode = 'OR009', hint = 'It can still be read as a table.';
     end if;
     perform /*schema*/attach_part(this.name, this.first_seq, this.last_seq);
     update /*schema*/segment as s set wanted_until = clock_timestamp() + make_interval(days => p_days), kept = null

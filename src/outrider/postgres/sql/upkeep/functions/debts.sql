@@ -1,7 +1,6 @@
--- debts: why a segment cannot go yet, one reason per row; none when nobody needs it.
+-- debts: the reasons why a segment cannot be detached yet, one per row; none if nobody needs it.
 -- Exact while the log is locked; before that, a good guess that disturbs nobody.
--- Reads:  cursors and the marks of relays, each with a few probes of the log; delivery by (subscription, seq); the table of
---         locks.
+-- Reads:  cursors and the marks of relays, each with a few probes of the log; delivery by (subscription, seq); the lock table.
 create or replace function /*schema*/debts(p_segment /*schema*/segment) returns setof text
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -24,7 +23,7 @@ begin
     return query
     select format('the relay %s may go back to its mark of %s', m.subscription, date_trunc('second', min(m.at)))
     from (select m.*, jsonb_populate_record(null::/*schema*/cursor, m.cursor) as place from /*schema*/stream_mark as m) as m
-    -- There may be thousands of marks, and most are past it: of those nothing is looked up.
+    -- There may be thousands of marks, and most are past the segment: for those nothing is looked up.
     where case when least((m.place).seq, (m.place).floor) >= p_segment.last_seq
                     and ((m.place).owing = '{}' or (m.place).owed_after >= p_segment.last_seq) then false
                else /*schema*/owes(m.place, p_segment.first_seq, p_segment.last_seq) end

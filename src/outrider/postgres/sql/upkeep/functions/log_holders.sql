@@ -1,4 +1,4 @@
--- log_holders: who uses the log at this moment, so that upkeep could not lock it. Reads the table of locks only.
+-- log_holders: who uses the log at this moment, so that upkeep could not lock it. Reads only the lock table.
 create or replace function /*schema*/log_holders() returns text
     language sql volatile
     set search_path = pg_catalog, pg_temp

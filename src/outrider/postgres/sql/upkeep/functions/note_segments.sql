@@ -1,6 +1,6 @@
--- note_segments: the table `segment` says what the catalogue says, and when the log was first seen to have reached each
--- segment, and to be past it. What somebody has detached by hand is forgotten here: it is theirs, and never dropped.
--- Locks:  nothing but its own rows; the caller holds the lock of upkeep.
+-- note_segments: update the table `segment` from the catalogue, with when the log was first seen to reach each segment and to be past
+-- it. A segment that somebody detached by hand is forgotten here: it is theirs, and never dropped.
+-- Locks:  only its own rows; the caller holds the lock of upkeep.
 create or replace function /*schema*/note_segments() returns void
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp

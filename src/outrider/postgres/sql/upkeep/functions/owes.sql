@@ -1,5 +1,5 @@
--- owes: whether this cursor has still to read something of these numbers: fresh, late, or a page of what it owes.
--- The same questions as take's: an event of a transaction that had not finished when the cursor came by counts as unread.
+-- owes: whether a cursor still has to read an event in this range of positions: fresh, late, or in a page of what it owes.
+-- The rule is that of read: an event whose transaction was unfinished when the cursor passed counts as unread.
 -- Reads:  outbox by seq and by (tx, seq), a few probes.
 -- STABLE on purpose: it must see exactly the snapshot of the statement that calls it.
 create or replace function /*schema*/owes(p_cursor /*schema*/cursor, p_first bigint, p_last bigint) returns boolean
@@ -11,7 +11,7 @@ create or replace function /*schema*/owes(p_cursor /*schema*/cursor, p_first big
 as $$
 declare
     finished pg_snapshot := case
-        -- Restored from elsewhere, whose transactions are all over.
+        -- Restored from elsewhere, where all its transactions are over.
         when p_cursor.cluster <> (select /*schema*/log_home())
              or p_cursor.horizon >= pg_snapshot_xmax(pg_current_snapshot())
         then '9223372036854775807:9223372036854775807:'::pg_snapshot else pg_current_snapshot() end;

@@ -1,7 +1,8 @@
--- upkeep_dead_letters: dead letters, discarded ones too, that were buried more than retention.dead_letter_days ago go. At most
--- p_limit; `more` means, call again. Audited as numbers, one row per subscription.
--- One that its cursor has not come past stays: without it the event would be taken for a new one.
--- Locks:  the rows that it deletes, SKIP LOCKED. Reads: delivery by (coalesce(buried_at, created_at)), only dead letters.
+-- upkeep_dead_letters: delete dead letters, discarded ones too, that are older than retention.dead_letter_days. At most p_limit.
+-- Audited as counts, one row per subscription. One that its cursor has not passed stays: without it the event would be taken as new.
+-- Locks:  the rows that it deletes, SKIP LOCKED.
+-- Reads:  delivery by (coalesce(buried_at, created_at)), only dead letters.
+-- Returns `more`: call again.
 create or replace function /*schema*/upkeep_dead_letters(p_dry boolean default false, p_limit integer default 1000)
     returns setof /*schema*/upkept
     language plpgsql volatile security definer

@@ -1,12 +1,12 @@
--- upkeep_log: segments whose events are all older than retention.log_days leave the log, if nobody needs them; those that
--- left it retention.log_grace_days ago are dropped. One segment leaves per call: `detached` means, call again.
+-- upkeep_log: detach a segment whose events are all older than retention.log_days, if nobody needs it; drop segments that were
+-- detached retention.log_grace_days ago. One segment is detached per call: `detached` means, call again.
 --
--- With a segment go the copies of its events in the audit; the entries stay.
--- The age is that of the newest event by the database's own account: a segment is closed when all its numbers are drawn.
--- What events say of themselves (occurred_at) does not count: imports lie.
--- Locks:  first the log and the segment, ACCESS EXCLUSIVE, then it looks, then it detaches: nobody has an open transaction then
---         that has published, a prepared one neither, so what could still be committed is committed, and seen. Whoever
---         publishes or takes waits no longer than upkeep.lock_timeout_ms behind it.
+-- With a segment its events' copies in the audit are deleted; the entries stay.
+-- The age of a segment counts from when its last position was handed out, by the database's clock. occurred_at does not count,
+-- because imported events have any time.
+-- Locks:  first the log and the segment, ACCESS EXCLUSIVE; then it looks, then it detaches. Under this lock no open or prepared
+--         transaction has published, so every event is committed and visible. Publishers and takes wait no longer than
+--         upkeep.lock_timeout_ms behind it.
 create or replace function /*schema*/upkeep_log(p_dry boolean default false) returns setof /*schema*/upkept
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
@@ -71,7 +71,7 @@ begin
                 if reasons is null then
                     execute format('alter table /*schema*/outbox detach partition /*schema*/%I', this.name);
                     execute format('comment on table /*schema*/%I is ''a detached segment of the log''', this.name);
-                    -- Nobody waits for what was discarded, and without its event nobody can ask for it again.
+                    -- Nobody waits for a discarded delivery, and without its event it cannot be replayed.
                     delete from /*schema*/delivery as d using /*schema*/subscription as s
                     where d.subscription = s.name and d.seq between this.first_seq and this.last_seq and d.status = 'discarded';
                     get diagnostics dropped = row_count;
@@ -86,7 +86,7 @@ begin
             exception when lock_not_available or deadlock_detected then
                 told := ('busy', this.name, 0, /*schema*/log_holders());
             end;
-            -- The log is locked until the end of the transaction: at once.
+            -- The log is locked until the transaction ends: return at once.
             return next told;
             return;
         end if;

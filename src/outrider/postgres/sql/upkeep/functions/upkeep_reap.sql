@@ -1,5 +1,4 @@
--- upkeep_reap: jobs whose lease ran out a minute ago, and whom nobody has given to others: no worker claims their type any more.
--- At most p_limit. See reap.
+-- upkeep_reap: reap jobs whose lease expired more than a minute ago, because no worker claims their type any more. At most p_limit.
 create or replace function /*schema*/upkeep_reap(p_dry boolean default false, p_limit integer default 500)
     returns setof /*schema*/upkept
     language plpgsql volatile security definer

@@ -1,12 +1,13 @@
--- upkeep_receipts: receipts that are older than retention.receipt_days + retention.receipt_grace_days, and whose events are in
--- no segment that is left, attached or detached, go. One step: some pages of the table; `more` means, call again.
--- Those of jobs that were enqueued (seq 0) go by their age alone.
--- A subscription that has not read, or not handled, what is older than the grace keeps all of its receipts: it may still meet
--- an event with the key of one of them.
+-- upkeep_receipts: delete receipts that are older than retention.receipt_days + retention.receipt_grace_days and whose events are
+-- in no segment, attached or detached. One step reads some pages of the table. Receipts of enqueued jobs (seq 0) go by their age
+-- alone. If a job type sets a longer time (keep), its receipts stay as long as that.
+-- A subscription that has not read, or not handled, events older than the grace keeps all of its receipts: it may still meet an
+-- event with the key of one of them.
 --
--- No index serves this, which every receipt would have to pay for: it walks over the table by its pages, and when it has been
--- round it rests until the oldest receipt that it met is due by the settings of the day, an hour at least.
--- Locks:  the receipts that it deletes. Whoever writes the same receipt anew waits for the end of the transaction.
+-- No index serves this, because every receipt would pay for it: it walks the table by its pages. After a round it rests until the
+-- oldest receipt that it met is due by the current settings, at least an hour.
+-- Locks:  the receipts that it deletes. A session that writes the same receipt waits until the transaction ends.
+-- Returns `more`: call again.
 create or replace function /*schema*/upkeep_receipts(p_dry boolean default false, p_pages integer default 100)
     returns setof /*schema*/upkept
     language plpgsql volatile security definer
@@ -45,7 +46,7 @@ begin
         end if;
         place.oldest := null;
     end if;
-    -- Numbers that may have been drawn longer ago than the grace.
+    -- Positions that may have been handed out before the grace began.
     until := coalesce((select min(s.first_seq) - 1 from /*schema*/segment as s where s.begun_at > clock_timestamp() - grace),
                       pg_sequence_last_value('/*schema*/outbox_seq'::regclass), 0);
     behind := array(
@@ -57,13 +58,19 @@ begin
     if p_dry then
         gone := (select count(*) from /*schema*/event_handled as h
                  where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind)));
+                   and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind))
+                   and not exists (select from /*schema*/subscription as s
+                                   where s.name = h.handler_name and h.handled_at + s.keep > clock_timestamp()));
     else
         delete from /*schema*/event_handled as h
         where h.ctid >= format('(%s,0)', place.page)::tid and h.ctid < format('(%s,0)', place.page + p_pages)::tid
-          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind));
+          and h.handled_at < before and (h.seq = 0 or h.seq < below and h.handler_name <> all (behind))
+          and not exists (select from /*schema*/subscription as s
+                          where s.name = h.handler_name and h.handled_at + s.keep > clock_timestamp());
         get diagnostics gone = row_count;
-        left_at := (select min(h.handled_at) from /*schema*/event_handled as h
+        -- A receipt that is kept longer counts as younger.
+        left_at := (select min(h.handled_at + greatest(s.keep - kept, interval '0')) from /*schema*/event_handled as h
+                   left join /*schema*/subscription as s on s.name = h.handler_name
                    where h.ctid >= format('(%s,0)', place.page)::tid
                      and h.ctid < format('(%s,0)', place.page + p_pages)::tid);
         if place.page + p_pages < pages then

@@ -1,14 +1,13 @@
--- upkeep_segments: make segments ahead of the log when less than half of them are left, and end the one that is written to
--- when it was begun segments.days ago, so that a quiet log can be shortened too; or before that, if it will soon be too large to
--- be ended and is not going to be full by then. What comes after it is then as large as the log will fill in that time.
+-- upkeep_segments: create segments ahead of the log if less than half of them are left; and end the current segment if it is old.
+-- It is ended segments.days after it was begun, so that a quiet log can be shortened too; or earlier, if it will soon be too large to
+-- be ended and will not be full by then. The next segment is as large as the log is expected to fill in that time.
 --
--- Locks:  new segments are made without any; to put them before the last one, which has no end, or to end one that is
---         written to, the log is locked ACCESS EXCLUSIVE for some milliseconds. Whoever publishes or takes waits no longer
---         than upkeep.lock_timeout_ms for that: if the lock is not to be had by then, it is `busy`, and tried another time.
--- Reads:  to end a segment, Postgres reads what is in it, under that lock: so only small ones are ended. Larger ones fill up
---         by themselves, except for the last: see docs/upkeep.md.
--- Under the lock nobody has an open transaction that has published: so all numbers that were drawn are settled, and the next
--- one to be drawn is known.
+-- Locks:  creating segments needs none. To put them before the last one, which has no upper bound, or to end the current one, the
+--         log is locked ACCESS EXCLUSIVE for some milliseconds. Publishers and takes wait no longer than upkeep.lock_timeout_ms: if
+--         the lock is not free by then, the outcome is `busy`, and it is tried another time.
+--         Under this lock no open transaction has published, so the next position is known.
+-- Reads:  to end a segment, Postgres reads its rows under that lock, so only small ones are ended. Larger ones fill up by
+--         themselves, except for the last: see docs/upkeep.md.
 create or replace function /*schema*/upkeep_segments(p_dry boolean default false) returns setof /*schema*/upkept
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
@@ -28,7 +27,7 @@ declare
     starts   bigint;
     ends     bigint;
     days     interval := make_interval(days => /*schema*/setting_value('segments.days')::integer);
-    fills    bigint;  -- numbers that the log draws in that time, at the pace of the segment that is written to
+    fills    bigint;  -- positions that the log uses in that time, at the pace of the current segment
     held     bigint;
     early    boolean;
     made     text[];
@@ -73,7 +72,7 @@ begin
                     perform /*schema*/attach_part('outbox_from_' || tail.first_seq, tail.first_seq, starts - 1);
                 end if;
                 if made is null then
-                    -- One, since the log is locked; the next call makes the others before it locks.
+                    -- Only one, because the log is locked; the next call creates the others before it locks.
                     made := array[/*schema*/make_segment(starts)];
                     execute format('alter table /*schema*/%I rename to outbox_tail', /*schema*/make_segment(starts + size));
                     tail.name := 'outbox_tail';

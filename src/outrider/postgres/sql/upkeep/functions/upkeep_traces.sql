@@ -1,6 +1,7 @@
--- upkeep_traces: what nobody can ask for any more goes: the audit after retention.audit_days, and withdrawals of events that
--- are in no segment that is left. At most p_limit of each; `more` means, call again.
--- Reads:  both by their primary keys, from the oldest on.
+-- upkeep_traces: delete audit entries older than retention.audit_days, and withdrawals of events that are in no segment any more.
+-- At most p_limit of each.
+-- Reads:  both by primary key, from the oldest on.
+-- Returns `more`: call again.
 create or replace function /*schema*/upkeep_traces(p_dry boolean default false, p_limit integer default 5000)
     returns setof /*schema*/upkept
     language plpgsql volatile security definer
