@@ -169,13 +169,13 @@ class Jobs:
             return (await whole(conn, job_id, self._schema)).jobs
 
     async def cancel(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
-        """Outcomes: cancelled (it was pending), cancelling (its worker stops it), done (it left a receipt), not_found (no trace
-        of it is kept: it is done, or unknown). Audited."""
+        """Outcomes: cancelled (it was pending), cancelling (its worker stops it), done (it left a receipt), not_found
+        (no trace of it is kept: it is done, or unknown). Audited."""
         async with self._opened().autocommit() as conn:
             return await cancel(conn, job_id, self._schema, by=by, reason=reason)
 
     async def run_now(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
-        """Outcomes: due, running, dead (replay it instead), done (it left a receipt), cancelled, not_found (no trace of it is
-        kept: it is done, or unknown). Audited."""
+        """Outcomes: due, running, dead (replay it instead), done (it left a receipt), cancelled, not_found
+        (no trace of it is kept: it is done, or unknown). Audited."""
         async with self._opened().autocommit() as conn:
             return await run_now(conn, job_id, self._schema, by=by, reason=reason)
