@@ -46,7 +46,7 @@ class Chosen:
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """Those of the rollups are among the handlers."""
+        """A rollup of events has its subscription among the handlers."""
         declared: list[Handler | JobHandler | Relay | Inbox] = [*self.handlers, *self.jobs]
         return [each.subscription for each in [*declared, *self.relays, *self.inboxes]]
 
@@ -278,7 +278,7 @@ class Declarations:
         return tuple(self._rollups.values())
 
     def chosen(self, wanted: Iterable[str] = (), unwanted: Iterable[str] = ()) -> Chosen:
-        """What is declared under these names or patterns; none wanted = everything but the unwanted."""
+        """What is declared under these names or patterns, without the unwanted. Nothing wanted: everything."""
         groups = (self._handlers, self._jobs, self._relays, self._inboxes, self._rollups)
         known = dict.fromkeys(name for group in groups for name in group)
         wanted, unwanted = tuple(wanted), tuple(unwanted)

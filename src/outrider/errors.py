@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OutriderError(Exception):
-    """The base class of the errors below, except of those that a handler causes (at the end)."""
+    """The base class of the errors below, except most of those that a handler causes (at the end)."""
 
 
 # Settings and declarations
@@ -54,11 +54,12 @@ class EnqueueRefused(PublishRefused):
 
 
 class NoTransaction(OutriderError):
-    """A publish outside of a transaction would commit the event without the change that it tells of."""
+    """A publish outside of a transaction would commit the event without the change that it announces."""
 
     def __init__(self, instead: str) -> None:
         super().__init__(
-            f"publish needs your open transaction, or the event would be committed without what it tells of: {instead}"
+            "publish needs your open transaction, or the event would be committed without the change that it announces: "
+            f"{instead}"
         )
 
 
@@ -97,7 +98,7 @@ class UninstallRefused(OutriderError):
 
 
 class BrokerUnavailable(OutriderError):
-    """The broker does not answer, or cannot accept anything now. What was sent may have arrived: the tail tells."""
+    """The broker does not answer, or cannot accept anything now. What was sent may have arrived."""
 
 
 class StreamMissing(OutriderError):

@@ -43,15 +43,15 @@ class Subscription:
     kind: Kind
     context: str
     events: tuple[type[Event], ...]
-    """The classes that it decodes to. Empty = every type, undecoded; of a job: it is only enqueued; of an inbox: always."""
+    """The classes that it decodes to. Empty: every type, undecoded; a job that is only enqueued; every inbox."""
     partitions: int = 1
     start: Start = "now"
     order: Order = "key"
     """What waits for a failed event: later events of its key, nothing, or everything."""
     limits: Limits | None = None
-    """Of a job."""
+    """Only for a job."""
     scope: Scope | None = None
-    """Of a relay."""
+    """Only for a relay."""
 
     def __post_init__(self) -> None:
         if wrong := names.wrong_dotted(self.name, names.IDENTIFIER_BYTES):

@@ -69,7 +69,7 @@ def test_a_field_that_is_typed_differently() -> None:
 def test_a_field_that_older_events_may_lack() -> None:
     [wrong] = fits(view(note=str), contract(note=(str, "")))
     assert (wrong.kind, wrong.path) == (MisfitKind.OPTIONAL, "note")
-    assert "may be left out" in str(wrong)
+    assert "some events lack it" in str(wrong)
     assert fits(view(note=(str, "none")), contract(note=(str, ""))) == []
 
 
@@ -200,7 +200,7 @@ def test_what_fits(written: Any, read: Any) -> None:
         (dict[More, int], dict[Colour, int],
          ('x: is read as map from (one of "blue", "red") to whole number, '
           'but published as map from (one of "blue", "green", "red") to whole number')),
-        (dict[str, int], model(a=int), "x.a: is required, but may be left out, if only by events from before it was added"),
+        (dict[str, int], model(a=int), "x.a: is required, but some events lack it, at least those from before it was added"),
         (model(a=int, b=str), dict[str, int], "x.b: is read as whole number, but published as text"),
         (model(a=int), dict[UUID, int], "x: is read as map from UUID to whole number, but published as Inner"),
         (model(a=int), model(a=str), "x.a: is read as text, but published as whole number"),
@@ -236,16 +236,16 @@ def test_tagged_unions() -> None:
     assert said(tagged("card", "cash", default=True), tagged("cash", "card", default=True)) == []
     assert said(tagged("card"), tagged("cash", "card")) == []
     assert said(tagged("card", default=True), tagged("cash", "card")) == [
-        "x.kind: is required, but may be left out, if only by events from before it was added"
+        "x.kind: is required, but some events lack it, at least those from before it was added"
     ]
     assert said(tagged("card", default=True), tagged("cash", "card", default=True)) == [
-        "x.kind: is required, but may be left out, if only by events from before it was added"
+        "x.kind: is required, but some events lack it, at least those from before it was added"
     ], "a tag is looked for before any default is"
     assert said(tagged("card", "cash", "wire"), tagged("card", "cash")) == [
         "x: is read as Card or Cash, but published as Card or Cash or Wire"
     ]
     assert said(model(number=int), tagged("card", "cash")) == [
-        "x.kind: is read as what tells the kinds apart, and there is no such field"
+        "x.kind: is read as the field that tells the options apart, and there is no such field"
     ]
     assert said(tagged("card", "cash"), tagged("card", "cash", more=int)) == [
         "x.more: is read as whole number, and there is no such field"
@@ -430,7 +430,7 @@ def test_extra_fields_of_the_producer() -> None:
     assert said(Open, dict[str, int]) == ["x.*: is read as whole number, but published as anything"]
     assert said(Open, model(a=int, b=int)) == [
         "x.b: is read as whole number, but published as anything",
-        "x.b: is required, but may be left out, if only by events from before it was added",
+        "x.b: is required, but some events lack it, at least those from before it was added",
     ]
 
 

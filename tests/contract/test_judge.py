@@ -95,7 +95,7 @@ def test_a_version_that_is_taken_for_the_next_must_fit_it() -> None:
     three = event(version=3, c=int, upcasters={2: identity})
     report = judge(known(three, kept=kept(one, two, three)), TODAY)
     assert kinds(report) == [(3, FindingKind.MISFIT)]
-    assert "brings version 1 up as if it were version 2, which it does not fit" in str(report)
+    assert "reads version 1 with the upcaster of version 2, which it does not fit" in str(report)
     whole = event(version=3, c=int, upcasters={1: identity, 2: identity})
     assert kinds(judge(known(whole, kept=kept(one, two, whole)), TODAY)) == []
     early = event(version=3, c=int, upcasters={1: identity})
@@ -111,7 +111,7 @@ def test_a_hole_between_the_upcasters() -> None:
     report = judge(known(four, kept=kept(one, two, four)), TODAY)
     assert kinds(report) == [(4, FindingKind.HOLE)]
     assert report.fails
-    assert "brings version 2 up as if it were version 3, of which there is no snapshot" in str(report)
+    assert "reads version 2 with the upcaster of version 3, of which there is no snapshot" in str(report)
     assert "add an upcaster from 2: upcasters={2: ...}" in str(report)
     whole = event(version=4, a=dict[str, int], upcasters={1: identity, 2: identity, 3: identity})
     assert kinds(judge(known(whole, kept=kept(one, two, whole)), TODAY)) == []

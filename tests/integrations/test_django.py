@@ -178,9 +178,9 @@ def test_a_broken_block_is_refused_as_django_does(app: Outrider, here: str) -> N
 
 
 def test_other_databases_are_refused(app: Outrider, here: str) -> None:
-    with pytest.raises(TypeError, match="speaks to sqlite; the log is in Postgres"):
+    with pytest.raises(TypeError, match="is to sqlite, but the log is in Postgres"):
         app.publish_sync(connections["lite"], PLACED)
-    with pytest.raises(TypeError, match="speaks to no database"):
+    with pytest.raises(TypeError, match="is to no database"):
         app.publish_sync(cache, PLACED)
 
 

@@ -284,7 +284,7 @@ def durable() -> None:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "close": (lambda: connection.close(), "do not close it"),
     "close_all": (connections.close_all, "do not close it"),
-    "connect": (lambda: connection.connect(), "cannot be opened anew"),
+    "connect": (lambda: connection.connect(), "cannot be reopened"),
     "commit": (transaction.commit, "forbidden when an 'atomic' block"),
     "rollback": (transaction.rollback, "forbidden when an 'atomic' block"),
     "autocommit": (lambda: transaction.set_autocommit(True), "forbidden when an 'atomic' block"),

@@ -149,7 +149,7 @@ async def test_an_async_engine_in_autocommit(async_engine: AsyncEngine, database
 
 def test_another_database(tmp_path: Any) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/db")
-    with Session(engine) as session, pytest.raises(TypeError, match="speaks to sqlite; the log is in Postgres"):
+    with Session(engine) as session, pytest.raises(TypeError, match="is to sqlite, but the log is in Postgres"):
         Outrider().publish_sync(session, Placed(order_id="1"))
     engine.dispose()
 

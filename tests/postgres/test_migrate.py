@@ -127,7 +127,7 @@ async def test_who_keeps_migrations_waiting_is_named(
         for text in (
             roles.grants("outrider", f"{conn.info.dbname}_"),
             uninstall.script("outrider"),
-            alembic._schema("outrider", 0, KNOWN, Phase.post)["upgrade"].split('"""')[1],
+            alembic._schema_values("outrider", 0, KNOWN, Phase.post)["upgrade"].split('"""')[1],
         ):
             with pytest.raises(psycopg.errors.LockNotAvailable, match=held):
                 await conn.execute(text.encode())

@@ -24,7 +24,7 @@ from outrider.subscription import Subscription
 PATIENCE = "60s"
 """How long to wait for another migration of the same schema."""
 _REGISTERED = r"""register\('([^']+)'::text, '(\w+)'::text, '(\w+)'::text, (?:NULL|'{([^}]*)}')"""
-"""Matches name, kind, context and event types, as registration.script writes them."""
+"""Matches a call that registration.script has written: name, kind, context and event types."""
 
 
 def write(
@@ -37,25 +37,27 @@ def write(
     head: str | None = None,
     allow_orphans: bool = False,
 ) -> list[Path]:
-    """One revision for the schema and one for the subscriptions, unless earlier revisions contain them."""
+    """Writes a revision for the schema and one for the subscriptions, unless earlier revisions contain them."""
     project = find_project(versions)
     head_now = project.head(head)
     folder = versions or project.folder(head_now)
     after = project.version(schema) if after is None else after
     if not allow_orphans:
         _refuse_renamed(subscriptions, schema, project)
-    parts: list[tuple[str, str, dict[str, str]]] = []
+    revisions: list[tuple[str, str, dict[str, str]]] = []  # the end of the file name, the template, its values
     if steps := through(phase, [step for step in known() if step.version > after]):
-        parts.append((f"outrider_{steps[-1].version:04}", "alembic_schema.py", _schema(schema, after, steps, phase)))
+        values = _schema_values(schema, after, steps, phase)
+        revisions.append((f"outrider_{steps[-1].version:04}", "alembic_schema.py", values))
     if new := _unwritten(subscriptions, schema, project):
-        parts.append(("outrider_subscriptions", "alembic_subscriptions.py", {"subscriptions": "\n".join(new)}))
-    written, down = [], head_now.id if head_now else None
-    for slug, name, values in parts:
+        values = {"subscriptions": "\n".join(new)}
+        revisions.append(("outrider_subscriptions", "alembic_subscriptions.py", values))
+    written, previous = [], head_now.id if head_now else None
+    for slug, template, values in revisions:
         revision = uuid4().hex[-12:]
-        values |= {"schema": schema, "applied_by": APPLIED_BY, "revision": revision, "revises": down or ""}
-        values["down_revision"] = f'"{down}"' if down else "None"
-        written.append(_save(folder / f"{revision}_{slug}.py", fill(name, **values)))
-        down = revision
+        values |= {"schema": schema, "applied_by": APPLIED_BY, "revision": revision, "revises": previous or ""}
+        values["down_revision"] = f'"{previous}"' if previous else "None"
+        written.append(_save(folder / f"{revision}_{slug}.py", fill(template, **values)))
+        previous = revision
     return written
 
 
@@ -75,7 +77,7 @@ def tell(written: Sequence[Path], schema: str, phase: Phase, *, as_json: bool) -
         )
 
 
-def _schema(schema: str, after: int, steps: Sequence[Migration], phase: Phase) -> dict[str, str]:
+def _schema_values(schema: str, after: int, steps: Sequence[Migration], phase: Phase) -> dict[str, str]:
     first, last = str(steps[0].version), str(steps[-1].version)
     plain = script(schema, f"{APPLIED_BY} by Alembic", after, phase).removeprefix("begin;\n").removesuffix("commit;\n")
     upgrade = fill(
@@ -99,13 +101,13 @@ def _schema(schema: str, after: int, steps: Sequence[Migration], phase: Phase) -
 
 
 def _unwritten(subscriptions: Iterable[Subscription], schema: str, project: Project) -> list[str]:
-    """The calls that register them, without those that an earlier revision contains word for word."""
+    """The calls that register the subscriptions, without those that an earlier revision contains."""
     calls = [_raw(registration.script(each, schema).strip().removesuffix(";")) for each in subscriptions]
     return [f"    {call}," for call in calls if not any(call in each.text for each in project.revisions)]
 
 
 def _refuse_renamed(subscriptions: Sequence[Subscription], schema: str, project: Project) -> None:
-    """As orphans.refuse_renamed in a database, from what earlier revisions have registered, renamed and retired."""
+    """The check of orphans.refuse_renamed, without a database: earlier revisions show what was registered."""
     text = "\n".join(each.text for each in project.revisions)
     gone = set(re.findall(rf"""{schema}"?[.](?:rename|retire)\('([^']+)'""", text))
     known = {name: rest for name, *rest in re.findall(rf'''"{schema}".{_REGISTERED}''', text)}
@@ -137,6 +139,6 @@ def _save(file: Path, text: str) -> Path:
 
 
 def _raw(text: str) -> str:
-    """A raw string of Python, so that the file shows the SQL as it is run."""
+    """A raw string literal of Python, so that the file shows the SQL as it is run."""
     assert '"""' not in text
     return f'r"""{text}"""'

@@ -24,7 +24,7 @@ class Revision:
     revises: tuple[str, ...]
     schema: str | None
     version: int
-    """Where it brings Outrider's schema; 0 when it is not one of ours."""
+    """The version to which it migrates Outrider's schema; 0 if it is not one of ours."""
     text: str
 
 
@@ -34,7 +34,7 @@ class Project:
     revisions: Sequence[Revision]
 
     def head(self, asked: str | None) -> Revision | None:
-        """The one that the next revision follows; None when there is none yet."""
+        """The revision that the next one follows; None if there is none yet."""
         followed = {each for revision in self.revisions for each in revision.revises}
         heads = [each for each in self.revisions if each.id not in followed]
         names = ", ".join(sorted(each.id for each in heads)) or "none"
@@ -50,11 +50,11 @@ class Project:
         return heads[0] if heads else None
 
     def version(self, schema: str) -> int:
-        """Where the revisions that are there already bring that schema."""
+        """The version to which the existing revisions migrate the schema."""
         return max((each.version for each in self.revisions if each.schema == schema), default=0)
 
     def folder(self, head: Revision | None) -> Path:
-        """As Alembic does: beside the head, when there are several folders."""
+        """Where the next revision goes. With several folders: beside the head, as Alembic does."""
         if head is None and len(self.folders) > 1:
             raise ConfigError(f"there are several folders of versions: {_list(self.folders)}; name one with --versions")
         return head.file.parent if head is not None and len(self.folders) > 1 else self.folders[0]
@@ -107,7 +107,7 @@ def _path(location: str) -> Path:
 
 
 def _option(name: str) -> object:
-    """As Alembic looks it up: in the ini file, else in pyproject.toml; relative paths begin in the current folder."""
+    """Looked up as Alembic does: in the ini file, else in pyproject.toml. Relative paths start in the current folder."""
     given = Path(os.environ.get("ALEMBIC_CONFIG") or "alembic.ini")
     toml = given if given.name == "pyproject.toml" else Path("pyproject.toml")
     ini = Path("alembic.ini") if given.name == "pyproject.toml" else given
@@ -127,7 +127,7 @@ def _option(name: str) -> object:
 
 
 def _read(file: Path) -> Revision | None:
-    """Its assignments, plain or annotated; None for a file that is no revision."""
+    """Reads the assignments, plain or annotated, without importing the file. None for a file that is no revision."""
     text = file.read_text(encoding="utf-8")
     found: dict[str, object] = {}
     try:
@@ -138,7 +138,7 @@ def _read(file: Path) -> Revision | None:
                     found[target.id] = ast.literal_eval(getattr(node, "value", None) or ast.Constant(None))
     except (SyntaxError, ValueError) as error:
         raise ConfigError(
-            f"{file} cannot be read as a revision: {error}; write revision and down_revision as texts"
+            f"{file} cannot be read as a revision: {error}; write revision and down_revision as string literals"
         ) from None
     if "revision" not in found:
         return None

@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
@@ -29,18 +29,18 @@ class OptionGroup:
     """Shown below the options of other groups."""
 
     def within(self, ctx: typer.Context) -> Self:  # noqa: ARG002
-        """May add what was given before the subcommand."""
+        """The group with the options that were given before the subcommand, if it looks for them."""
         return self
 
 
 class CliCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_flag_types(super().get_params(ctx))
+        return _without_types(super().get_params(ctx))
 
 
 class CliGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_flag_types(super().get_params(ctx))
+        return _without_types(super().get_params(ctx))
 
 
 class Commands(typer.Typer):
@@ -59,10 +59,12 @@ class Commands(typer.Typer):
         return lambda function: register(_expanded(function))
 
 
-def _without_flag_types(params: list[Any]) -> list[Any]:
-    """Typer writes `<bool>` behind every flag."""
+def _without_types(params: list[Any]) -> list[Any]:
+    """Typer writes `<bool>` behind a flag, and `<str>` behind an argument."""
     for each in params:
-        if getattr(each, "is_flag", False):
+        if isinstance(each, TyperArgument):
+            each.display_type_rich = lambda ctx: None  # type: ignore[method-assign]  # noqa: ARG005
+        elif getattr(each, "is_flag", False):
             each.metavar = ""
     return params
 

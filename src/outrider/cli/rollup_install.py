@@ -1,4 +1,4 @@
-"""Installing a rollup only where something differs, and comparing what is declared with what is installed."""
+"""Installs a rollup unless it is installed as declared, and compares the two."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Installation:
     findings: list[RollupFinding]
     """Of the preflight."""
     commands: list[str] | None = None
-    """What was run; None when nothing had to be, or it was refused."""
+    """The commands that were run; None if nothing had to change, or the installation was refused."""
     scheduler: str | None = None
-    """Who ticks; None when it was refused."""
+    """Who runs it, "cron" or "worker"; None if the installation was refused."""
 
 
 async def install_unless_same(conn: AsyncSession, spec: Spec, schema: str) -> Installation:
@@ -38,7 +38,7 @@ def blocking_topics(found: Sequence[RollupFinding]) -> str:
 
 
 async def _scheduler_if_same(conn: AsyncSession, spec: Spec, found: Sequence[RollupFinding], schema: str) -> str | None:
-    """Who ticks, if the rollup is installed in every way as it would be now."""
+    """The scheduler of the rollup, if installing it again would change nothing; else None."""
     name = spec["name"]
     state = (await rollups.states(conn, {name: spec}, schema)).get(name)
     if state is None or not state.installed or state.changed:

@@ -1,4 +1,4 @@
-"""Runs what an app declares: in this process, or in several that it keeps running."""
+"""Runs a worker in this process, or supervises several worker processes."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from outrider.worker.site import SLOTS
 from outrider.worker.worker import Worker
 
 CHILD_DSN = "OUTRIDER_CHILD_DSN"
+"""The variable that passes --dsn to a worker process: everybody can read the arguments of a process."""
 LAST_PORT = 65535
 MARGIN = 10.0
-"""Seconds after the grace time until a process that has not ended exits at once."""
+"""Seconds after the grace time until the process exits, even if something blocks it."""
 HURRIED = 3.0
-"""Seconds after the second signal until the process is ended, whatever holds it up."""
+"""Seconds after the second signal until the process exits, even if something blocks it."""
 STUBBORN = 0.5
 """Seconds to wait for tasks that ignore their cancellation. Their work is rolled back, or runs again."""
 
 
 @dataclass(frozen=True)
 class ServeOptions(OptionGroup):
-    """Of commands that run until they are told to stop."""
+    """The options of commands that run until a signal."""
 
     panel = "Stop, health, metrics and log"
 
@@ -85,6 +86,7 @@ class ServeOptions(OptionGroup):
         return parse_duration(self.grace).total_seconds()
 
     def check(self, processes: int = 1) -> None:
+        """Refuses what is wrong without a database."""
         try:
             parse_duration(self.grace)
         except ConfigError as error:
@@ -101,7 +103,7 @@ class ServeOptions(OptionGroup):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What one worker process runs, and where."""
+    """What a worker process runs, and where."""
 
     location: Location
     options: ServeOptions
@@ -112,28 +114,33 @@ class Service:
     queues: Sequence[str] = ()
 
     def command(self, number: int) -> list[str]:
-        """The same worker as a process of its own, one of several. The parent reports its health."""
+        """The command line of worker process `number`. It has no --health-port: the parent reports the health of all."""
         location, options = self.location, self.options
-        given = [("--app", location.app_name), ("--schema", location.schema_name), ("--grace", options.grace)]
-        if options.metrics_port is not None:
-            own = options.metrics_port + number - 1 if options.metrics_port else 0
-            given += [("--metrics-port", str(own)), ("--metrics-host", options.metrics_host)]
-        given += [("--handlers", name) for name in self.handlers] + [("--exclude", name) for name in self.exclude]
-        given += [("--class", name) for name in self.classes] + [("--queue", name) for name in self.queues]
-        given += [("--slots", str(self.slots))]
-        given += [("--log-level", options.log_level.value if options.log_level else None)]
-        flags = [
-            (location.embedded, "--embedded"),
-            (options.otel_metrics, "--otel-metrics"),
-            (options.log_json, "--log-json"),
-            (options.log_json is False, "--log-console"),
+        values: list[tuple[str, object]] = [
+            ("--app", location.app_name),
+            ("--schema", location.schema_name),
+            ("--grace", options.grace),
+            ("--slots", self.slots),
+            ("--log-level", options.log_level and options.log_level.value),
+            *(("--handlers", name) for name in self.handlers),
+            *(("--exclude", name) for name in self.exclude),
+            *(("--class", name) for name in self.classes),
+            *(("--queue", name) for name in self.queues),
         ]
+        if options.metrics_port is not None:
+            port = options.metrics_port + number - 1 if options.metrics_port else 0
+            values += [("--metrics-port", port), ("--metrics-host", options.metrics_host)]
+        flags = {
+            "--embedded": location.embedded,
+            "--otel-metrics": options.otel_metrics,
+            "--log-json": options.log_json is True,
+            "--log-console": options.log_json is False,
+        }
         command = [sys.executable, "-P", "-m", "outrider.cli", "worker"]
-        command += [f"{option}={value}" for option, value in given if value is not None]
-        return command + [flag for wanted, flag in flags if wanted]
+        command += [f"{option}={value}" for option, value in values if value is not None]
+        return command + [flag for flag, given in flags.items() if given]
 
     def environment(self) -> dict[str, str]:
-        """The DSN goes here because everybody can read the arguments of a process, and it may hold a password."""
         return {} if self.location.dsn is None else {CHILD_DSN: self.location.dsn}
 
 
@@ -158,16 +165,18 @@ class StopSignals:
         self.worker: Worker | None = None
         self.stop = asyncio.Event()
         self.hurried: int | None = None
-        """The second signal."""
+        """The number of the second signal, once it has come."""
         self._loop = asyncio.get_running_loop()
         self._grace = grace
 
     def listen(self, *, child: bool) -> ExitStack:
         stack = ExitStack()
-        # A child is signalled by its parent, and perhaps by systemd, which signals every process of a service.
-        stack.enter_context(obeying(self.stop.set, (lambda _: None) if child else self._again, self.at_once))
         if child:
+            # systemd signals every process of a service, beside the parent. So a child takes a second SIGTERM for the same.
+            stack.enter_context(obeying(self.stop.set, lambda _: None, self.at_once))
             stack.enter_context(hearing([HURRY], self._hurry_at_once))
+        else:
+            stack.enter_context(obeying(self.stop.set, self._again, self.at_once))
         return stack
 
     def at_once(self) -> None:
@@ -199,11 +208,12 @@ class StopSignals:
 
 
 async def work(app: Outrider, service: Service, parent: int | None) -> bool:
+    """Runs a worker until a signal. True when everything that it had begun was finished within the grace time."""
     options = service.options
-    told = StopSignals(options.seconds)
-    with told.listen(child=parent is not None):
+    signals = StopSignals(options.seconds)
+    with signals.listen(child=parent is not None):
         async with app:
-            worker = told.worker = app.worker(
+            worker = signals.worker = app.worker(
                 handlers=service.handlers,
                 exclude=service.exclude,
                 classes=service.classes,
@@ -211,15 +221,15 @@ async def work(app: Outrider, service: Service, parent: int | None) -> bool:
                 slots=service.slots,
                 queues=service.queues,
             )
-            beside = [asyncio.create_task(_then(told.stop.wait, worker.stop))]
+            beside = [asyncio.create_task(_then(signals.stop.wait, worker.stop))]
             if parent is not None:
-                beside.append(asyncio.create_task(_then(partial(until_alone, parent), told.orphaned)))
+                beside.append(asyncio.create_task(_then(partial(until_alone, parent), signals.orphaned)))
             try:
                 async with _health(WorkerHealth(worker), options), _metrics(app, options):
                     clean = await worker.run()
-                if told.hurried is not None:
-                    leave_after(STUBBORN, 128 + told.hurried)
-                    raise typer.Exit(128 + told.hurried)
+                if signals.hurried is not None:
+                    leave_after(STUBBORN, 128 + signals.hurried)
+                    raise typer.Exit(128 + signals.hurried)
                 if not clean:
                     leave_after(STUBBORN)
                 return clean
@@ -267,7 +277,7 @@ async def _then(wait: Callable[[], Awaitable[object]], act: Callable[[], None]) 
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+    """The factory of uvloop, if it is installed."""
     try:
         factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     except ImportError:

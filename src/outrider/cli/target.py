@@ -63,7 +63,7 @@ class Location(OptionGroup):
             raise typer.BadParameter("--dsn and --embedded exclude each other: drop one of them")
 
     def within(self, ctx: typer.Context) -> Self:
-        """What was given before the subcommand holds unless it is given again."""
+        """Options before the subcommand apply, unless they are given again after it."""
         found = self.over(ctx.obj) if isinstance(ctx.obj, type(self)) else self
         ctx.obj = found
         return found

@@ -81,7 +81,7 @@ def _kind_fits(written: Scalar, read: Scalar) -> bool:
 
 
 def _same_unit(written: Scalar, read: Scalar) -> bool:
-    """A number is read as seconds, or as what the reader says."""
+    """A number is read as seconds, unless the reader names another unit."""
     return bool(written.rules.get("x-unit", "seconds") == read.rules.get("x-unit", "seconds"))
 
 

@@ -38,7 +38,7 @@ class ContractChange:
 
     @property
     def breaks(self) -> bool:
-        """Somebody who reads the version as its snapshot says, or an event from before, would fail."""
+        """Whether readers of this version, or events that were published before, would fail."""
         return self.kind not in _COMPATIBLE
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class ContractChange:
 
 
 def compare(snapshot: Contract, current: Contract) -> list[ContractChange]:
-    """What has changed since the snapshot was taken, in the order of its fields; none = the same contract."""
+    """What has changed since the snapshot was taken, in the order of its fields."""
     found = list(_compare(snapshot.object, current.object, "", frozenset()))
     beside = [
         ContractChange(ChangeKind.KEY, "the ordering key", snapshot.key, current.key),
@@ -125,7 +125,7 @@ def _unions(was: Union, now: Union, path: str, seen: Pairs) -> Iterator[Contract
 
 
 def paired(was: Union, now: Union, seen: Pairs = frozenset()) -> list[tuple[Shape, Shape]] | None:
-    """The options that are the same, then those of the others that clearly belong together; None when some have no other."""
+    """Pairs the options of two unions: equal ones first, then those that belong together. None if one has no partner."""
     left, right = list(options(was)), list(options(now))
     same = []
     for one in list(left):

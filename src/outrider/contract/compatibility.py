@@ -38,7 +38,7 @@ class Misfit:
             case MisfitKind.MISSING:
                 return f"{self.path}: is read as {self.reads}, and there is no such field"
             case MisfitKind.OPTIONAL:
-                return f"{self.path}: is required, but may be left out, if only by events from before it was added"
+                return f"{self.path}: is required, but some events lack it, at least those from before it was added"
             case MisfitKind.TYPED:
                 return f"{self.path}: is read as {self.reads}, but published as {self.writes}"
 
@@ -49,7 +49,7 @@ def fits(view: Mapping[str, Any], snapshot: Contract) -> list[Misfit]:
 
 
 def _accept(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None = None) -> list[Misfit]:
-    """`tag` is set for an option of a union that it marks: there it is always written, whether it has a default or not."""
+    """`tag`: in an option of a union, the field that marks the option. It is always written, even if it has a default."""
     a, b = opened(written), opened(read)
     if (id(a), id(b)) in seen:
         return []
@@ -77,7 +77,7 @@ def _accept(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None
 
 
 def _from_union(written: Union, read: Shape, path: str, seen: Pairs, wrong: Misfit) -> list[Misfit]:
-    """Every option must fit. When only something inside of them does not, that says more than the whole."""
+    """Every option must fit. If only parts of the options do not fit, these parts are reported, because they say more."""
     found: dict[Misfit, None] = {}
     for option in options(written):
         found |= dict.fromkeys(_accept(option, read, path, seen, written.tag))
@@ -85,12 +85,12 @@ def _from_union(written: Union, read: Shape, path: str, seen: Pairs, wrong: Misf
 
 
 def _into_union(written: Shape, read: Union, path: str, seen: Pairs, wrong: Misfit, tag: str | None) -> list[Misfit]:
-    """One option must take it whole."""
+    """One option must accept all of it."""
     choices = list(options(read))
     if read.tag is not None and isinstance(a := opened(written), Object):
         mark = a.fields.get(read.tag)
         if mark is None:
-            return [Misfit(MisfitKind.MISSING, step(path, read.tag), None, "what tells the kinds apart")]
+            return [Misfit(MisfitKind.MISSING, step(path, read.tag), None, "the field that tells the options apart")]
         if not mark.required and tag != read.tag:
             return [Misfit(MisfitKind.OPTIONAL, step(path, read.tag), words(mark.shape), words(mark.shape))]
         choices = [each for each in choices if tagged(each, read.tag) == tagged(written, read.tag)] or choices
@@ -126,7 +126,7 @@ def _objects(written: Object, read: Object, path: str, seen: Pairs, tag: str | N
 
 
 def _at(written: Shape, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
-    """What the producer writes there, and whether always; None when there can be nothing."""
+    """What the producer writes at that place, and whether it always does. None if it never does."""
     if not place:
         return written, True
     match opened(written), place[0]:
@@ -158,7 +158,7 @@ def _further(shape: Shape, always: bool, place: tuple[str | int, ...]) -> tuple[
 
 
 def _keys_fit(written: Object, read: Object, seen: Pairs) -> bool:
-    """The names of the fields, where the reader has rules for them; and how many there may be."""
+    """Whether the reader accepts the number of fields, and their names if it has rules for names."""
     if not narrows(_counted(written), _counted(read)):
         return False
     if read.keys is None:
@@ -184,7 +184,7 @@ def _arrays(written: Array, read: Array, path: str, seen: Pairs, wrong: Misfit) 
 
 
 def _item(array: Array, place: int) -> Shape | None:
-    """What stands at that place; None when the array is never so long."""
+    """The shape of that item; None if the array is never that long."""
     if array.most is not None and place >= array.most:
         return None
     return array.prefix[place] if place < len(array.prefix) else array.items

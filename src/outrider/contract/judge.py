@@ -93,7 +93,7 @@ def _unknown(view: EventClass, known: Known) -> ContractFinding:
     file = f"{view.spec.type}.v{view.spec.version}.json"
     return ContractFinding(
         FindingKind.NO_PRODUCER,
-        "reads an event whose producer's snapshot is nowhere",
+        "reads an event without a snapshot of its producer",
         f"copy {file} from the producer's folder into {known.folder}, or name that folder with --against",
     )
 
@@ -130,9 +130,9 @@ def _reads(reader: EventClass, known: Known) -> list[ContractFinding]:
 def _hole(version: int, start: int) -> ContractFinding:
     return ContractFinding(
         FindingKind.HOLE,
-        f"brings version {version} up as if it were version {start}, of which there is no snapshot",
+        f"reads version {version} with the upcaster of version {start}, of which there is no snapshot",
         f"add an upcaster from {version}: upcasters={{{version}: ...}};\n"
-        f"or bring the snapshot of version {start} back, if version {version} fits it",
+        f"or restore the snapshot of version {start}, if version {version} fits it",
     )
 
 
@@ -141,7 +141,7 @@ def _misfit(
 ) -> ContractFinding:
     spec, producer = reader.spec, kept.contract.producer or "its producer"
     if start is not None:
-        says = f"brings version {version} up as if it were version {start}, which it does not fit:"
+        says = f"reads version {version} with the upcaster of version {start}, which it does not fit:"
         return ContractFinding(
             FindingKind.MISFIT, says, f"add an upcaster from {version}: upcasters={{{version}: ...}}", misfits
         )
@@ -200,7 +200,7 @@ def _ending(what: str, end: date, today: date, fix: str) -> ContractFinding:
 def _files(known: Known) -> Iterator[Block]:
     """Findings on snapshot files: unreadable, without their class, unused, or an outdated copy."""
     for each in known.unreadable:
-        fix = "bring it back from version control" if each.ours else "mend it where it comes from"
+        fix = "restore it from version control" if each.ours else "correct it where it comes from"
         if each.ours:
             fix += "; or delete it and run outrider contracts snapshot, if it never held a promise"
         yield Block(
@@ -232,7 +232,7 @@ def _gone(contract: Contract) -> ContractFinding:
     return ContractFinding(
         FindingKind.GONE,
         f"has no class any more: {contract.producer or 'somebody'} promised it, and no app that was loaded declares it",
-        "bring the class back if it was renamed or removed by mistake, or name the app that has it with --app too;\n"
+        "restore the class if it was renamed or removed by mistake, or name the app that has it with --app too;\n"
         f"to retire the event, delete the file when nobody reads {contract.type} any more and no log holds it",
     )
 
@@ -242,7 +242,7 @@ def _stray(contract: Contract) -> ContractFinding:
     return ContractFinding(
         FindingKind.STRAY,
         "nobody here publishes or reads it",
-        f"if it is a promise of yours, name the app of {producer} with --app too, or bring its class back;\n"
+        f"if it is a promise of yours, name the app of {producer} with --app too, or restore its class;\n"
         "if it is a copy that no view needs any more, delete it",
     )
 

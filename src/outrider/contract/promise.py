@@ -16,7 +16,7 @@ from outrider.contract.schema_shape import Array, Object, Shape, Union, opened
 
 
 def promised(snapshot: Contract, current: Contract) -> Contract:
-    """What a refreshed snapshot says. A change that breaks begins anew."""
+    """What a new snapshot would say. After a breaking change, that is the class alone."""
     if any(change.breaks for change in compare(snapshot, current)):
         return current
     made = replace(current, schema=json.loads(json.dumps(current.schema)))
@@ -32,7 +32,7 @@ def promised(snapshot: Contract, current: Contract) -> Contract:
 
 
 def _objects(was: Shape, now: Shape, seen: Pairs) -> Iterator[tuple[Object, Object]]:
-    """Those that stand at the same place."""
+    """The pairs of objects that stand at the same place."""
     a, b = opened(was), opened(now)
     if (id(a), id(b)) in seen:
         return

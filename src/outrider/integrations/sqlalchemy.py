@@ -58,7 +58,7 @@ def _execute(conn: Connection, insert: Insert) -> Rows:
     dialect = conn.dialect
     if dialect.name != "postgresql":
         raise TypeError(
-            f"this connection speaks to {dialect.name}; the log is in Postgres: publish on a session of that"
+            f"this connection is to {dialect.name}, but the log is in Postgres: publish on a session of that database"
         )
     if getattr(conn.connection.dbapi_connection, "autocommit", False):
         raise NoTransaction('use a connection without isolation_level="AUTOCOMMIT"')

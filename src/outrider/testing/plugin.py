@@ -45,7 +45,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _refusal(settings: Settings) -> str | None:
-    """Why this is no database of a test."""
+    """Why the app must not open this database; None if it is a database of the tests."""
     where = "the embedded Postgres in .outrider/pg" if settings.embedded else None
     for dsn in (settings.dsn, settings.listen_dsn):
         if where is None and dsn is not None and not scratch.is_scratch(dsn):
@@ -54,7 +54,7 @@ def _refusal(settings: Settings) -> str | None:
         return None
     return (
         f"the app would open {where}, which is not a database of this test. To use that of the test, take the fixture "
-        "outrider_relocate and call outrider_relocate(app) before the app is opened. If the test shall use this one, mark "
+        "outrider_relocate and call outrider_relocate(app) before the app is opened. If the test must use this one, mark "
         f"it with @pytest.mark.{ANY_DATABASE}, or allow it to all tests with {ANY_DATABASE} = true in pytest's configuration"
     )
 

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
@@ -27,12 +26,6 @@ def audit(
     subscription: Annotated[
         str | None, typer.Option("--subscription", metavar="NAME", help="Only actions on this subscription.")
     ] = None,
-    event: Annotated[
-        UUID | None, typer.Option("--event", metavar="EVENT_ID", help="Only actions on this event or job.")
-    ] = None,
-    action: Annotated[
-        str | None, typer.Option("--action", metavar="WORD", help="Only this action: pause, retire, replay, …")
-    ] = None,
     by: Annotated[
         str | None, typer.Option("--by", metavar="NAME", help="Only actions by this name or database role.")
     ] = None,
@@ -46,8 +39,9 @@ def audit(
 ) -> None:
     """Show what operators did, when and why.
 
-    The newest comes first. Operators name themselves (--by, else their login name). The database role
-    beside it is the one that was logged in; nobody can choose it.
+    The newest comes first. Each line has the name that the operator gave (--by, by
+    default the login name), and the database role, which cannot be chosen. Actions on
+    one event or job: outrider event show, outrider job show.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -56,7 +50,7 @@ def audit(
       [bold]outrider audit --since 1d[/]
       [bold]outrider audit --subscription billing.invoice --json[/]
     """
-    which = Which(subscription, event, action, by, _span(since), before)
+    which = Which(subscription, by, _span(since), before)
     found = target.run(lambda conn: record.entries(conn, which, target.schema, limit=limit))
     if target.as_json:
         print_json(schema=target.schema, entries=[asdict(each) for each in found])

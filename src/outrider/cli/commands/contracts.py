@@ -55,10 +55,11 @@ def snapshot(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a snapshot of every event that the app publishes, as JSON Schema.
+    """Write a snapshot of every event that the app publishes.
 
-    One file per event type and version. Commit them, and copy them to those who read
-    the events. A change that breaks readers is refused: it needs a new version.
+    One file per event type and version, as JSON Schema. Commit them, and copy them to
+    those who read the events. A change that breaks readers is refused: it needs a new
+    version.
 
     Needs: no database. It imports the app.
 
@@ -101,9 +102,10 @@ def check(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare events with their snapshots, and views with those of their producers.
+    """Check that events and views still fit the snapshots.
 
-    Says what would break, for whom, and what to do. Exits with 1 if anything would.
+    Events are compared with your snapshots, views with those of their producers. It
+    says what would break, for whom, and what to do. Exits with 1 if anything would.
     In pytest: test_contracts = outrider.testing.contract_test("shop:app").
 
     Needs: no database. It imports the app, and changes nothing.
@@ -135,7 +137,7 @@ def docs(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one page about all events: fields, versions, publishers and readers.
+    """Write a page about all events, their versions and their readers.
 
     The page changes only when the declarations change, so it can be committed.
 

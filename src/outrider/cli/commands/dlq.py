@@ -135,7 +135,7 @@ def replay(
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Let dead letters be handled again: those of one event, or all that match a filter.
+    """Handle dead letters again: one event, or all that match a filter.
 
     They keep their idempotency keys: what was handled is skipped, nothing is done
     twice. They come after events of their keys that were handled meanwhile. The
@@ -213,14 +213,16 @@ def discard(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Give up dead letters for good: those of one event, or all that match a filter.
+    """Give up dead letters: one event, or all that match a filter.
 
     They leave the list and stay in the table, marked with the reason. The audit
     records each. To bring one back: outrider dlq replay EVENT_ID --force.
 
     Needs: a role that may operate; a --reason.
 
-    Example: [bold]outrider dlq discard 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason "a test order"[/]
+    Examples:
+
+      [bold]outrider dlq discard 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason test[/]
     """
     which, subscription = letters.check(event), letters.subscription
     reason = audit.reason or ""

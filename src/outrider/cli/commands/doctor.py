@@ -27,12 +27,12 @@ commands = Commands()
 def doctor(target: Target) -> None:
     """Find what is wrong, and say what to do about it.
 
-    It checks: the server and its clock; notifications; what workers report about themselves;
-    workers that hang; settings of our sessions; locks and transactions that are
-    held for long; WAL kept by replication slots; overdue events and jobs;
-    schedules; dead rows; segments and growth of the log; orphaned subscriptions
-    and generations; rollups; rights that are too broad. With an app also its
-    brokers, and subscriptions that it does not declare.
+    It checks: the server and its clock; notifications; what workers report about
+    themselves; workers that hang; settings of our sessions; locks and transactions that
+    are held for long; WAL kept by replication slots; overdue events and jobs;
+    schedules; dead rows; segments and growth of the log; orphaned subscriptions and
+    generations; rollups; rights that are too broad. With an app also its brokers, and
+    subscriptions that it does not declare.
 
     Exits as monitoring systems expect: 0 when nothing is worse than a note, 1 with
     a warning, 2 when something is critical or the database cannot be reached.

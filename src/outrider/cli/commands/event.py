@@ -110,7 +110,9 @@ def withdraw(target: Target, audit: AuditOptions, event_id: EventId, yes: YesOpt
 
     Needs: a role that may operate.
 
-    Example: [bold]outrider event withdraw 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason 'wrong price'[/]
+    Examples:
+
+      [bold]outrider event withdraw 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason typo[/]
     """
     if target.as_json and not yes:
         raise typer.BadParameter("--json is for programs, which cannot be asked: add --yes")

@@ -69,15 +69,15 @@ def show(target: Target) -> None:
 @commands.command()
 def refused(
     target: Target,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this inbox.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this inbox.")] = None,
     limit: LimitOption = 50,
     after: Annotated[int, typer.Option("--after", metavar="ID", min=0, help="Only those with a greater id.")] = 0,
 ) -> None:
-    """Show the entries that inboxes could not turn into events, the oldest first.
+    """Show the stream entries that could not become events.
 
-    Each with the reason and the start of its data, made safe for a terminal;
-    --json has all of the data, as base64. The inbox has read on after them. When
-    its code can read them: outrider inbox retry.
+    The oldest come first, each with the reason and the start of its data; --json has
+    all of the data, as base64. The inbox has read on after them. When its code can
+    read them: outrider inbox retry.
 
     Needs: a role that may read the schema. Changes nothing.
 

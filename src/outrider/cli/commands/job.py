@@ -53,7 +53,7 @@ DUE = {
 }
 
 JobId = Annotated[UUID, typer.Argument(metavar="JOB_ID", help="The job's id; for a job of events, the event's id.")]
-JobIds = Annotated[list[UUID], typer.Argument(metavar="JOB_ID...", help="The ids of the jobs.")]
+JobIds = Annotated[list[UUID], typer.Argument(metavar="JOB_ID", help="The ids of the jobs.")]
 
 
 @commands.command("list")
@@ -73,10 +73,11 @@ def show_all(
     queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only this queue.")] = None,
     limit: LimitOption = 50,
 ) -> None:
-    """Show the running jobs, the pending ones in the order in which they will run, and the failed ones.
+    """Show the running, pending and failed jobs.
 
-    --state cancelled includes superseded and discarded jobs. --state done shows the
-    finished jobs that left a receipt, the newest first. Counts end at 10,000.
+    Pending jobs come in the order in which they will run. --state cancelled includes
+    superseded and discarded jobs. --state done shows the finished jobs that left a
+    receipt, the newest first. Counts end at 10,000.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -105,7 +106,7 @@ def show_all(
 
 @commands.command()
 def show(target: Target, job_id: JobId) -> None:
-    """Show everything about one job: state, lease, progress, history, payload, result.
+    """Show one job: state, lease, progress, history, payload, result.
 
     A finished job leaves a receipt if it came from an event, returned a result, failed
     before, or its type sets keep=: when it finished, its result, and its failures.
@@ -144,7 +145,9 @@ def cancel(target: Target, audit: AuditOptions, job_ids: JobIds, yes: YesOption 
 
     Needs: a role that may operate.
 
-    Example: [bold]outrider job cancel 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason "a test"[/]
+    Examples:
+
+      [bold]outrider job cancel 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a --reason test[/]
     """
     if not yes:
         states = ", ".join(f"{number} {state}" for state, number in _states(target, job_ids).items())

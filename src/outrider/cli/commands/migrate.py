@@ -142,7 +142,7 @@ def run(
 
 @commands.command()
 def status(target: Target) -> None:
-    """Show every migration: its phase, when and by whom it was applied, or pending.
+    """Show every migration, and when and by whom it was applied.
 
     A pending migration of the post phase is blocked by workers whose code does not
     know it; they are named.

@@ -51,10 +51,10 @@ def run(
         list[str] | None, typer.Argument(metavar="NAME", help="Only these: a name or a pattern. Default: all.")
     ] = None,
 ) -> None:
-    """Run the app's relays, without its handlers and jobs, until SIGTERM or Ctrl-C.
+    """Run the app's relays, without its handlers and jobs.
 
-    [bold]run[/] may be left out. [bold]outrider worker[/] runs relays too: this is for relays in
-    processes of their own, with other rights or restarted separately.
+    Runs until SIGTERM or Ctrl-C. The word [bold]run[/] may be left out. [bold]outrider worker[/] runs relays
+    too: use this one to give relays other rights, or to restart them separately.
     Any number may run; of each relay one is active, and another takes over when
     it ends. The first signal lets the current batch finish within the grace time;
     the second ends the process within 3 s. What has reached the stream is found

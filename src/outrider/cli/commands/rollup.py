@@ -40,7 +40,7 @@ KEY_TOPIC = "stable key"
 commands = Commands(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The rollup.")]
-Declared = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The rollup. Default: the only one of the app.")]
+Declared = Annotated[str | None, typer.Argument(metavar="NAME", help="The rollup. Default: the only one of the app.")]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def preflight(target: RollupTarget, name: Declared = None) -> None:
 
 @commands.command()
 def install(target: RollupTarget, name: Declared = None) -> None:
-    """Install a rollup on its table or its events, as the app declares it.
+    """Install a rollup as the app declares it.
 
     If it is installed, it is replaced by what is declared now, and waiting rows are
     kept; if nothing differs, nothing is done. Rows that are already in the table are
@@ -175,13 +175,13 @@ def verify(target: RollupTarget, name: Name) -> None:
 @commands.command()
 def status(
     target: RollupTarget,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this rollup.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this rollup.")] = None,
 ) -> None:
-    """Show every rollup: who ticks it, what waits, what was set aside, its settings, its last run.
+    """Show every rollup: who runs it, what waits, what failed.
 
-    The last run is the newest that found something to do, among the last thousand.
-    Of the rows that were set aside the newest five are shown, with their errors.
-    Counts end at 100,000.
+    Also its settings and its last run. The last run is the newest that found something
+    to do, among the last thousand. Of the rows that were set aside the newest five are
+    shown, with their errors. Counts end at 100,000.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -223,14 +223,14 @@ def run(
     target: RollupTarget,
     audit: AuditOptions,
     name: Name,
-    flush: Annotated[bool, typer.Option("--flush", help="Emit all that waits, due or not.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="First retry what was set aside.")] = False,
+    flush: Annotated[bool, typer.Option("--flush", help="Emit every group, due or not.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="First retry the rows that were set aside.")] = False,
 ) -> None:
-    """Let a rollup tick once, beside its schedule.
+    """Run a rollup once, beside its schedule.
 
-    Emits the groups that are due, and says what was done. While another tick runs it
-    is skipped, and exits with 0. After an error nothing was emitted and everything
-    waits on; then it exits with 1. Recorded in the audit.
+    Emits the groups that are due, and says what was done. If it is running already,
+    nothing is done. After an error nothing was emitted, all rows still wait, and the
+    command exits with 1. Recorded in the audit.
 
     Needs: a role that may operate.
 
@@ -263,11 +263,11 @@ def run(
 def uninstall(
     target: RollupTarget,
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Delete what waits and what was set aside.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete rows that wait or were set aside.")] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Remove a rollup from its table: its schedule, its trigger, its functions, its rows.
+    """Remove a rollup, with its schedule, trigger, functions and rows.
 
     Shows first what will be removed, what will stay, and why. Waiting rows stay with
     what is needed to emit them (outrider rollup run --flush, then this again), unless

@@ -1,4 +1,4 @@
-"""`outrider setting`: the limits that SQL must see, and changing one."""
+"""`outrider setting`: the settings that are kept in the database, because SQL functions read them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ commands = Commands(no_args_is_help=True)
 def show(target: Target) -> None:
     """Show every setting: its value, its default and its limits.
 
-    For a rollup: the declared value, and the one that was entered instead.
+    For a rollup: the declared value, and the value that an operator has set instead.
 
     Needs: a role that may read the schema. Changes nothing.
 
@@ -64,8 +64,7 @@ def change(
     target: Target,
     audit: AuditOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The setting.")],
-    value: Annotated[str | None, typer.Argument(metavar="[VALUE]", help="A whole number within its limits.")] = None,
-    default: Annotated[bool, typer.Option("--default", help="For a rollup: use the declared value again.")] = False,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="A whole number within its limits.")],
 ) -> None:
     """Change a setting, within its limits.
 
@@ -76,12 +75,10 @@ def change(
     Examples:
 
       [bold]outrider setting set payload_max_bytes 524288 --reason 'larger invoices'[/]
-      [bold]outrider setting set rollup.hub.imports.debounce_seconds --default[/]
+      [bold]outrider setting set rollup.hub.imports.debounce_seconds 120[/]
     """
-    if (value is None) != default:
-        raise typer.BadParameter("give a VALUE, or --default, not both")
     target.run(lambda conn: settings.set_setting(conn, name, value, target.schema, audit.signed))
     if target.as_json:
         print_json(schema=target.schema, setting=name, value=value)
         return
-    tell(f"{name} is {value}" if value is not None else f"{name} has its declared value again")
+    tell(f"{name} is {value}")

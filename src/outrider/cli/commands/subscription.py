@@ -23,14 +23,14 @@ from outrider.postgres.schema.orphans import orphaned
 commands = Commands(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription.")]
-OneOrAll = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The subscription.")]
+OneOrAll = Annotated[str | None, typer.Argument(metavar="NAME", help="The subscription.")]
 AllOption = Annotated[bool, typer.Option("--all", help="Every subscription, including new ones.")]
 AcceptOption = Annotated[bool, typer.Option("--yes", help="With --force: you accept what is lost.")]
 
 
 @commands.command("list")
 def show(target: Target) -> None:
-    """Show every subscription: its events, its lag, what waits, who serves it.
+    """Show every subscription: events, lag, waiting work, workers.
 
     The lag counts log positions, of all event types. Events wait for a retry, or
     behind an event that does; dead letters wait for you. Jobs are pending, running
@@ -64,10 +64,11 @@ def show(target: Target) -> None:
 
 @commands.command()
 def pause(target: Target, audit: AuditOptions, name: OneOrAll = None, everything: AllOption = False) -> None:
-    """Stop taking events or jobs from a subscription, or with --all from every one.
+    """Stop taking events or jobs from a subscription.
 
     What was taken before is finished. Events stay in the log until it is resumed.
-    --all is a switch of its own: it also pauses subscriptions that are added later.
+    --all pauses every subscription, also those that are added later. It is a switch
+    of its own: resume --all undoes it, and subscriptions paused by name stay paused.
 
     Needs: a role that may operate.
 
@@ -84,10 +85,10 @@ def pause(target: Target, audit: AuditOptions, name: OneOrAll = None, everything
 
 @commands.command()
 def resume(target: Target, audit: AuditOptions, name: OneOrAll = None, everything: AllOption = False) -> None:
-    """Continue a paused subscription where it stopped; with --all, undo pause --all.
+    """Continue a paused subscription where it stopped.
 
-    This also closes an open circuit breaker of the subscription. --all does not
-    resume subscriptions that were paused by name.
+    This also closes an open circuit breaker of the subscription. --all undoes
+    pause --all; it does not resume subscriptions that were paused by name.
 
     Needs: a role that may operate.
 
@@ -143,11 +144,11 @@ def narrow(
     target: Target,
     audit: AuditOptions,
     name: Name,
-    types: Annotated[list[str], typer.Argument(metavar="TYPE...", help="The event types to remove.")],
+    types: Annotated[list[str], typer.Argument(metavar="TYPE", help="The event types to remove.")],
     force: Annotated[bool, typer.Option("--force", help="Lose unread events of these types. Needs --yes.")] = False,
     yes: AcceptOption = False,
 ) -> None:
-    """Remove event types from a subscription whose code no longer handles them.
+    """Remove event types that the code no longer handles.
 
     Registration only adds types: during a deploy old code may still need them.
     A worker takes nothing from a subscription that wants types its code does not

@@ -29,7 +29,7 @@ from outrider.postgres.connection import AsyncSession
 
 commands = Commands(no_args_is_help=True)
 
-Workspace = Annotated[str | None, typer.Argument(metavar="[WORKSPACE]", help="The tenant.")]
+Workspace = Annotated[str | None, typer.Argument(metavar="WORKSPACE", help="The tenant.")]
 Subject = Annotated[
     tuple[str, str] | None,
     typer.Option(
@@ -54,15 +54,15 @@ def enable(
     ] = False,
     sql: SqlOption = False,
 ) -> None:
-    """Isolate tenants with row-level security policies in the log and in pending work.
+    """Isolate tenants with row-level security policies.
 
-    Every role then sees only the rows of the setting app.workspace_id; while it is
-    unset or empty, none. Exceptions, which see every tenant: the owner of the schema;
-    the roles worker, relay, operator, dashboard, cron and upkeep of outrider roles;
-    and those given with --role. Run it again to add others: earlier ones stay unless
-    --only is given. It says which roles have gained and lost this right, and which
-    may read the log but see only one tenant. A worker that does not see every tenant
-    fails; it skips nothing.
+    In the log and in pending work, every role then sees only the rows of the tenant in
+    the setting app.workspace_id; while it is unset or empty, none. Exceptions, which
+    see every tenant: the owner of the schema; the roles worker, relay, operator,
+    dashboard, cron and upkeep of outrider roles; and those given with --role. Run it
+    again to add others: earlier ones stay unless --only is given. It says which roles
+    have gained and lost this right, and which may read the log but see only one tenant.
+    A worker that does not see every tenant fails; it skips nothing.
 
     Needs: the owner of the schema.
 
@@ -73,7 +73,7 @@ def enable(
 
 @commands.command()
 def disable(target: Target, sql: SqlOption = False) -> None:
-    """Remove the policies: a role that may read a table then reads the rows of every tenant.
+    """Remove the policies, so that roles see every tenant again.
 
     Needs: the owner of the schema.
 
@@ -84,7 +84,7 @@ def disable(target: Target, sql: SqlOption = False) -> None:
 
 @commands.command()
 def status(target: Target) -> None:
-    """Show whether tenants are isolated, and which roles see every tenant.
+    """Show whether tenants are isolated, and who sees all of them.
 
     Needs: a role that may use the schema. Changes nothing.
 
@@ -112,12 +112,13 @@ def export(
     subject: Subject = None,
     jobs: JobsOption = False,
 ) -> None:
-    """Write the events and jobs of a tenant to a file, one JSON object per line.
+    """Write the events and jobs of a tenant to a file.
 
-    It reads the whole log, page by page: nothing is indexed by tenant. The file
-    appears when it is complete. It does not contain finished jobs that were enqueued,
-    nor what handlers wrote elsewhere. --json prints the counts, not the rows. The
-    audit records who exported whose data, and how much.
+    The file has one JSON object per line. The command reads the whole log, page by
+    page: nothing is indexed by tenant. The file appears when it is complete. It does
+    not contain finished jobs that were enqueued, nor what handlers wrote elsewhere.
+    --json prints the counts, not the rows. The audit records who exported whose data,
+    and how much.
 
     Needs: a role that may call note_export and tenant_page, an operator's.
 

@@ -44,11 +44,11 @@ NOUNS = {"dead_letters": "dead letters"}
 def run(target: Target, dry_run: DryRunOption = False) -> None:
     """Create and drop log segments, apply retention, release leases.
 
-    Workers do the same every five minutes, one of them at a time. Run this from cron
-    where no workers run, or with OUTRIDER_UPKEEP=off. The leases are those of dead workers. What a subscription has not
-    read or not finished is kept, and the output says for whom. It waits at most
-    200 ms for a lock, so that publishers do not wait behind it; what is in use is
-    skipped this time.
+    The leases are those of dead workers. Workers do the same every five minutes, one
+    of them at a time. Run this from cron where no workers run, or with
+    OUTRIDER_UPKEEP=off. What a subscription has not read or not finished is kept, and
+    the output says for whom. It waits at most 200 ms for a lock, so that publishers do
+    not wait behind it; what is in use is skipped this time.
 
     --dry-run checks each step by itself. It checks only a part of the receipts, so at
     least that many would be removed.
@@ -130,7 +130,7 @@ def attach(
     Needs: a role that may call attach_segment: a member of outrider_operator, or the
     owner of the schema.
 
-    Example: [bold]outrider upkeep attach outbox_s3 --days 2 --reason "question of 4 May"[/]
+    Example: [bold]outrider upkeep attach outbox_s3 --days 2 --reason "audit of May"[/]
     """
     if not name.strip():
         raise UpkeepRefused("the name is empty: outrider upkeep segments shows the segments")

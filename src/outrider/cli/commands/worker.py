@@ -54,13 +54,13 @@ def worker(
 ) -> None:
     """Run an app's handlers, jobs, relays, inboxes and rollups.
 
-    Runs until SIGTERM or Ctrl-C. After the first signal the worker takes no more events and jobs, and what runs
-    may finish within the grace time; the log says what it waits for. The second
-    signal cancels what still runs and ends the process within 3 s. The third ends
-    it at once. Nothing is lost, and no attempt is counted: Postgres rolls back
-    unfinished handlers, and their events come again; jobs are released.
-    Exits with 0, with 1 if the grace time was not enough, or with 128 + the
-    number of the second signal.
+    Runs until SIGTERM or Ctrl-C. After the first signal the worker takes no more events
+    and jobs, and what runs may finish within the grace time; the log says what it waits
+    for. The second signal cancels what still runs and ends the process within 3 s. The
+    third ends it at once. Nothing is lost, and no attempt is counted: Postgres rolls
+    back unfinished handlers, and their events come again; jobs are released. Exits with
+    0, with 1 if the grace time was not enough, or with 128 + the number of the second
+    signal.
 
     Any number of workers may run, on any number of machines. Of each relay and
     each inbox one is active at a time; the others stand by.

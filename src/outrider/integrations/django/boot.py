@@ -36,5 +36,5 @@ def _set_up() -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConfigError(
-            f"Django cannot be set up: {reason}; for the whole story run: python manage.py check"
+            f"Django cannot be set up: {reason}; for the traceback run: python manage.py check"
         ) from error

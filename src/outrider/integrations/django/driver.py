@@ -16,8 +16,8 @@ def _run(conn: BaseDatabaseWrapper, insert: Insert) -> Rows:
     vendor = getattr(conn, "vendor", None)  # a proxy may also stand for a cache
     if vendor != "postgresql":
         raise TypeError(
-            f"this Django connection speaks to {vendor or 'no database'}; the log is in Postgres: "
-            'publish on that one, connections["alias"]'
+            f"this Django connection is to {vendor or 'no database'}, but the log is in Postgres: "
+            'publish on connections["alias"] of that database'
         )
     if not conn.in_atomic_block:
         raise NoTransaction("wrap both in `with transaction.atomic():`")

@@ -1,6 +1,6 @@
-"""`manage.py migrate` also migrates Outrider's schema and registers the app's subscriptions: test databases too have both.
+"""`manage.py migrate` also migrates Outrider's schema and registers the app's subscriptions, also in test databases.
 
-OUTRIDER_MIGRATE = False in the settings leaves it to `manage.py outrider migrate`.
+With OUTRIDER_MIGRATE = False in the settings, only `manage.py outrider migrate` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outrider.subscription import Subscription
 
 
 def install(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
-    """After the migrations of all apps, on the database that holds the log."""
+    """Called after the migrations of all apps, for each database; acts on the one that holds the log."""
     wanted = getattr(settings, "OUTRIDER_MIGRATE", True)
     if not wanted or using != database.alias() or connections[using].vendor != "postgresql":
         return

@@ -1,6 +1,6 @@
 """Django's connection of one thread, for the duration of one handler: on the handler's own transaction.
 
-Django sees an atomic block that it has not begun and cannot end. Its usual connection of this alias waits meanwhile.
+Django sees an atomic block that it has not begun and cannot end. Its usual connection of this alias is put back afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READ_COMMITTED = 2
 
 
 class Lent:
-    """Over the backend's own wrapper: what would end the transaction, or wait for its end, is refused."""
+    """A mixin for the backend's wrapper: it refuses what would end the transaction, or wait for its end."""
 
     lent_to_handler = True
 
@@ -36,7 +36,7 @@ class Lent:
 
     def connect(self) -> NoReturn:
         raise TransactionManagementError(
-            "this connection is a handler's transaction and cannot be opened anew: after it Django has its usual one"
+            "this connection is the handler's transaction and cannot be reopened: Django gets its usual one back afterwards"
         )
 
     def on_commit(self, func: Callable[[], object], robust: bool = False) -> NoReturn:  # noqa: ARG002
@@ -46,7 +46,7 @@ class Lent:
         )
 
     def close_if_unusable_or_obsolete(self) -> None:
-        """close_old_connections means Django's own."""
+        """Nothing: close_old_connections() is meant for Django's own connections."""
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def _wrapper(usual: BaseDatabaseWrapper, tx: LentSyncSession) -> BaseDatabaseWra
     )
     wrapper.in_atomic_block = True
     wrapper.atomic_blocks = [transaction.Atomic(usual.alias, savepoint=True, durable=False)]
-    # Who watches the usual connection (a test, an instrument) watches this one too.
+    # A test or an instrument that watches the usual connection watches this one too.
     wrapper.execute_wrappers = usual.execute_wrappers
     wrapper.queries_log, wrapper.force_debug_cursor = usual.queries_log, usual.force_debug_cursor
     return wrapper
@@ -121,7 +121,7 @@ def _refuse_unsuitable(usual: BaseDatabaseWrapper, tx: LentSyncSession) -> None:
 
 
 def _close_old(using: str) -> None:
-    """Of the other aliases, as Django does before and after a request."""
+    """Closes old connections of the other aliases, as Django does before and after a request."""
     for other in connections.all(initialized_only=True):
         if other.alias != using and not other.in_atomic_block:
             other.close_if_unusable_or_obsolete()

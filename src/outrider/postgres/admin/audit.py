@@ -43,11 +43,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Entries that match all that is given."""
+    """An entry must match all of these; None matches every entry."""
 
     subscription: str | None = None
-    event_id: UUID | None = None
-    action: str | None = None
     by: str | None = None
     """The name that the operator gave, or the database role."""
     since: timedelta | None = None
@@ -76,7 +74,6 @@ async def settings(conn: AsyncConnection[Any], schema: str) -> list[Setting]:
 
 
 async def set_setting(
-    conn: AsyncConnection[Any], name: str, value: str | None, schema: str, signed: Signed = UNSIGNED
+    conn: AsyncConnection[Any], name: str, value: str, schema: str, signed: Signed = UNSIGNED
 ) -> None:
-    """`value` None removes the value that was set for a rollup."""
     await fetch_call(conn, "set_setting", schema, {"name": name, "value": value} | signed.params())

@@ -156,26 +156,26 @@ class Jobs:
         queue: str | None = None,
         limit: int = 50,
     ) -> list[JobRow]:
-        """`states`: running, pending, failed, cancelled (includes superseded and discarded), done. Sorted by state: running;
-        pending, in the order in which they will run; failed; cancelled; done, as far as they left a receipt."""
+        """`states`: running, pending, failed, cancelled (includes superseded and discarded), done (left a receipt). Sorted
+        by state: running; pending, in the order in which they will run; failed; cancelled; done."""
         async with self._opened().autocommit() as conn:
             found = await listing(conn, self._schema, name=name, states=states, queue=queue, limit=limit)
             return found.jobs
 
     async def get(self, job_id: UUID) -> list[JobRow]:
-        """One row per subscription that has the job, usually one. None if no trace of it is kept: the id is unknown, or the
+        """One row per subscription that has the job: usually one. None if no trace of it is kept: the id is unknown, or the
         job finished without a result and without a failure, and its type does not set keep=."""
         async with self._opened().autocommit() as conn:
             return (await whole(conn, job_id, self._schema)).jobs
 
     async def cancel(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
-        """Outcomes: cancelled (it was pending), cancelling (its worker stops it), done (it left a receipt), not_found
-        (no trace of it is kept: it is done, or unknown). Audited."""
+        """Outcomes: cancelled (it was pending), cancelling (its worker stops it), done (it left a receipt), not_found (no
+        trace of it is kept: it is done, or unknown). Audited."""
         async with self._opened().autocommit() as conn:
             return await cancel(conn, job_id, self._schema, by=by, reason=reason)
 
     async def run_now(self, job_id: UUID, *, by: str | None = None, reason: str | None = None) -> list[JobOutcome]:
-        """Outcomes: due, running, dead (replay it instead), done (it left a receipt), cancelled, not_found
-        (no trace of it is kept: it is done, or unknown). Audited."""
+        """Outcomes: due, running, dead (replay it instead), done (it left a receipt), cancelled, not_found (no trace of it
+        is kept: it is done, or unknown). Audited."""
         async with self._opened().autocommit() as conn:
             return await run_now(conn, job_id, self._schema, by=by, reason=reason)

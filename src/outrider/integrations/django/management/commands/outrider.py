@@ -19,7 +19,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """This process becomes the outrider command, so that its help, signals and exit codes are just those."""
+        """This process becomes the outrider command, with its help, signals and exit codes."""
         command, environ = _outrider(argv[2:])
         sys.stdout.flush()
         sys.stderr.flush()
@@ -29,7 +29,7 @@ class Command(BaseCommand):
         parser.add_argument("arguments", nargs=argparse.REMAINDER)
 
     def handle(self, *_: object, **options: Any) -> None:
-        """`call_command("outrider", "migrate")`: as a process of its own."""
+        """`call_command("outrider", "migrate")` runs it in a process of its own."""
         command, environ = _outrider(options["arguments"])
         code = subprocess.run(command, env=environ, check=False).returncode
         if code:
@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
 
 def _outrider(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The command line, and an environment in which this process and its children find what we find."""
+    """The command line, and an environment with the same import path."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for mine in ("--settings", "--pythonpath", "--app"):  # Django has obeyed the first two
         parser.add_argument(mine)
