@@ -29,6 +29,8 @@ inherited_cause: ContextVar[UUID | bytes | None] = ContextVar("outrider_cause", 
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
+    """One event of the log: its payload and its metadata."""
+
     id: UUID
     event_type: str
     event_version: int
