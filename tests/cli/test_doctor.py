@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from tests.cli import inprocess
 from tests.cli.conftest import Run
 
-from outrider.postgres import connection
+from outrider.postgres import dsn
 from outrider.postgres.embedded import Embedded
 
 
@@ -53,7 +53,7 @@ def test_exit_codes_and_the_page(outrider: Run, tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_too_old(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "OLDEST", 99)
+    monkeypatch.setattr(dsn, "OLDEST", 99)
     done = inprocess.run(tmp_path, "doctor", "--dsn", database, "--json")
     [found] = json.loads(done.stdout)["findings"]
     assert (done.returncode, found["check"], found["severity"]) == (2, "server", "critical")

@@ -62,7 +62,7 @@ def make_all(ran: list[str]) -> Any:
             ran.append("plain")
             return {"made": job.n}
 
-        @app.job(Paint, concurrency=1)
+        @app.job(Paint, concurrency=1, keep="7d")
         async def paint(job: Paint) -> None:
             ran.append("limited")
 

@@ -140,7 +140,7 @@ def test_in_the_open_transaction_of_a_blocking_connection(database: str) -> None
 
 
 async def test_connections_that_cannot_serve(conn: Conn, database: str) -> None:
-    with pytest.raises(CursorError, match=r"this connection is in none.*with conn.transaction\(force_rollback=True\)"):
+    with pytest.raises(CursorError, match=r"this connection has none.*with conn.transaction\(force_rollback=True\)"):
         await assert_published_in(conn, OrderPlaced)
     with pytest.raises(TypeError, match=r"use assert_published_in\(\) with it"):
         assert_published_in_sync(conn, OrderPlaced)
