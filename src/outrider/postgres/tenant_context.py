@@ -1,14 +1,14 @@
 """The tenant of an event: its workspace and the handler's role, set before the handler's first statement.
 
 They are set again for every event that sends a statement, so nothing leaks from the event before. A handler that sends no
-statement pays nothing, nor does a batch without a role and without any workspace. If the first statement has parameters,
-the settings are sent with it, as a pipeline in one round trip. Literals are escaped ASCII, whose meaning no session setting
-changes.
+statement pays nothing, nor does the first event of a batch if it has neither role nor workspace. If the first statement has
+parameters, the settings are sent with it, as a pipeline in one round trip. Literals are escaped ASCII, whose meaning no
+session setting changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -48,14 +48,11 @@ class Home:
         self.clean = False
         """The session is known to have no workspace."""
 
-    def has_tenants(self, role: str | None, workspaces: Iterable[str | None]) -> bool:
-        """Whether the events of a batch must enter a tenant. Called before the first event."""
-        return role is not None or self.away or not self.clean or any(each is not None for each in workspaces)
-
-    def leave(self, role: str | None, workspace: str | None, *, enters: bool) -> TenantEntry | None:
-        """Called before a handler uses the session."""
+    def leave(self, role: str | None, workspace: str | None) -> TenantEntry | None:
+        """Called before a handler uses the session. None if no tenant is needed, and none can be left from before."""
+        needed = role is not None or workspace is not None or self.away or not self.clean
         self.away = True
-        return TenantEntry(role or self.user, workspace or "") if enters else None
+        return TenantEntry(role or self.user, workspace or "") if needed else None
 
 
 def home_of(conn: AsyncConnection[Any]) -> Home:

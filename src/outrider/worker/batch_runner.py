@@ -19,7 +19,6 @@ from outrider.failpoint import hit
 from outrider.postgres import handler_batches
 from outrider.postgres.handler_batches import Connection, Row
 from outrider.postgres.log import ATTEMPT, ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
-from outrider.postgres.tenant_context import home_of
 from outrider.postgres.worker_sessions import abandon
 from outrider.worker.deadline import Deadline
 from outrider.worker.handler import Handler
@@ -69,12 +68,11 @@ class Runner:
         took: list[float] = []
         call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
         context = SyncHandlerContext if blocking else HandlerContext
-        enters = self._enters(conn, rows)
         last_query = clock()
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
             for row in rows:
                 deadline.began = begun = clock()
-                ctx = context(conn, (row,), role, enters=enters)
+                ctx = context(conn, (row,), role)
                 trace_token = workspace_token = span = None
                 inherited_cause.set(row[ID])
                 hit("handle.before")
@@ -114,10 +112,6 @@ class Runner:
                 took.append(clock() - begun)
         return took
 
-    def _enters(self, conn: Connection, rows: Sequence[Row]) -> bool:
-        """Whether each handler's first statement sets the role and the tenant."""
-        return home_of(conn).has_tenants(self.handler.role, (row[WORKSPACE] for row in rows))
-
     async def _run_together(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[float]:
         """One call per workspace, for a handler of whole batches. Of several events it is not known which one failed."""
         begun = clock()
@@ -132,7 +126,6 @@ class Runner:
         by_workspace: dict[str | None, list[int]] = {}
         for index, row in enumerate(rows):
             by_workspace.setdefault(row[WORKSPACE], []).append(index)
-        enters = self._enters(conn, rows)
         took, last_query = [0.0] * len(rows), begun
         for indices in by_workspace.values():
             if clock() > last_query + SILENT:
@@ -141,7 +134,7 @@ class Runner:
             group = [rows[index] for index in indices]
             span = None if spans is None else _begin_span(spans, group, together=True)
             try:
-                seconds = await self._run_group(conn, group, [events[index] for index in indices], rows, enters=enters)
+                seconds = await self._run_group(conn, group, [events[index] for index in indices], rows)
             finally:
                 if span is not None:
                     span.leave()
@@ -150,11 +143,11 @@ class Runner:
         return took
 
     async def _run_group(
-        self, conn: Connection, rows: Sequence[Row], events: Sequence[Any], batch: Sequence[Row], *, enters: bool
+        self, conn: Connection, rows: Sequence[Row], events: Sequence[Any], batch: Sequence[Row]
     ) -> float:
         begun = clock()
         context = SyncHandlerContext if self.handler.blocking else HandlerContext
-        ctx = context(conn, rows, self.handler.role, enters=enters)
+        ctx = context(conn, rows, self.handler.role)
         # The events may have different traces. What the handler publishes continues the first of them.
         traced = next((row for row in rows if row[TRACE] is not None), None)
         hit("handle.before")

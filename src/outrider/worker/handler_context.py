@@ -12,13 +12,12 @@ from outrider.postgres.tenant_context import TenantEntry, home_of
 
 
 class _AnyHandlerContext:
-    __slots__ = ("_conn", "_enters", "_role", "_rows", "_tx", "lent")
+    __slots__ = ("_conn", "_role", "_rows", "_tx", "lent")
 
-    def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None, *, enters: bool) -> None:
+    def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None) -> None:
         self._conn = conn
         self._rows = rows
         self._role = role
-        self._enters = enters
         """Whether the handler's first statement sets the role and the tenant."""
         self._tx: LentSession | LentSyncSession | None = None
         self.lent = False
@@ -52,7 +51,7 @@ class _AnyHandlerContext:
 
     def _entry(self) -> TenantEntry | None:
         """All rows have the same workspace."""
-        return home_of(self._conn).leave(self._role, self._rows[0][WORKSPACE], enters=self._enters)
+        return home_of(self._conn).leave(self._role, self._rows[0][WORKSPACE])
 
     def close(self) -> None:
         if self._tx is not None:
