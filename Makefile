@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+MOVING := $(VENV)/moving/.ready
 WORKERS ?= 4
 # The tests start hundreds of Python processes: without compiled modules, each of them compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -12,20 +13,25 @@ unexport PYTHONDONTWRITEBYTECODE
 AT_LENGTH := tests/faults tests/postgres/jobs tests/worker/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test verify verify-18 test-15 test-16 test-cron check bench faults soak format lock snapshot clean brokers
+.PHONY: help demo test verify verify-18 test-15 test-16 test-cron check bench faults soak screenshots format lock snapshot clean brokers dist release-check docs docs-serve
 
 help:
-	@echo "make demo      a small shop on an embedded Postgres, live"
+	@echo "make demo      a small shop on an embedded Postgres, live, with its dashboard"
 	@echo "make test      the tests of every part, in parallel, on an embedded Postgres 18"
 	@echo "make verify    make test, then all other tests on Postgres 18, 15 and 16 and with pg_cron (Debian's Postgres 15)"
 	@echo "make test-15   of make verify, what runs on Debian's Postgres 15 (package postgresql-15); make test-16 likewise"
 	@echo "make test-cron of make verify, what needs pg_cron (packages postgresql-15, postgresql-15-cron)"
 	@echo "make check     lint, types, layers, known vulnerabilities"
-	@echo "make bench     measure the cursor and publish (ratios and counters); with PEERS=1 beside other systems"
+	@echo "make bench     measure the cursor and publish (ratios and counters); with PEERS=1 beside other systems,"
+	@echo "               with BEFORE=<commit> beside another commit"
 	@echo "make faults    the long torture runs; with SOAK=10m a soak of ten minutes among them"
 	@echo "make soak      the soak alone, drawn to docs/soak.png (SOAK=10m)"
+	@echo "make screenshots  pictures of the dashboard, into docs/images"
+	@echo "make docs      the documentation as a site, into build/site; make docs-serve shows it while you write"
 	@echo "make format    rewrite the code in the project's format"
 	@echo "make snapshot  rewrite the schema snapshot after a deliberate change"
+	@echo "make dist      build the wheel, the source distribution and their bill of materials into dist"
+	@echo "make release-check  the release checklist: what is done, what is open"
 	@echo "make lock      refresh the pinned requirements (needs uv)"
 	@echo "make clean     remove the environment and the embedded Postgres of this project"
 
@@ -34,6 +40,11 @@ $(READY): requirements/dev.txt pyproject.toml
 		|| { echo "Outrider needs Python 3.11 or newer; $(PYTHON) is older. Set PYTHON=/path/to/python3.11."; exit 1; }
 	@echo "==> setting up $(VENV) (once; later runs reuse it)"
 	@PYTHON="$(PYTHON)" sh requirements/setup.sh $(VENV)
+	@touch $@
+
+$(MOVING): $(READY) requirements/moving.txt
+	@echo "==> setting up $(VENV)/moving: Celery, procrastinate and PgQueuer, for the tests of docs/moving-from-*.md"
+	@PYTHON="$(PYTHON)" sh requirements/setup.sh $(VENV)/moving moving.txt
 	@touch $@
 
 demo: $(READY)
@@ -61,7 +72,7 @@ verify: test
 		wait $$waiting || { cat .cron.log; exit 1; }; tail -n 1 .cron.log
 	@$(MAKE) -s test-16
 
-verify-18: brokers
+verify-18: brokers $(MOVING)
 	@echo "==> make verify on Postgres 18: what make test leaves out"
 	@$(call PYTEST,18) --tier verify $(PARALLEL) $(ONLY) $(ARGS)
 	@echo "==> tests that need the machine for themselves"
@@ -88,7 +99,7 @@ check: $(READY)
 	@$(BIN)/python requirements/audit.py
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks $(if $(PEERS),peers) $(ARGS)
+	@$(BIN)/python -m benchmarks $(if $(BEFORE),before $(BEFORE),$(if $(PEERS),peers)) $(ARGS)
 
 # In parallel, as make test; those that measure time in the long run come last, one by one.
 faults: brokers
@@ -104,6 +115,10 @@ soak: $(READY)
 	@OUTRIDER_SOAK=$(or $(SOAK),10m) OUTRIDER_SOAK_PLOT=docs/soak.png OUTRIDER_EMBEDDED_VERSION=18 \
 		$(BIN)/python -m pytest -p no:xdist tests/faults/test_soak.py --long -s $(ARGS)
 
+screenshots: brokers
+	@echo "==> screenshots: the dashboard of the demo's shop, two minutes, into docs/images"
+	@OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python requirements/screenshots.py
+
 format: $(READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
@@ -111,11 +126,41 @@ format: $(READY)
 snapshot: $(READY)
 	@OUTRIDER_UPDATE_SNAPSHOT=1 OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -q tests/postgres/test_schema.py
 
+DOCS = $(VENV)/.docs
+MKDOCS = NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs
+
+$(DOCS): $(READY) requirements/docs.txt
+	@echo "    installing what the documentation needs"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/docs.txt
+	@touch $@
+
+docs: $(DOCS)
+	@echo "==> docs: the site, into build/site"
+	@$(MKDOCS) build --strict
+
+docs-serve: $(DOCS)
+	@$(MKDOCS) serve
+
 lock:
-	uv pip compile pyproject.toml --group dev --extra embedded --extra otel --extra sqlalchemy --extra asyncpg --extra django --extra redis --extra nats --extra metrics \
+	uv pip compile pyproject.toml --group dev --extra embedded --extra otel --extra sqlalchemy --extra asyncpg --extra django --extra redis --extra nats --extra metrics --extra dashboard \
 		--universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/dev.txt
+	uv pip compile pyproject.toml --group docs -c requirements/dev.txt --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/docs.txt
+	uv pip compile pyproject.toml --group moving --extra binary --extra asyncpg --extra django --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/moving.txt
+
+# The same commit gives the same files: the time in them is that of the commit.
+dist: $(READY)
+	@rm -rf dist
+	@export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
+		$(BIN)/python -m hatchling build -d dist && \
+		$(BIN)/python requirements/sbom.py >dist/outrider-$$($(BIN)/python -m hatchling version).cdx.json
+	@sha256sum dist/*
+
+release-check: dist
+	@$(BIN)/python requirements/release.py
 
 clean:
 	@if [ -f .outrider/pg/location ]; then rm -rf "$$(cat .outrider/pg/location)"; fi
-	rm -rf $(VENV) .cron.log .faults .outrider .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) dist .cron.log .faults .outrider .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import cursor, dispatch, jobs, log_volume, operational, relay
+from benchmarks import before, bounds, cursor, dispatch, jobs, log_volume, operational, relay
 from benchmarks.peers import run as peers
 
 BENCHMARKS: dict[str, tuple[str, Callable[[list[str]], None]]] = {
+    "before": ("handlers, jobs and publish of this checkout beside those of another commit", before.main),
+    "bounds": ("publish with and without the bound on payloads", bounds.main),
     "cursor": ("publish and the exact cursor, beside the plainest SQL (the default)", cursor.main),
     "dispatch": ("handlers: drain, one row per event, pickup latency, publish with subscribers", dispatch.main),
     "jobs": ("jobs: drain; claims with a million waiting and an old snapshot", jobs.main),

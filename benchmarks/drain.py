@@ -57,6 +57,39 @@ async def drain_writing(trial: Trial) -> None:
     await _drain(trial, app)
 
 
+async def drain_later(trial: Trial) -> None:
+    app = Outrider(context="bench", dsn=trial.dsn)
+
+    @app.handler(Measured, name="bench.writing", start="beginning")
+    async def writing(event: Measured, ctx: HandlerContext) -> None:
+        ctx.later("insert into note values (%s, %s)", [event.customer, event.note])
+
+    await _drain(trial, app)
+
+
+async def drain_batches(trial: Trial) -> None:
+    app = Outrider(context="bench", dsn=trial.dsn)
+
+    @app.handler(Measured, name="bench.writing", start="beginning")
+    async def writing(events: list[Measured], ctx: HandlerContext) -> None:
+        rows = [(event.customer, event.note) for event in events]
+        async with ctx.tx.cursor() as cursor:
+            await cursor.executemany("insert into note values (%s, %s)", rows)
+
+    await _drain(trial, app)
+
+
+async def drain_arrays(trial: Trial) -> None:
+    app = Outrider(context="bench", dsn=trial.dsn)
+
+    @app.handler(Measured, name="bench.writing", start="beginning")
+    async def writing(events: list[Measured], ctx: HandlerContext) -> None:
+        columns = [[event.customer for event in events], [event.note for event in events]]
+        await ctx.tx.execute("insert into note select * from unnest(%s::text[], %s::text[])", columns)
+
+    await _drain(trial, app)
+
+
 async def _drain(trial: Trial, app: Outrider) -> None:
     def count(signal: Signal) -> None:
         if isinstance(signal, Settled):
@@ -152,5 +185,8 @@ def writing_cases(seed: str, events: int) -> list[Case]:
     return [
         Case("plain inserts, 100 per commit", seed, events, raw_writing),
         Case("the same, async", seed, events, raw_writing_async),
-        Case("drain, 1 partition", seed, events, drain_writing),
+        Case("handler, ctx.tx.execute", seed, events, drain_writing),
+        Case("handler, ctx.later", seed, events, drain_later),
+        Case("batch handler, executemany", seed, events, drain_batches),
+        Case("batch handler, one insert of arrays", seed, events, drain_arrays),
     ]

@@ -30,6 +30,7 @@ BATCH = 500
 CLAIM = 50
 ROUNDS = 60
 CHURN = 50_000
+LATER = 300_000
 
 
 class Noop(Job, type="bench.noop"):
@@ -93,17 +94,17 @@ async def raw_noop(trial: Trial) -> None:
     """Marks a batch as taken and deletes it: no lease, no token, no receipt, no failure."""
     claim = """
         with q as materialized (
-            select id from outrider.delivery
-            where subscription = 'bench.noop' and generation = 0 and queue = 'default' and priority = 0
-              and status = 'pending' and queue is not null and not waiting and crashes = 0 and run_at <= now()
-            order by run_at, id limit %s for update skip locked)
-        update outrider.delivery as d set status = 'in_flight', lease_token = 1, lease_expires_at = now()
+            select id from outrider.job
+            where subscription = 'bench.noop' and generation = 0 and queue = 'default' and num_nonnulls(workspace_id) = 0
+              and status = 'pending' and waits_for is null and crashes = 0
+            order by claim_at, id limit %s for update skip locked)
+        update outrider.job as d set status = 'in_flight', lease_token = 1, lease_expires_at = now()
         from q where d.id = q.id returning d.id, d.payload::text"""
     with trial.window(), psycopg.connect(trial.dsn, autocommit=True) as conn, conn.cursor(binary=True) as cursor:
         while rows := cursor.execute(claim, [BATCH]).fetchall():
             for _, payload in rows:
                 Noop.model_validate_json(payload)
-            cursor.execute("delete from outrider.delivery where id = any(%s)", [[row[0] for row in rows]])
+            cursor.execute("delete from outrider.job where id = any(%s)", [[row[0] for row in rows]])
             trial.batches += 1
 
 
@@ -124,6 +125,12 @@ async def claims(server: Embedded, many: int) -> list[Cost]:
         await _fill(database(server, name), waiting)
         with fresh(server, "bench_run", name) as dsn:
             costs.append(_claim(dsn, f"{waiting:,} wait"))
+    with fresh(server, "bench_run", "seed_claims_10000") as dsn:
+        tell(f"claims: {LATER:,} jobs are for later, each in a queue of its own")
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            _insert(conn, LATER, later="7 days", own_queues=True)
+        polish(dsn)
+        costs.append(_claim(dsn, f"10,000 wait, and {LATER:,} for later in {LATER:,} queues"))
     with fresh(server, "bench_run", "seed_claims_10000") as dsn, _old_snapshot(dsn):
         tell(f"claims: an old snapshot is held, {CHURN:,} jobs come and go")
         _churn(dsn, CHURN)
@@ -140,15 +147,14 @@ async def _fill(dsn: str, jobs: int) -> None:
     polish(dsn)
 
 
-def _insert(conn: Conn, jobs: int) -> None:
+def _insert(conn: Conn, jobs: int, *, later: str = "0", own_queues: bool = False) -> None:
     conn.execute(
-        """insert into outrider.delivery (
-               subscription, partition, event_id, event_type, event_version, source, status, head, reached, run_at, queue,
-               payload)
-           select 'bench.noop', 0, outrider.uuid7(), 'bench.noop', 1, 'bench', 'pending', false, false, clock_timestamp(),
-                  'default', jsonb_build_object('customer', 'customer-7', 'note', repeat('x', 110))
-           from generate_series(1, %s)""",
-        [jobs],
+        """insert into outrider.job (subscription, event_id, event_version, source, run_at, queue, payload)
+           select 'bench.noop', outrider.uuid7(), 1, 'bench', clock_timestamp() + %s::interval,
+                  'default' || case when %s then n::text else '' end,
+                  jsonb_build_object('customer', 'customer-7', 'note', repeat('x', 110))
+           from generate_series(1, %s) as n""",
+        [later, own_queues, jobs],
     )
 
 
@@ -176,12 +182,12 @@ def _turn(conn: Conn, worker: uuid.UUID, limit: int, since: object = None) -> tu
     if since is None:
         rows = conn.execute("select * from outrider.claim(%s, '{bench.noop}', %s)", [worker, limit]).fetchall()[:-1]
     else:
-        query = "select * from outrider.claim_lane(%s, 'bench.noop', 0, 'default', 0, %s, %s)"
+        query = "select * from outrider.claim_lane(%s, 'bench.noop', 0, 'default', %s, %s)"
         rows = conn.execute(query, [worker, since, limit]).fetchall()
     ids, tokens = [row[1] for row in rows], [row[2] for row in rows]
     query = "select * from outrider.settle_jobs('{bench.noop}', %s, %s, %s::jsonb[], '[]', 'bench')"
     conn.execute(query, [ids, tokens, [None] * len(ids)])
-    return len(rows), rows[-1][9] if rows else None
+    return len(rows), rows[-1][8] if rows else None
 
 
 def _claim(dsn: str, name: str, *, lane: bool = False) -> Cost:
@@ -202,7 +208,7 @@ def _claim(dsn: str, name: str, *, lane: bool = False) -> Cost:
 def _fetched(conn: Conn) -> int:
     conn.execute("select pg_stat_force_next_flush()")
     row = conn.execute(
-        "select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'delivery' and indexrelname = 'job_due'"
+        "select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'job' and indexrelname = 'job_ready'"
     ).fetchone()
     return int(str(row[0])) if row else 0
 

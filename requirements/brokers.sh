@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees to it that redis-server, nats-server, pgbouncer and node are there, for make test and make faults. The tests start servers
+# Sees to it that redis-server, nats-server, pgbouncer, node and chromium are there, for make test and make faults. The tests start servers
 # of their own on free ports: those that Debian would start with a first installation are not started.
 set -eu
 
@@ -25,14 +25,15 @@ look() {
     need nats-server nats-server
     need pgbouncer pgbouncer
     need "node nodejs" nodejs
+    need "chromium chromium-browser google-chrome" chromium
 }
 
 give_up() {
     echo "The tests need$missing, and $1. Install what is missing, then run this again:" >&2
     echo "    Debian, Ubuntu  apt-get install$packages   (as root)" >&2
-    echo "    macOS           brew install redis nats-server pgbouncer node" >&2
+    echo "    macOS           brew install redis nats-server pgbouncer node chromium" >&2
     echo "    elsewhere       redis-server 7 or newer from redis.io, nats-server 2.9 or newer from nats.io, pgbouncer," >&2
-    echo "                    Node 18 or newer from nodejs.org, each in a folder of PATH" >&2
+    echo "                    Node 18 or newer from nodejs.org, Chromium, each in a folder of PATH" >&2
     exit 1
 }
 

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Build the virtual environment in $1 from the hashed pins beside this file, then install Outrider editable.
+# Build the virtual environment in $1 from the hashed pins in $2 (dev.txt) beside this file, then install Outrider editable.
 set -eu
 venv=$1
+pins=${2:-dev.txt}
 here=$(dirname "$0")
 : "${PYTHON:=python3}"
 
@@ -18,6 +19,6 @@ fi
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 echo "    installing pinned requirements"
-$pip install --quiet --require-hashes --no-deps -r "$here/dev.txt"
+$pip install --quiet --require-hashes --no-deps -r "$here/$pins"
 echo "    installing outrider"
 $pip install --quiet --no-deps --no-build-isolation -e "$here/.."

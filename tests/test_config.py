@@ -87,6 +87,7 @@ def test_a_wrong_environment_names_the_variable(environ: dict[str, str], message
     [
         ({"context": "Shop"}, "context: 'Shop' is not a lower-case word"),
         ({"context": "a" * 64}, "context: has 64 bytes, at most 63"),
+        ({"context": "outrider"}, "context: 'outrider' is the context of Outrider's own events: choose another name"),
         ({"schema": 'a"b'}, "schema: 'a\"b' is not a lower-case word"),
         ({"schema": "a; drop table"}, "schema: 'a; drop table' is not a lower-case word"),
         ({"schema": "pg_outrider"}, "schema: Postgres reserves names that begin with pg_"),

@@ -41,6 +41,25 @@ class Invoice:
 
 
 @pytest.mark.parametrize(
+    "declare",
+    [
+        lambda app: app.handler(Placed, name="invoice")(invoice),
+        lambda app: app.subscribe(Placed, lambda _: invoice, name="invoice"),
+    ],
+)
+def test_the_name_of_a_handler_has_a_context(declare: Any) -> None:
+    with pytest.raises(
+        DeclarationError, match=r"the handler name 'invoice' has no context: write name='shop\.invoice'"
+    ):
+        declare(Outrider(context="shop"))
+
+
+def test_what_cannot_be_called_is_no_classifier() -> None:
+    with pytest.raises(DeclarationError, match=r"shop\.invoice: classify='terminal' cannot be called: pass a function"):
+        Outrider(context="shop").handler(Placed, name="shop.invoice", classify="terminal")(invoice)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("declare", "suggested"),
     [
         (lambda app: app.handler(Placed)(invoice), "@app.handler(Placed, name='shop.invoice')"),
@@ -73,7 +92,7 @@ ROLLUP: dict[str, Any] = {"table": "piece", "key": ["document"], "single": "a.pi
     [
         (
             lambda app: app.handler(Placed, name="a.b", partition=2)(invoice),
-            "a handler has no option partition; it has breaker, limit, .*, timeout: did you mean partitions?",
+            "a handler has no option partition; it has breaker, channel_class, .*, timeout: did you mean partitions?",
         ),
         (lambda app: app.job(Ship, time_out="5m")(invoice), "a job has no option time_out; it has .*mean timeout"),
         (lambda app: app.relay("a.b", BROKER, workspace="a"), "a relay has no option workspace; .*mean workspace_id"),

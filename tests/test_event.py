@@ -54,6 +54,26 @@ def test_the_declaration_is_kept_apart_from_the_fields(own_registry: Registry[Ev
     assert list(own_registry) == [Placed]
 
 
+def test_a_class_names_its_type_and_version() -> None:
+    class Placed(Event, type="orders.placed", version=2):
+        number: int
+
+    assert (Placed.event_type, Placed.event_version) == ("orders.placed", 2)
+    assert Placed(number=1).event_type == "orders.placed"
+    with pytest.raises(AttributeError):
+        _ = Event.event_type
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_field_of_that_name_is_a_field() -> None:
+    class Logged(Event, type="audit.logged"):
+        event_type: str  # type: ignore[misc]
+
+    with pytest.raises(ValidationError, match="Field required"):
+        Logged()  # type: ignore[call-arg]
+    assert Logged(event_type="login").event_type == "login"
+
+
 def test_defaults_of_the_declaration() -> None:
     class Placed(Event, type="orders.placed"):
         pass

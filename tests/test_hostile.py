@@ -260,7 +260,7 @@ def check_stored(dsn: str) -> None:
         stored = "select aggregate_id, payload ->> 'text', workspace_id, idempotency_key from outrider.outbox"
         for row in conn.execute(stored):
             assert len(set(row)) == 1
-        errors = conn.execute("select last_error from outrider.delivery where status = 'failed'").fetchall()
+        errors = conn.execute("select last_error from outrider.owed where status = 'failed'").fetchall()
         assert len(errors) == 2 * len(TEXTS)
         assert not [error for (error,) in errors if CONTROLS.search(error)]
 
@@ -268,7 +268,7 @@ def check_stored(dsn: str) -> None:
 def check_commands(dsn: str, folder: Path) -> None:
     with psycopg.connect(dsn) as conn:
         [(event,)] = conn.execute("select id from outrider.outbox where aggregate_id = %s", [TEXTS["ansi"]])
-        jobs = "select event_id from outrider.delivery where subscription = 'hostile.asked' and payload ->> 'text' = %s"
+        jobs = "select event_id from outrider.job where subscription = 'hostile.asked' and payload ->> 'text' = %s"
         [(job,)] = conn.execute(jobs, [TEXTS["ansi"]])
     shown = [
         ["status"], ["doctor"], ["dlq", "list"], ["dlq", "list", "--each"], ["dlq", "show", str(event)], ["job", "list"],
@@ -308,6 +308,8 @@ async def test_forged_pokes_wake_nobody_and_break_nothing(database: str) -> None
                 '{"event_type": "hostile.told"}',
                 "hostile.told ",
                 "0",
+                "outrider.canary_0.123",
+                "outrider.canary_0a1b2c3d",
             ]
             looks: list[int] = []
             await ear.until(lambda: bool(ear.all(ListenerUp)))

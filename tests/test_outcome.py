@@ -18,9 +18,20 @@ from pydantic import BaseModel, ValidationError
 from outrider import names
 from outrider.error_text import code_of, describe, keep_frames, last_frames, sqlstate
 from outrider.errors import ConfigError, TerminalError, Undecodable
-from outrider.outcome import SHORTEST_SNOOZE, Bury, Dead, Infrastructure, Later, Retry, Snooze, Verdict, classify
+from outrider.outcome import (
+    SHORTEST_SNOOZE,
+    Bury,
+    Classifier,
+    Dead,
+    Infrastructure,
+    Later,
+    Retry,
+    Snooze,
+    Verdict,
+    classify,
+)
 from outrider.redaction import CUT, MESSAGE_BYTES, sanitise
-from outrider.retry import NO_RETRY, Backoff, Policy, RetryPolicy
+from outrider.retry import Backoff, Policy, RetryPolicy
 
 TABLE = Backoff.table("10s", "20s")
 TEN = timedelta(seconds=10)
@@ -118,6 +129,38 @@ def test_verdicts_wherever_the_error_came_from(error: BaseException, verdict: Ve
     assert judge(error, ours=ours) == verdict
 
 
+@pytest.mark.parametrize(
+    ("classifier", "verdict"),
+    [
+        (lambda _: Bury("cannot be parsed"), Dead("bury", "Bury: cannot be parsed")),
+        (lambda _: Retry(after="1h"), Later(timedelta(hours=1), "retry", "Retry", counted=True)),
+        (lambda _: Snooze("5m"), Later(timedelta(minutes=5), "snooze", "Snooze", counted=False)),
+        (lambda _: pg.UniqueViolation("twice"), Dead("23505", "UniqueViolation: twice")),
+        (lambda error: None if isinstance(error, PaymentDeclined) else Bury("?"), judge(PaymentDeclined("no"))),
+    ],
+)
+def test_a_classifier_says_what_an_error_counts_as(classifier: Classifier, verdict: Verdict) -> None:
+    assert classify(PaymentDeclined("no"), 1, TABLE, 0.5, ours=False, classifier=classifier) == verdict
+
+
+def test_a_classifier_that_fails_changes_nothing_but_the_message() -> None:
+    def broken(error: BaseException) -> NoReturn:
+        raise KeyError(str(error))
+
+    for classifier, why in (
+        (broken, "KeyError: 'no'"),
+        (lambda _: 7, "TypeError: it returned 7, not an exception or None"),
+    ):
+        verdict = classify(PaymentDeclined("no"), 1, TABLE, 0.5, ours=False, classifier=classifier)  # type: ignore[arg-type]
+        message = f"The function classify= failed ({why}). PaymentDeclined: no"
+        assert verdict == Later(TEN, "payment_declined", message, counted=True)
+
+
+def test_a_classifier_is_not_asked_about_infrastructure() -> None:
+    verdict = classify(with_state("40001"), 1, TABLE, 0.5, ours=True, classifier=lambda _: Bury("no"))
+    assert isinstance(verdict, Infrastructure)
+
+
 def test_an_invalid_payload_is_dead() -> None:
     verdict = judge(invalid())
     assert isinstance(verdict, Dead)
@@ -163,11 +206,13 @@ def test_the_last_attempt_buries(error: BaseException) -> None:
     verdicts = [judge(error, attempt) for attempt in (1, 2, 3, 4)]
     assert [type(verdict) for verdict in verdicts] == [Later, Later, Dead, Dead]
     assert verdicts[2] == Dead(verdicts[0].code, f"{type(error).__name__}: no", terminal=False)
-    assert isinstance(judge(error, policy=NO_RETRY), Dead)
+    assert isinstance(judge(error, policy=RetryPolicy(retries=0)), Dead)
 
 
 def test_a_snooze_never_buries() -> None:
-    assert judge(Snooze("5m"), 1000, NO_RETRY) == Later(timedelta(minutes=5), "snooze", "Snooze", counted=False)
+    assert judge(Snooze("5m"), 1000, RetryPolicy(retries=0)) == Later(
+        timedelta(minutes=5), "snooze", "Snooze", counted=False
+    )
 
 
 def test_the_policy_gets_the_attempt_and_the_chance() -> None:

@@ -17,8 +17,8 @@ from tests.integrations.harness import count
 
 from outrider import Envelope, Event, Outrider, PublishRefused
 from outrider.errors import DeclarationError
-from outrider.protocols import EventHandler, EventListener, EventPublisher
-from outrider.signals import ListenerUp, Parked, Settled
+from outrider.protocols import EventHandler, EventListener, EventPublisher, TransactionHandler
+from outrider.signals import ListenerUp, RetryScheduled, Settled
 from outrider.testing import expect
 
 
@@ -146,7 +146,12 @@ async def test_an_envelope_that_cannot_be_stored(database: str, changes: dict[st
 
 @asynccontextmanager
 async def listening(
-    app: Outrider, name: str, handler: EventHandler, channel: str = "outbox_default", *, settles: int = 0
+    app: Outrider,
+    name: str,
+    handler: EventHandler | TransactionHandler,
+    channel: str = "outbox_default",
+    *,
+    settles: int = 0,
 ) -> AsyncIterator[Any]:
     """Ends when so many events are settled, counted from before the listener's first look."""
     task: asyncio.Task[None] | None = None
@@ -243,7 +248,7 @@ async def test_what_a_listener_fails_on_is_parked(database: str) -> None:
     async def fail(_: Envelope) -> None:
         raise RuntimeError("no")
 
-    async with Outrider(dsn=database) as app, listening(app, "garden.watcher", fail), expect(app, Parked):
+    async with Outrider(dsn=database) as app, listening(app, "garden.watcher", fail), expect(app, RetryScheduled):
         await publish(app, "oak")
     with psycopg.connect(database) as conn:
         assert conn.execute("select subscription, status from outrider.delivery").fetchall() == [

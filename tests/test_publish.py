@@ -458,6 +458,7 @@ async def test_sql_with_every_argument(database: str) -> None:
         "trace_context": {"traceparent": "00-1-2-01"},
         "origin": None,
         "erased_at": None,
+        "caused_by": None,
     }
 
 

@@ -16,7 +16,6 @@ from outrider.errors import ConfigError
 from outrider.retry import (
     DEFAULT_RETRY_POLICY,
     LONGEST,
-    NO_RETRY,
     PATIENT_RETRY_POLICY,
     Backoff,
     Policy,
@@ -113,7 +112,7 @@ def test_the_patient_policy_covers_a_day() -> None:
         assert 16 * HOUR < sum(delays, timedelta(0)) < 32 * HOUR
 
 
-@pytest.mark.parametrize("policy", [NO_RETRY, Backoff.table()])
+@pytest.mark.parametrize("policy", [RetryPolicy(retries=0), Backoff.table()])
 def test_a_policy_without_retries(policy: Policy) -> None:
     assert policy.delay(1, 0.5) is None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outrider import Job
 from outrider.errors import DeclarationError
-from outrider.schedule import MOST_AT_ONCE, Due, Schedule
+from outrider.schedule import MOST_AT_ONCE, Due, Schedule, next_time
 
 
 class Report(Job, type="schedule.report"):
@@ -56,7 +56,12 @@ def test_the_name_is_that_of_the_job_unless_it_has_one() -> None:
         ("0 24 * * *", "bad hour"),
         ("0 3 * * NOP", "bad day-of-week"),
         ("0 3 * * */0", "bad day-of-week"),
-        ("@daily", "wrong number of fields"),
+        (
+            "@dayly",
+            "the names are @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually",
+        ),
+        ("@reboot", "the names are @hourly"),
+        ("@DAILY", "the names are @hourly"),
         ("0 0 30 2 *", "bad day-of-month"),
         ("0 0 31 4 MON#6", "bad day-of-week"),
         ("9" * 5000 + " * * * *", "at most 200 characters"),
@@ -104,6 +109,26 @@ def test_times_are_those_of_the_time_zone() -> None:
 
 def test_with_six_fields_the_first_is_the_second() -> None:
     assert Schedule("*/20 * * * * *", Report()).next(at("2026-01-01T00:00:20.5Z")) == at("2026-01-01T00:00:40Z")
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        ("@hourly", ["2026-10-24T23:00+02:00", "2026-10-25T00:00+02:00"]),
+        ("@daily", ["2026-10-25T00:00+02:00", "2026-10-26T00:00+01:00"]),
+        ("@midnight", ["2026-10-25T00:00+02:00", "2026-10-26T00:00+01:00"]),
+        ("@weekly", ["2026-10-25T00:00+02:00", "2026-11-01T00:00+01:00"]),
+        ("@monthly", ["2026-11-01T00:00+01:00", "2026-12-01T00:00+01:00"]),
+        ("@yearly", ["2027-01-01T00:00+01:00", "2028-01-01T00:00+01:00"]),
+        ("@annually", ["2027-01-01T00:00+01:00", "2028-01-01T00:00+01:00"]),
+    ],
+)
+def test_a_name_stands_for_its_times(cron: str, expected: list[str]) -> None:
+    found = times(
+        Schedule(cron, Report(), time_zone="Europe/Berlin"), "2026-10-24T22:30+02:00", "2028-01-01T00:00+01:00"
+    )
+    assert found[:2] == expected
+    assert next_time(cron, "Europe/Berlin", at("2026-10-24T22:30+02:00")) == at(expected[0])
 
 
 @pytest.mark.parametrize(
@@ -170,8 +195,8 @@ EVERY = [
 
 @pytest.mark.parametrize("zone", CHANGING)
 def test_what_is_done_every_so_often_is_done_whenever_the_clock_says_so(zone: str) -> None:
-    """Compared with a look at every minute of the days on which the clocks change in 2026."""
-    hours = [at("2026-01-01T00:00Z") + timedelta(hours=n) for n in range(365 * 24)]
+    """Compared with a look at every minute of the days on which the clocks changed in 2024: a past year stays as it is."""
+    hours = [at("2024-01-01T00:00Z") + timedelta(hours=n) for n in range(365 * 24)]
     local = ZoneInfo(zone)
     changes = [
         when for before, when in pairwise(hours)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from psycopg import AsyncConnection
 
-from benchmarks.peers.peer import Entered, Peer, main, payload
+from benchmarks.peers.peer import BUSINESS, Entered, Peer, main, payload
 
 BATCH = 500
 
@@ -29,12 +30,20 @@ class Bare(Peer):
             await self.conn.execute(
                 "create table raw (seq bigint generated always as identity primary key, payload jsonb)"
             )
+            await self.conn.execute(BUSINESS)
 
     async def send(self, number: int) -> None:
         async with self.conn.transaction():
             await self.conn.execute("insert into raw (payload) values (%s)", [json.dumps(payload(number))])
             if self.notifies:
                 await self.conn.execute("notify raw")
+
+    async def send_within(self, number: int) -> float:
+        async with self.conn.transaction():
+            await self.conn.execute("insert into business (note) values (%s)", [f"order {number}"])
+            begun = time.perf_counter()
+            await self.conn.execute("insert into raw (payload) values (%s)", [json.dumps(payload(number))])
+            return time.perf_counter() - begun
 
     async def send_many(self, numbers: range) -> None:
         async with (
@@ -81,4 +90,4 @@ class Bare(Peer):
 
 
 if __name__ == "__main__":
-    main(Bare())
+    main(Bare)

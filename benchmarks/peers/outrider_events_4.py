@@ -11,4 +11,4 @@ class FourPartitions(Events):
 
 
 if __name__ == "__main__":
-    main(FourPartitions())
+    main(FourPartitions)

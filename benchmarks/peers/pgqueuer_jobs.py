@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import asyncpg
-from peer import Entered, Peer, main, payload
+from peer import BUSINESS, Entered, Peer, main, payload
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.queries import Queries
@@ -30,9 +31,17 @@ class Queuer(Peer):
 
     async def install(self) -> None:
         await self.queries.install()
+        await self.conn.execute(BUSINESS)
 
     async def send(self, number: int) -> None:
         await self.queries.enqueue("noop", json.dumps(payload(number)).encode())
+
+    async def send_within(self, number: int) -> float:
+        async with self.conn.transaction():
+            await self.conn.execute("insert into business (note) values ($1)", f"order {number}")
+            begun = time.perf_counter()
+            await self.send(number)
+            return time.perf_counter() - begun
 
     async def send_many(self, numbers: range) -> None:
         bodies = [json.dumps(payload(number)).encode() for number in numbers]
@@ -67,4 +76,4 @@ class Queuer(Peer):
 
 
 if __name__ == "__main__":
-    main(Queuer())
+    main(Queuer)

@@ -52,4 +52,4 @@ class Procrastinate(Peer):
 
 
 if __name__ == "__main__":
-    main(Procrastinate())
+    main(Procrastinate)

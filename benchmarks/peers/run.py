@@ -1,234 +1,172 @@
-"""`make bench PEERS=1`: Outrider and its peers on one server, in turn, several times over.
+"""`make bench PEERS=1`: Outrider and its peers on one server, in turn, several times over; then Outrider as things grow.
 
-Every trial starts on a fresh copy of a database that was seeded for it, in a process of its own. A run beside which other
-programs used more than a tenth of a core is not reported.
+Every trial is a process of its own on a fresh copy of a database that was prepared for it. A noisy run is not reported:
+one beside which other programs used the cores, or in which a fixed piece of Python was slower than at its fastest.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
+import platform
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-import psutil
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from tests.proxy import Proxy
+from tests.brokers import BrokerMissing, RedisServer
 
-from benchmarks.counters import Cost, Meter
-from benchmarks.dispatch import database, describe
-from benchmarks.peers.environments import Unavailable, node, ours, theirs
-from benchmarks.trial import SETTINGS, fresh, polish, tell
+from benchmarks.dispatch import describe
+from benchmarks.peers import line, parts, report, result
+from benchmarks.peers.environments import Unavailable
+from benchmarks.peers.line import Line, Outcome
+from benchmarks.peers.parts import Part
+from benchmarks.trial import SETTINGS, tell
 from outrider.postgres.embedded import Embedded
 
-SYSTEMS: dict[str, Callable[[], list[str]]] = {
-    "Outrider events": lambda: ours("outrider_events"),
-    "Outrider events, 4 partitions": lambda: ours("outrider_events_4"),
-    "Outrider jobs": lambda: ours("outrider_jobs"),
-    "Graphile Worker 0.18": node,
-    "PgQueuer 1.6": lambda: theirs("pgqueuer_jobs"),
-    "procrastinate 3.10": lambda: theirs("procrastinate_jobs"),
-    "bare SQL": lambda: ours("bare"),
-}
-YARDSTICK = "Graphile Worker 0.18"
-NOISE = 0.1
-"""Cores that other programs may use, as the median of all trials."""
-SLOW = {"procrastinate 3.10": 0.1}
-"""Which share of the drain a slow system gets, so that a run ends."""
-
-
-@dataclass(frozen=True)
-class Part:
-    mode: str
-    title: str
-    count: int
-    seeded: bool = False
-    paced: bool = False
-
-
-@dataclass
-class Row:
-    system: str
-    count: int
-    said: list[dict[str, Any]] = field(default_factory=list)
-    costs: list[Cost] = field(default_factory=list)
-    noise: list[float] = field(default_factory=list)
-    round_trips: float | None = None
+OUT = Path(__file__).parent / "peers.json"
+COUNTED = {"publish": 200, "within": 200, "bulk": 2_000, "pickup": 30, "paced": 100}
+"""How many are enough to count the messages of each."""
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", action="append", choices=("drain", "publish", "bulk", "pickup", "paced"))
     parser.add_argument(
-        "--system", action="append", choices=tuple(SYSTEMS), help="some of the systems; can be repeated"
+        "--only", action="append", metavar="PART", help="a part, or the beginning of several: drain, log, …"
     )
-    parser.add_argument("--quick", action="store_true", help="small numbers, once: to see that it works")
-    parser.add_argument("--noisy", action="store_true", help="report a noisy run, too, and say that it was")
+    parser.add_argument("--system", action="append", choices=tuple(parts.SYSTEMS), help="some of them; can be repeated")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="small numbers, once: to see that it works")
+    size.add_argument("--full", action="store_true", help="grow the log to ten million events")
+    parser.add_argument("--force", action="store_true", help="report a noisy run too, marked as noisy")
+    parser.add_argument("--out", type=Path, default=OUT, help="the result as JSON (default: %(default)s)")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="no run: a result's tables and plot, into the README"
+    )
     options = parser.parse_args(arguments)
-    scale = 0.02 if options.quick else 1
-    parts = [
-        Part("drain", "drain of no-op jobs or events", int(100_000 * scale), seeded=True),
-        Part("publish", "publish or enqueue, one per commit", int(3_000 * scale)),
-        Part("bulk", "the same, 1,000 a call", max(2_000, int(50_000 * scale))),
-        Part("pickup", "pickup by an idle worker", max(20, int(300 * scale)), paced=True),
-        Part("paced", "500 per second", max(200, int(5_000 * scale)), paced=True),
-    ]
-    parts = [part for part in parts if not options.only or part.mode in options.only]
-    commands = {}
-    for name in options.system or SYSTEMS:
+    if options.report:
+        report.write(json.loads(options.report.read_text()))
+        return
+    sizes = parts.QUICK if options.quick else parts.FULL if options.full else parts.Sizes()
+    commands = available(options.system or list(parts.SYSTEMS))
+    with ExitStack() as stack:
+        server = stack.enter_context(Embedded.temporary(settings=SETTINGS | line.LOGGING))
+        redis = None
         try:
-            commands[name] = SYSTEMS[name]()
+            redis = stack.enter_context(RedisServer()).url
+        except BrokerMissing as missing:
+            tell(f"  without a relay: {missing}")
+        wanted = [*parts.table(commands, sizes, redis), *parts.growth(commands, sizes)]
+        if options.only:
+            wanted = [part for part in wanted if part.key.startswith(tuple(options.only))]
+        found = measure(server, wanted, 1 if options.quick else options.repeats)
+        found |= {"about": about(server), "repeats": 1 if options.quick else options.repeats, "quick": options.quick}
+    text = json.dumps(found, indent=1) + "\n"
+    if found["noise"]["noisy"] and not options.force:
+        kept = options.out.with_suffix(".noisy.json")
+        kept.write_text(text)
+        sys.exit(f"Not reported: {result.describe_noise(found['noise'])}. Kept as {kept}; --report shows it as noisy.")
+    options.out.write_text(text)
+    print(report.tables(found))
+    tell(f"written: {options.out}; python -m benchmarks peers --report {options.out} puts it into the README")
+
+
+def available(names: Sequence[str]) -> dict[str, list[str]]:
+    commands = {}
+    for name in names:
+        try:
+            commands[name] = parts.SYSTEMS[name]()
         except Unavailable as reason:
             tell(f"  without {name}: {reason}")
-    with Embedded.temporary(settings=SETTINGS) as server:
-        report(server, commands, parts, 1 if options.quick else options.repeats, noisy=options.noisy or options.quick)
+    return commands
 
 
-def report(server: Embedded, commands: dict[str, list[str]], parts: list[Part], repeats: int, *, noisy: bool) -> None:
-    tables, noises = [], []
-    for part in parts:
-        rows = [
-            Row(name, max(1, int(part.count * SLOW.get(name, 1))) if part.seeded else part.count) for name in commands
-        ]
-        for row in rows:
-            seed(server, row, commands[row.system], part)
-        for number in range(repeats):
-            for row in rows:
-                tell(f"  {number + 1}/{repeats} {part.title}: {row.system}")
-                trial(server, row, commands[row.system], part)
-        for row in rows:
-            count_round_trips(server, row, commands[row.system], part)
-        noises += [noise for row in rows for noise in row.noise]
-        tables.append((latencies if part.paced else rates)(part, rows))
-    noise = statistics.median(noises)
-    if noise > NOISE and not noisy:
-        sys.exit(f"Not reported: other programs used {noise:.2f} cores (median of all trials); the limit is {NOISE}.")
-    console = Console(width=200)
-    console.print(
-        describe(server), f"; {repeats} repeats; other programs used {noise:.2f} cores", sep="", highlight=False
-    )
-    for table in tables:
-        console.print(table)
+def measure(server: Embedded, wanted: Sequence[Part], repeats: int) -> dict[str, Any]:
+    begun, everything, found = time.monotonic(), [], []
+    seeds, missing = Seeds(server), list[str]()
+
+    def progress(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - begun), 60)
+        tell(f"  {minutes:02}:{seconds:02} {text}")
+
+    for number, part in enumerate(wanted, 1):
+        if part.lines:
+            progress(f"{number}/{len(wanted)} {part.title}")
+            try:
+                rows, outcomes = _part(seeds, part, part.repeats or repeats, progress)
+            except line.Failed as failed:
+                progress(f"    left out: {failed}")
+                missing.append(part.title)
+                continue
+            everything += outcomes
+            found.append({"key": part.key, "title": part.title, "unit": part.unit, "rows": rows})
+    if not found:
+        sys.exit("Not reported: nothing was measured.")
+    return {"parts": found, "missing": missing, "noise": result.noise(everything), "seconds": time.monotonic() - begun}
 
 
-def seed(server: Embedded, row: Row, command: list[str], part: Part) -> None:
-    dsn = database(server, seeded(row, part))
-    call(dsn, command, "install", 0)
-    if part.seeded:
-        call(dsn, command, "seed", row.count)
-    polish(dsn)
+class Seeds:
+    """The prepared databases. Lines that are prepared alike share one."""
+
+    def __init__(self, server: Embedded) -> None:
+        self.server = server
+        self._names: dict[object, str] = {}
+
+    def of(self, each: Line) -> str:
+        alike = (*each.command, *each.prepare, *each.env.items(), each.cwd)
+        if (name := self._names.get(alike)) is None:
+            name = self._names[alike] = f"seed_{len(self._names)}"
+            line.prepare(self.server, each, name)
+        return name
 
 
-def seeded(row: Row, part: Part) -> str:
-    return f"seed_{part.mode}_{list(SYSTEMS).index(row.system)}"
+def _part(
+    seeds: Seeds, part: Part, repeats: int, progress: Callable[[str], None]
+) -> tuple[list[dict[str, Any]], list[Outcome]]:
+    """All lines in turn, so that a noisy moment hits all of them alike."""
+    outcomes: dict[str, list[Outcome]] = {each.name: [] for each in part.lines}
+    counted: dict[str, dict[str, float]] = {}
+    for each in part.lines:
+        seeds.of(each)
+    for number in range(repeats):
+        for each in part.lines if number % 2 == 0 else part.lines[::-1]:
+            run = line.count_idle if part.unit == "statements/s" else line.trial
+            outcomes[each.name].append(run(seeds.server, each, seeds.of(each)))
+            now = result.row(each, outcomes[each.name][-1:], {})["median"]
+            progress(f"    {number + 1}/{repeats} {each.name}: {now:,.4g} {part.unit}")
+    for each in part.lines:
+        if part.messages:
+            counted[each.name] = line.count_messages(seeds.server, each, seeds.of(each), _counted(each))
+    rows = [result.row(each, outcomes[each.name], counted.get(each.name, {})) for each in part.lines]
+    result.add_ratios(rows, part.yardstick)
+    return rows, [outcome for each in outcomes.values() for outcome in each]
 
 
-def trial(server: Embedded, row: Row, command: list[str], part: Part) -> None:
-    with fresh(server, "bench_run", seeded(row, part)) as dsn, psycopg.connect(dsn, autocommit=True) as admin:
-        meter = Meter(admin)
-        busy, children = busy_seconds(), os.times()
-        before = meter.begin()
-        row.said.append(call(dsn, command, part.mode, row.count))
-        cost = meter.end() - before
-        now = os.times()
-        used = now.children_user - children.children_user + now.children_system - children.children_system
-        row.costs.append(Cost(cost.seconds, used, cost.server_cpu, cost.wal, cost.tuples))
-        own = now.user - children.user + now.system - children.system
-        foreign = busy_seconds() - busy - used - own - cost.server_cpu
-        row.noise.append(max(0.0, foreign / cost.seconds))
+def _counted(line: Line) -> int:
+    return min(line.count, COUNTED.get(line.mode, line.count))
 
 
-def count_round_trips(server: Embedded, row: Row, command: list[str], part: Part) -> None:
-    with fresh(server, "bench_run", seeded(row, part)) as dsn, Proxy(dsn) as proxy:
-        call(proxy.dsn, command, part.mode, row.count)
-        row.round_trips = proxy.round_trips / row.count
+def git(*arguments: str, check: bool = False) -> str:
+    here = Path(__file__).parent
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=check, cwd=here).stdout.strip()
 
 
-def busy_seconds() -> float:
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
-
-
-def call(dsn: str, command: list[str], mode: str, count: int) -> dict[str, Any]:
-    parts = conninfo_to_dict(dsn)
-    names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGDATABASE": "dbname", "PGPASSWORD": "password"}
-    known = {"PGSSLMODE": "disable", "PGGSSENCMODE": "disable"}  # the proxy that counts reads the plain protocol
-    known |= {name: str(parts[part]) for name, part in names.items() if parts.get(part) is not None}
-    done = subprocess.run(
-        [*command, mode, str(count)], env={**os.environ, **known, "BENCH_DSN": dsn},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} {mode} {count} failed: {done.stderr[-3000:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-def rates(part: Part, rows: list[Row]) -> Table:
-    table = _table(f"{part.title}, {part.count:,}", "per second", "spread", "ratio", *COUNTS)
-    found = {row.system: [row.count / said["seconds"] for said in row.said] for row in rows}
-    for row in rows:
-        each = found[row.system]
-        table.add_row(
-            row.system,
-            f"{statistics.median(each):,.0f}",
-            f"{min(each):,.0f} – {max(each):,.0f}",
-            _ratio(statistics.median(each), [statistics.median(found[YARDSTICK])] if YARDSTICK in found else []),
-            *_counts(row, statistics.median(said["cpu"] for said in row.said)),
+def about(server: Embedded) -> dict[str, str]:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
         )
-    return table
+        return done.stdout.strip()
 
-
-def latencies(part: Part, rows: list[Row]) -> Table:
-    title = f"{part.title}, {part.count:,} (milliseconds)"
-    table = _table(title, "p50", "of each round", "p99", "ratio of p50", "rate", *COUNTS)
-    pooled = {row.system: sorted(each for said in row.said for each in said["latencies"]) for row in rows}
-    for row in rows:
-        each, rounds = pooled[row.system], [statistics.median(said["latencies"]) for said in row.said]
-        held = [said["rate"] for said in row.said if "rate" in said]
-        table.add_row(
-            row.system,
-            f"{statistics.median(each) * 1000:.2f}",
-            f"{min(rounds) * 1000:.2f} – {max(rounds) * 1000:.2f}",
-            f"{each[int(len(each) * 0.99)] * 1000:.2f}",
-            _ratio(statistics.median(each), [statistics.median(pooled[YARDSTICK])] if YARDSTICK in pooled else []),
-            f"{statistics.median(held):,.0f}" if held else "",
-            *_counts(row, statistics.median(cost.client_cpu for cost in row.costs)),
-        )
-    return table
-
-
-COUNTS = ("round trips each", "client CPU s/10k", "Postgres CPU s/10k", "WAL B each", "tuples each")
-
-
-def _counts(row: Row, client: float) -> list[str]:
-    def each(what: Callable[[Cost], float]) -> float:
-        return statistics.median(what(cost) for cost in row.costs) / row.count
-
-    return [
-        f"{row.round_trips:.3f}" if row.round_trips is not None else "",
-        f"{client / row.count * 10_000:.2f}",
-        f"{each(lambda cost: cost.server_cpu) * 10_000:.2f}",
-        f"{each(lambda cost: cost.wal):,.0f}",
-        f"{each(lambda cost: cost.tuples):.2f}",
-    ]
-
-
-def _ratio(value: float, yardstick: list[float]) -> str:
-    return f"{value / yardstick[0]:.2f}" if yardstick else ""
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.MARKDOWN)
-    for column in ("", *columns):
-        table.add_column(column, justify="right" if column else "left")
-    return table
+    changed = " with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    return {
+        "server": describe(server),
+        "python": platform.python_version(),
+        "commit": git("rev-parse", "--short", "HEAD") + changed,
+        "date": datetime.now(UTC).date().isoformat(),
+    }

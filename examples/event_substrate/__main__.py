@@ -1,15 +1,14 @@
-"""python -m examples.event_substrate [DSN]: four chapters. Without a DSN on the embedded Postgres in .outrider/pg."""
+"""python -m examples.event_substrate [DSN]: six chapters. Without a DSN on the embedded Postgres in .outrider/pg."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
-from pathlib import Path
 from uuid import UUID, uuid4
 
 from opentelemetry import trace
@@ -21,10 +20,11 @@ from outrider import Envelope, Event, Outrider
 from outrider.signals import Buried, Failed, Settled
 from outrider.testing import expect
 
-from . import billing, orders
+from . import billing, deploy, orders
+from .commands import apps, outrider
 
-HERE = Path(__file__).parent
-TABLE = "create table if not exists invoice (number bigint generated always as identity, order_id uuid, gross numeric)"
+CONTRACTS = "examples/event_substrate/contracts"
+INVOICE = ["billing.invoice"]
 
 
 async def place(event: Event) -> Envelope:
@@ -47,18 +47,14 @@ async def envelope() -> None:
     print(f"   {written.event_type} version {written.event_version}, number {written.seq} in the log, id {written.id}")
     print(f"   from {written.source}, tenant {written.workspace_id}, {written.aggregate_kind} {written.key}")
     print(f"   {written.payload_json}")
-    await billing.app.drain()
+    await billing.app.drain(handlers=INVOICE)
     print(f"   invoiced: {await invoices_of(order_id)}")
 
 
 def contracts() -> None:
     print("2. Contracts")
     for app in ("billing", "broken"):
-        command = ["contracts", "check", "--app", "examples.event_substrate.orders:app"]
-        command += ["--app", f"examples.event_substrate.{app}:app", "--dir", "examples/event_substrate/contracts"]
-        ran = subprocess.run(
-            [sys.executable, "-m", "outrider.cli", *command], capture_output=True, text=True, cwd=HERE.parents[1]
-        )
+        ran = outrider("contracts", "check", *apps("orders", app), "--dir", CONTRACTS)
         print(f"   orders with {app}: exit code {ran.returncode}")
         for line in (ran.stdout + ran.stderr).splitlines():
             print(f"   | {line}")
@@ -69,7 +65,7 @@ async def retry_and_replay() -> None:
     order_id = uuid4()
     billing.rates.clear()
     async with (
-        billing.app.worker(),
+        billing.app.worker(handlers=INVOICE),
         expect(billing.app, Buried) as buried,
         expect(billing.app, Failed, times=3) as failed,
     ):
@@ -78,7 +74,7 @@ async def retry_and_replay() -> None:
     billing.rates["vat"] = Decimal("0.19")
     for each in await billing.app.replay(written.id, by="the walk-through"):
         print(f"   it is back; {each.subscription}: {each.outcome}")
-    print(f"   {await billing.app.drain()}")
+    print(f"   {await billing.app.drain(handlers=INVOICE)}")
     again = await billing.app.replay(written.id)
     print(f"   once more: {again[0].outcome}; invoices: {await invoices_of(order_id)}")
 
@@ -89,7 +85,7 @@ async def tracing(exporter: InMemorySpanExporter) -> None:
     with trace.get_tracer("orders").start_as_current_span("POST /orders") as request:
         await place(orders.OrderPlaced(order_id=uuid4(), total=Decimal("9.90"), currency="EUR"))
     async with expect(billing.app, Settled):
-        await billing.app.drain()
+        await billing.app.drain(handlers=INVOICE)
     spans = {span.name: span for span in exporter.get_finished_spans()}
     wanted = f"{request.get_span_context().trace_id:032x}"
     async with billing.app.connect() as conn:
@@ -101,6 +97,20 @@ async def tracing(exporter: InMemorySpanExporter) -> None:
         print(f"   event {event_type:16} {'in the trace' if wanted in (traceparent or '') else 'lost'}")
 
 
+def catalogue_and_retention(dsn: str) -> None:
+    print("6. Catalogue and retention")
+    page = outrider("contracts", "docs", *apps("orders", "billing"), "--dir", CONTRACTS, "--out", "-")
+    for line in page.stdout.splitlines():
+        if line.startswith("## "):
+            print(f"   | {line}")
+    kept = json.loads(outrider("setting", "list", "--json", "--dsn", dsn).stdout)["settings"]
+    days = {each["name"]: each["value"] for each in kept}
+    log = days["retention.log_days"] + days["retention.log_grace_days"]
+    print(f"   events: {log} days after their segment is full; receipts: {days['retention.receipt_days']} days")
+    refused = outrider("setting", "set", "retention.receipt_days", str(log), "--dsn", dsn)
+    print(f"   receipts for {log} days: exit code {refused.returncode}")
+
+
 async def own_database(stack: AsyncExitStack) -> str:
     """On the embedded Postgres."""
     server = (await stack.enter_async_context(Outrider(embedded=True))).server
@@ -110,7 +120,7 @@ async def own_database(stack: AsyncExitStack) -> str:
 
 
 @asynccontextmanager
-async def opened(dsn: str | None) -> AsyncIterator[None]:
+async def opened(dsn: str | None) -> AsyncIterator[str]:
     async with AsyncExitStack() as stack:
         where = dsn or await own_database(stack)
         for app in (orders.app, billing.app):
@@ -118,8 +128,8 @@ async def opened(dsn: str | None) -> AsyncIterator[None]:
         async with orders.app, billing.app:
             await billing.app.migrate()
             async with billing.app.connect() as conn:
-                await conn.execute(TABLE)
-            yield
+                await conn.execute(billing.TABLES)
+            yield where
 
 
 async def main(dsn: str | None = None) -> None:
@@ -128,11 +138,14 @@ async def main(dsn: str | None = None) -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    async with opened(dsn):
+    async with opened(dsn) as where:
         await envelope()
         await asyncio.to_thread(contracts)
         await retry_and_replay()
         await tracing(exporter)
+        await billing.app.drain()  # what the chapters have left to the class `model`
+        await deploy.roll(where)
+        await asyncio.to_thread(catalogue_and_retention, where)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,22 +26,25 @@ async def ask(query: str, *params: Any) -> list[Any]:
 
 async def install() -> None:
     print("1. Preflight, then install")
-    [spec] = [json.dumps(each.spec()) for each in app.rollups]
-    for topic, passed, value, detail in await ask(
-        "select topic, passed, value, detail from outrider.rollup_preflight(%s)", spec
-    ):
-        print(f"   {'PASS' if passed else 'FAIL'}  {topic:14}  {value:13}  {detail}")
-    await ask("select outrider.rollup_install(%s)", spec)
+    for each in (await app.install_rollup()).findings:
+        print(f"   {'PASS' if each.passed else 'FAIL'}  {each.topic:14}  {each.value:13}  {each.detail}")
 
 
 async def births() -> None:
-    print(f"2. A document of {PIECES} pieces over {CONNECTIONS} connections; a note of its own; a comment on a piece")
+    print(
+        f"2. A document of {PIECES} pieces by ada and bob, over {CONNECTIONS} connections; a note; a comment on a piece"
+    )
+
+    async def save(piece: int) -> None:
+        actor = "ada" if piece % 2 else "bob"
+        await ask("select fn_iu_save(%s, 'Once upon a time.', %s, 'handbook.pdf')", f"handbook/{piece}", actor)
 
     async def share(first: int) -> None:
         for piece in range(first, PIECES + 1, CONNECTIONS):
-            await ask("select fn_iu_save(%s, 'Once upon a time.', 'ada', 'handbook.pdf')", f"handbook/{piece}")
+            await save(piece)
 
-    await asyncio.gather(*(share(first) for first in range(1, CONNECTIONS + 1)))
+    await save(1)
+    await asyncio.gather(*(share(first) for first in range(2, CONNECTIONS + 2)))
     await ask("select fn_iu_save('notes/lamp', 'The lamp is broken.', 'bob')")
     await ask("select fn_iu_comment('handbook/7', 'Is this still true?', 'bob')")
     [(waiting,)] = await ask("select count(*) from outrider.rollup_pending where processed_at is null")
@@ -55,9 +57,11 @@ async def told(since: int) -> None:
     print(
         f"   {done.result}: {done.groups_emitted} rollup, {done.pieces_emitted} single, {done.rows_marked} rows marked"
     )
-    query = "select event_type, aggregate_id, payload -> 'piece_count' from outrider.outbox where seq > %s order by seq"
-    for event_type, key, pieces in await ask(query, since):
-        print(f"   in the log: {event_type}" + (f", {key}" if key else "") + (f", {pieces} pieces" if pieces else ""))
+    query = """select event_type, aggregate_id, payload -> 'piece_count', payload ->> 'first_actor' from outrider.outbox
+               where seq > %s order by seq"""
+    for event_type, key, pieces, actor in await ask(query, since):
+        more = (f", {key}" if key else "") + (f", {pieces} pieces, the first by {actor}" if pieces else "")
+        print(f"   in the log: {event_type}{more}")
     handled = (await app.drain()).handled
     [(document, counted)] = await ask("select document_ref, pieces from imported_document")
     print(f"   {handled} event handled: {document} has {counted} pieces")
@@ -66,9 +70,10 @@ async def told(since: int) -> None:
 async def board() -> None:
     for number, actor in enumerate(("ada", "bob"), start=4):
         print(f"{number}. The board, as {actor} sees it")
-        query = "select event_type, subject, piece_count, read_as from fn_iu_notification_board(%s)"
-        for event_type, subject, pieces, read_as in await ask(query, actor):
-            print(f"   {event_type:17}  {subject:12}  {pieces:2}  {read_as or 'unread'}")
+        query = """select event_type, canonical_address, coalesce(payload ->> 'piece_count', '1'), read_as
+                   from fn_iu_notification_board(%s)"""
+        for event_type, address, pieces, read_as in await ask(query, actor):
+            print(f"   {event_type:17}  {address:10}  {pieces:>2}  {read_as or 'unread'}")
 
 
 async def plan() -> None:

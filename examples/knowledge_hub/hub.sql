@@ -1,7 +1,7 @@
 -- The knowledge hub: pieces of information with their versions, drafts and comments, and a board of what happened.
 -- Plain SQL, for a database that has Outrider's schema (outrider migrate): psql --file hub.sql
 -- Everybody goes through the functions below, from whatever language. A birth is told by a rollup (hub.py); all else is told
--- at once, by the function that does it.
+-- at once, by a trigger.
 
 create table information_unit (
     id                  uuid        primary key default gen_random_uuid(),
@@ -13,12 +13,13 @@ create table information_unit (
 );
 
 create table unit_version (
+    id          uuid        primary key default gen_random_uuid(),
     unit_id     uuid        not null references information_unit,
     version_seq integer     not null check (version_seq > 0),
     body        text        not null,
     created_by  text        not null,
     created_at  timestamptz not null default now(),
-    primary key (unit_id, version_seq)
+    unique (unit_id, version_seq)
 );
 
 create table unit_draft (
@@ -27,8 +28,7 @@ create table unit_draft (
     body       text        not null,
     created_by text        not null,
     created_at timestamptz not null default now(),
-    applied_as integer,
-    foreign key (unit_id, applied_as) references unit_version
+    applied_as uuid        references unit_version
 );
 
 create table unit_comment (
@@ -39,39 +39,40 @@ create table unit_comment (
     created_at timestamptz not null default now()
 );
 
--- What the board shows. No body content: an address, a document, a count.
+-- What the board shows. No body content: an address, who did it, a count.
 create table iu_notification_event (
-    id               bigint      generated always as identity primary key,
-    event_type       text        not null,
-    event_stream     text        not null,
-    subject          text        not null,
-    piece_count      integer     not null default 1 check (piece_count > 0),
-    actor            text,
-    occurred_at      timestamptz not null default now(),
-    notification_key text        not null,
-    constraint iu_notification_event_type_check check (
-        event_type in ('new_piece_created', 'comment_added', 'draft_saved', 'version_added')),
-    constraint iu_notification_event_pairing_check check (
-        (event_stream, event_type) in (
-            ('births', 'new_piece_created'), ('talk', 'comment_added'), ('changes', 'draft_saved'),
-            ('changes', 'version_added'))),
-    constraint iu_notification_event_once unique (notification_key)
+    id                bigint      generated always as identity primary key,
+    event_type        text        not null,
+    event_stream      text        not null,
+    unit_id           uuid        not null,
+    canonical_address text        not null,
+    ref_id            uuid        not null,
+    actor_ref         text        not null,
+    source            text        not null,
+    payload           jsonb,
+    created_at        timestamptz not null default now(),
+    constraint chk_notif_event_type check (event_type in ('comment_added', 'draft_created', 'version_applied')),
+    constraint chk_notif_event_type_stream check (
+        event_type = 'comment_added' and event_stream = 'comment'
+        or event_type = 'draft_created' and event_stream = 'review'
+        or event_type = 'version_applied' and event_stream = 'update'),
+    constraint uq_notif_event_ref unique (event_type, ref_id)
 );
 
-comment on column iu_notification_event.actor is 'null = more than one had a part in it';
+comment on column iu_notification_event.ref_id is 'the comment, draft or version; of a document, the version of its first piece';
 
 create table iu_notification_read (
     notification_id bigint      not null references iu_notification_event on delete cascade,
-    actor           text        not null,
+    actor_ref       text        not null,
     read_at         timestamptz not null default now(),
-    primary key (notification_id, actor)
+    primary key (notification_id, actor_ref)
 );
 
 -- Whole documents, as far as they have come: kept by a handler of hub.document_imported.
 create table imported_document (
     document_ref text        primary key,
     pieces       integer     not null,
-    imported_by  text,
+    first_actor  text        not null,
     last_at      timestamptz not null
 );
 
@@ -89,9 +90,9 @@ begin
 end
 $$;
 
--- To the log and to the board, in the caller's transaction. p_key: the board has it once.
+-- To the log and to the board, in the transaction of whoever comments, drafts or applies.
 create or replace function fn_iu_tell(
-    p_type text, p_stream text, p_unit uuid, p_actor text, p_key text, p_more jsonb, p_version integer default null
+    p_type text, p_stream text, p_unit uuid, p_ref uuid, p_actor text, p_more jsonb default '{}', p_version integer default null
 ) returns void
     language plpgsql
     set search_path = public, pg_temp
@@ -101,34 +102,66 @@ declare
 begin
     perform outrider.publish(
         'hub.' || p_type,
-        jsonb_build_object('unit_id', p_unit, 'canonical_address', address, 'created_by', p_actor) || p_more,
+        jsonb_build_object('unit_id', p_unit, 'canonical_address', address, 'ref_id', p_ref, 'actor_ref', p_actor) || p_more,
         key => address, source => 'hub', aggregate_kind => 'information_unit', entity_version => p_version);
-    insert into iu_notification_event (event_type, event_stream, subject, actor, notification_key)
-    values (p_type, p_stream, address, p_actor, p_key)
+    insert into iu_notification_event (event_type, event_stream, unit_id, canonical_address, ref_id, actor_ref, source)
+    values (p_type, p_stream, p_unit, address, p_ref, p_actor, 'trigger')
     on conflict do nothing;
 end
 $$;
 
--- A version after the first. The lock of the unit puts its versions, and their events, in order.
-create or replace function fn_iu_add_version(p_unit uuid, p_body text, p_actor text) returns integer
+create or replace function fn_iu_notif_comment() returns trigger
     language plpgsql
     set search_path = public, pg_temp
 as $$
-declare
-    version integer;
+begin
+    perform fn_iu_tell('comment_added', 'comment', new.unit_id, new.id, new.created_by);
+    return null;
+end
+$$;
+
+create or replace function fn_iu_notif_draft() returns trigger
+    language plpgsql
+    set search_path = public, pg_temp
+as $$
+begin
+    perform fn_iu_tell('draft_created', 'review', new.unit_id, new.id, new.created_by);
+    return null;
+end
+$$;
+
+create or replace function fn_iu_notif_version() returns trigger
+    language plpgsql
+    set search_path = public, pg_temp
+as $$
+begin
+    perform fn_iu_tell('version_applied', 'update', new.unit_id, new.id, new.created_by,
+                       jsonb_build_object('version_seq', new.version_seq), new.version_seq);
+    return null;
+end
+$$;
+
+create trigger trg_iu_notif_comment after insert on unit_comment for each row execute function fn_iu_notif_comment();
+create trigger trg_iu_notif_draft after insert on unit_draft for each row execute function fn_iu_notif_draft();
+-- Version 1 is the birth of a unit: the rollup's.
+create trigger trg_iu_notif_version after insert on unit_version for each row when (new.version_seq > 1)
+    execute function fn_iu_notif_version();
+
+-- A version after the first. The lock of the unit puts its versions, and their events, in order.
+create or replace function fn_iu_add_version(p_unit uuid, p_body text, p_actor text, out ref_id uuid, out version integer)
+    language plpgsql
+    set search_path = public, pg_temp
+as $$
 begin
     perform from information_unit where id = p_unit for update;
     insert into unit_version (unit_id, version_seq, body, created_by)
     select p_unit, max(version_seq) + 1, p_body, p_actor from unit_version where unit_id = p_unit
-    returning version_seq into version;
-    perform fn_iu_tell('version_added', 'changes', p_unit, p_actor, format('version:%s:%s', p_unit, version),
-                       jsonb_build_object('version_seq', version), version);
-    return version;
+    returning id, version_seq into ref_id, version;
 end
 $$;
 
 -- The gateway. At a new address it makes the unit and its first version; at one that is there, a new version. The two
--- references say where a unit came from: they are part of its INSERT, so the trigger of the rollup sees them.
+-- references say where a unit came from: they are there before the version is, so the trigger of the rollup finds them.
 create or replace function fn_iu_save(
     p_canonical_address text, p_body text, p_actor text, p_source_document_ref text default null,
     p_import_batch_ref text default null, out unit uuid, out version integer
@@ -143,7 +176,7 @@ begin
     returning id into unit;
     if unit is null then
         unit := fn_iu_find(p_canonical_address);
-        version := fn_iu_add_version(unit, p_body, p_actor);
+        version := (fn_iu_add_version(unit, p_body, p_actor)).version;
     else
         version := 1;
         insert into unit_version (unit_id, version_seq, body, created_by) values (unit, 1, p_body, p_actor);
@@ -152,18 +185,10 @@ end
 $$;
 
 create or replace function fn_iu_draft(p_canonical_address text, p_body text, p_actor text) returns uuid
-    language plpgsql
+    language sql
     set search_path = public, pg_temp
 as $$
-declare
-    draft unit_draft;
-begin
-    insert into unit_draft (unit_id, body, created_by) values (fn_iu_find(p_canonical_address), p_body, p_actor)
-    returning * into draft;
-    perform fn_iu_tell('draft_saved', 'changes', draft.unit_id, p_actor, 'draft:' || draft.id,
-                       jsonb_build_object('draft_id', draft.id));
-    return draft.id;
-end
+    insert into unit_draft (unit_id, body, created_by) values (fn_iu_find(p_canonical_address), p_body, p_actor) returning id;
 $$;
 
 -- The draft becomes the newest version, once.
@@ -172,52 +197,44 @@ create or replace function fn_iu_apply_draft(p_draft uuid, p_actor text) returns
     set search_path = public, pg_temp
 as $$
 declare
-    draft   unit_draft;
-    version integer;
+    draft unit_draft;
+    made  record;
 begin
     select * into draft from unit_draft where id = p_draft and applied_as is null for update;
     if not found then
         raise no_data_found using message = format('there is no draft %s that waits', p_draft);
     end if;
-    version := fn_iu_add_version(draft.unit_id, draft.body, p_actor);
-    update unit_draft set applied_as = version where id = p_draft;
-    return version;
+    made := fn_iu_add_version(draft.unit_id, draft.body, p_actor);
+    update unit_draft set applied_as = made.ref_id where id = p_draft;
+    return made.version;
 end
 $$;
 
 create or replace function fn_iu_comment(p_canonical_address text, p_body text, p_actor text) returns uuid
-    language plpgsql
+    language sql
     set search_path = public, pg_temp
 as $$
-declare
-    comment unit_comment;
-begin
-    insert into unit_comment (unit_id, body, created_by) values (fn_iu_find(p_canonical_address), p_body, p_actor)
-    returning * into comment;
-    perform fn_iu_tell('comment_added', 'talk', comment.unit_id, p_actor, 'comment:' || comment.id,
-                       jsonb_build_object('comment_id', comment.id));
-    return comment.id;
-end
+    insert into unit_comment (unit_id, body, created_by) values (fn_iu_find(p_canonical_address), p_body, p_actor) returning id;
 $$;
 
 create or replace function fn_iu_mark_read(p_notification bigint, p_actor text) returns void
     language sql
     set search_path = public, pg_temp
 as $$
-    insert into iu_notification_read (notification_id, actor) values (p_notification, p_actor) on conflict do nothing;
+    insert into iu_notification_read (notification_id, actor_ref) values (p_notification, p_actor) on conflict do nothing;
 $$;
 
 -- read_as: implicit_self (it is the actor's own doing), explicit (marked by the actor), null (unread).
 create or replace function fn_iu_notification_board(p_actor text)
     returns table (
-        id bigint, event_type text, event_stream text, subject text, piece_count integer, actor text,
-        occurred_at timestamptz, read_as text)
+        id bigint, event_type text, event_stream text, canonical_address text, actor_ref text, payload jsonb,
+        created_at timestamptz, read_as text)
     language sql stable
     set search_path = public, pg_temp
 as $$
-    select n.id, n.event_type, n.event_stream, n.subject, n.piece_count, n.actor, n.occurred_at,
-           case when n.actor = p_actor then 'implicit_self' when r.actor is not null then 'explicit' end
+    select n.id, n.event_type, n.event_stream, n.canonical_address, n.actor_ref, n.payload, n.created_at,
+           case when n.actor_ref = p_actor then 'implicit_self' when r.actor_ref is not null then 'explicit' end
     from iu_notification_event as n
-    left join iu_notification_read as r on r.notification_id = n.id and r.actor = p_actor
+    left join iu_notification_read as r on r.notification_id = n.id and r.actor_ref = p_actor
     order by n.id;
 $$;

@@ -20,7 +20,7 @@ create table if not exists shadow_summary (item_id uuid primary key references i
 RETRY = Backoff.table("30s", "5m")  # before the second and the third attempt; after that it has failed
 
 
-class EnrichItem(Job, type="vault.enrich_item"):
+class EnrichItem(Job, type="vault.enrich_item", key="item_id"):  # log lines of the job name the item as key
     item_id: UUID
 
 

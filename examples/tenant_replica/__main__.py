@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 
+from prometheus_client import CollectorRegistry
+
 from outrider import Outrider
 from outrider.config import Settings
+from outrider.observe.metrics import Metrics
+from outrider.signals import Buried, Relayed
 
 from . import accounts, billing, wire
 
@@ -31,7 +36,7 @@ async def carry() -> None:
     """What `outrider relay` and `outrider worker` do all the time."""
     sent = await accounts.app.drain()
     came = await billing.app.drain()
-    print(f"   {sent.relayed} relayed, to two streams; billing: {came.handled} handled, {came.buried} buried")
+    print(f"   {sent.relayed} relayed; billing: {came.handled} handled, {came.buried} buried")
 
 
 async def lines(workspace_id: str) -> None:
@@ -86,6 +91,37 @@ async def dead_letter(cleo: UUID) -> None:
     await lines("globex")
 
 
+async def rejected(bob: UUID) -> None:
+    """With a worker, as in earnest: the relay tries again by itself."""
+    print("4. A name that the readers of copies cannot store")
+    registry, happened = CollectorRegistry(), {Relayed: asyncio.Event(), Buried: asyncio.Event()}
+    metrics = Metrics(accounts.app.signals, registry)
+    stop = accounts.app.signals.listen(lambda each: happened[type(each)].set() if type(each) in happened else None)
+    await change("acme", bob, 3, "Robert " * 7, "team")
+    async with accounts.app.worker():
+        for each in happened.values():
+            await each.wait()
+    stop()
+    metrics.close()
+    async for letter in accounts.app.dead_letters.each():
+        print(f"   dead letter of {letter.workspace_id} after {letter.attempts} attempts: {letter.message}")
+        short = json.dumps({"customer_id": letter.key, "name": "Robert", "plan": "team"})
+        await accounts.app.replay(letter.event_id, subscription=letter.subscription, payload=short)
+    assert total(registry, "relay_lease", result="acquired") == len(accounts.app.relays)
+    sent, failures, retries = (total(registry, each) for each in ("relayed", "publish_failures", "publish_retries"))
+    print(f"   metrics: {sent:.0f} relayed, {failures:.0f} rejections, {retries:.0f} of them tried again")
+    await carry()
+    await copy()
+
+
+def total(registry: CollectorRegistry, counter: str, **labels: str) -> float:
+    """Over all relays."""
+    found = [
+        each for family in registry.collect() for each in family.samples if each.name == f"outrider_{counter}_total"
+    ]
+    return sum(each.value for each in found if labels.items() <= each.labels.items())
+
+
 async def own_databases(stack: AsyncExitStack) -> list[str]:
     """On the embedded Postgres. Another broker, other databases: positions in the streams of one mean nothing at another."""
     server = (await stack.enter_async_context(Outrider(embedded=True))).server
@@ -121,6 +157,7 @@ async def main(*dsns: str) -> None:
         bob, cleo = await across()
         await stitched(bob)
         await dead_letter(cleo)
+        await rejected(bob)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID, uuid4
 
-from outrider import Event, Outrider
+from outrider import Envelope, Event, Outrider
 from outrider.streams.replica import ReplicaChange, ReplicaCodec
 
-from .wire import stream
+from .wire import lease, routed, stream
 
 TABLES = """
 create table customer (
@@ -21,6 +21,8 @@ create table customer (
 );
 """
 KIND = "customer"
+TENANTS = ("acme", "globex")
+LONGEST = 40
 NO_EVENT = UUID(int=0)
 
 
@@ -34,9 +36,26 @@ class Stale(Exception):
     """Somebody else has changed the customer since you looked."""
 
 
+class CopyCodec(ReplicaCodec):
+    """What the readers of copies can store."""
+
+    def encode(self, envelope: Envelope, position: str) -> bytes:
+        if len(envelope.payload["name"]) > LONGEST:
+            raise ValueError(f"the name has more than {LONGEST} characters")
+        return super().encode(envelope, position)
+
+
 app = Outrider(context="accounts")  # OUTRIDER_DSN
-app.relay("accounts.out", stream("accounts"), events=[CustomerChanged])
-app.relay("accounts.acme", stream("customers_acme", ReplicaCodec()), events=[CustomerChanged], workspace_id="acme")
+app.relay("accounts.out", stream("accounts"), events=[CustomerChanged], lease=lease("accounts"))
+for name, tenant, sink in routed("customers", TENANTS, CopyCodec()):
+    app.relay(
+        f"accounts.{name}",
+        sink,
+        events=[CustomerChanged],
+        workspace_id=tenant,
+        lease=lease(name),
+        publish_max_attempts=2,
+    )
 
 
 async def create(conn: Any, workspace_id: str, name: str, plan: str) -> UUID:

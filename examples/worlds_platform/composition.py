@@ -33,20 +33,35 @@ class Platform:
     survey: Survey
 
 
-def index(tx: Connection) -> Index:
-    return ScanIndexer(SnapshotRepository(tx))
+def index(tx: Connection, release: int = 0) -> Index:
+    return ScanIndexer(SnapshotRepository(tx, release))
 
 
 def compose(
     dsn: str | None = None,
     *,
-    make: Callable[[Connection], Index] = index,
+    make: Callable[[Connection], Index] | None = None,
     name: str = INDEXER,
     start: Literal["now", "beginning"] = "now",
+    generation: int = 0,
 ) -> Platform:
-    """Without a DSN on the embedded Postgres. In production each context's app lives in a process of its own."""
-    worlds = Outrider(context="worlds", contexts=CONTEXTS, dsn=dsn, embedded=dsn is None)
-    atlas = Outrider(context="atlas", contexts=CONTEXTS, dsn=dsn, embedded=dsn is None)
+    """Without a DSN on the embedded Postgres. In production each context's app lives in a process of its own.
+
+    `generation`: the number of the release. Its workers are strict: they take nothing of other releases.
+    """
+    worlds = Outrider(
+        context="worlds", contexts=CONTEXTS, owns=["worlds"], dsn=dsn, embedded=dsn is None, generation=generation
+    )
+    atlas = Outrider(
+        context="atlas",
+        contexts=CONTEXTS,
+        owns=["atlas"],
+        dsn=dsn,
+        embedded=dsn is None,
+        generation=generation,
+        generations="strict" if generation else "adopt",
+    )
+    make = make or (lambda tx: index(tx, generation))
     atlas.subscribe(ScanCompleted, make, name=name, partitions=PARTITIONS, start=start)
     return Platform(worlds, atlas, Survey(worlds))
 

@@ -28,13 +28,13 @@ TIMES = 256
 class Result:
     announced: int
     handled: int
-    conceded: int
+    duplicates: int
     effects: int
 
     def __str__(self) -> str:
         return (
             f"announced {self.announced} times, {SESSIONS} sessions at once: "
-            f"{self.handled} handled, {self.conceded} conceded, indexed {self.effects}x"
+            f"{self.handled} handled, {self.duplicates} duplicates skipped, indexed {self.effects}x"
         )
 
 
@@ -89,8 +89,8 @@ async def _race(platform: Platform, world_id: UUID, *, shared_key: bool) -> Resu
         drained = await asyncio.gather(*(platform.atlas.drain(raise_on_failure=True) for _ in range(SESSIONS)))
         async with platform.atlas.connect() as conn:
             effects = await SnapshotRepository(conn).times_indexed(scan_id)
-    handled, conceded = sum(each.handled for each in drained), sum(each.conceded for each in drained)
-    return Result(TIMES, handled, conceded, effects)
+    handled, duplicates = sum(each.handled for each in drained), sum(each.duplicates for each in drained)
+    return Result(TIMES, handled, duplicates, effects)
 
 
 async def _announce(platform: Platform, world_id: UUID, scan_id: UUID, *, shared_key: bool) -> None:

@@ -6,37 +6,31 @@ Processes that only publish do not need the worker, the log and the embedded ser
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from outrider.config import Notify, Settings
+from outrider.config import Notify, Serves, Settings
 from outrider.declarations import Declarations
 from outrider.enqueue import EnqueueOptions, Enqueuer
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError
 from outrider.event import Event
-from outrider.inbox.inbox import Inbox
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
 from outrider.operations import Operations
-from outrider.postgres import connection, generations, rollups, schedules
+from outrider.postgres import connection, generations, schedules
 from outrider.postgres.job_inserts import Enqueued
 from outrider.postgres.notifier import Notifier
 from outrider.postgres.pool import Pool
 from outrider.postgres.schema import migrate
-from outrider.postgres.schema.orphans import refuse_renamed
-from outrider.postgres.schema.registration import Registered, register
+from outrider.postgres.schema.registration import Registered, refuse_renamed, register
 from outrider.postgres.worker_sessions import WorkerSessions
-from outrider.protocols import EventListener, EventPublisher
+from outrider.protocols import EventPublisher, TransactionListener
 from outrider.publish import Publisher, PublisherOn, PublishOptions
-from outrider.relay.relay import Relay
 from outrider.retry import Duration, option_duration
-from outrider.rollup.rollup import Rollup
-from outrider.schedule import Schedule
 from outrider.signals import Signals
 from outrider.subscription import Subscription
 from outrider.worker.handler import Handler, idles
@@ -44,9 +38,12 @@ from outrider.worker.schedule_loop import Scheduled, ScheduleLoop
 from outrider.worker.site import GRACE, SLOTS, Site, WorkerTimes
 
 if TYPE_CHECKING:
+    from outrider.inbox.inbox import Inbox
     from outrider.inbox.inbox_loop import InboxLoop
     from outrider.postgres.embedded import Embedded
+    from outrider.relay.relay import Relay
     from outrider.relay.relay_loop import RelayLoop
+    from outrider.rollup.rollup import Rollup
     from outrider.rollup.rollup_loop import RollupLoop
     from outrider.worker.drain import Drained
     from outrider.worker.job_loop import JobLoop
@@ -68,10 +65,14 @@ class Outrider(Declarations, Operations):
         *,
         context: str | None = None,
         contexts: Iterable[str] | None = None,
+        owns: Iterable[str] = (),
+        roles: Iterable[str] = (),
+        content_classes: Iterable[str] = (),
         dsn: str | None = None,
         embedded: bool | None = None,
         schema: str | None = None,
         generation: int | None = None,
+        generations: Serves | None = None,
         payload_limit: int | None = None,
         pool_size: int | None = None,
         listen_dsn: str | None = None,
@@ -84,10 +85,14 @@ class Outrider(Declarations, Operations):
         self.settings = Settings.load(
             context=context,
             contexts=contexts,
+            owns=owns,
+            roles=roles,
+            content_classes=content_classes,
             dsn=dsn,
             embedded=embedded,
             schema=schema,
             generation=generation,
+            generations=generations,
             payload_limit=payload_limit,
             pool_size=pool_size,
             listen_dsn=listen_dsn,
@@ -208,7 +213,7 @@ class Outrider(Declarations, Operations):
         pool = self._opened()
         async with pool.autocommit() as conn:
             await migrate.migrate(conn, self.settings.schema)
-        registered = await self._register(self._subscriptions.values(), self.schedules)
+        registered = await self._register(self._subscriptions.values(), self.scheduled)
         async with pool.autocommit() as conn:
             await generations.open_all(conn, self.subscriptions, self.settings.generation, self.settings.schema)
         return registered
@@ -221,6 +226,7 @@ class Outrider(Declarations, Operations):
         handlers: Iterable[str] = (),
         exclude: Iterable[str] = (),
         classes: Iterable[str] = (),
+        only_class: bool = False,
         grace: Duration = GRACE,
         slots: int = SLOTS,
         queues: Iterable[str] = (),
@@ -228,54 +234,60 @@ class Outrider(Declarations, Operations):
         """A worker for what the app declares: `await worker.run()`, or `async with app.worker():` inside a service.
 
         `handlers` and `exclude` are names, or patterns like `billing.*`. `classes`: events published with such a
-        `channel_class` wake it too. `grace`: how long running work may take at shutdown. `slots`: how many jobs it runs
-        at the same time. `queues`: it runs jobs of these queues only; none = of all.
+        `channel_class` wake it too, as those of its handlers' own classes do. `only_class`: it serves only the handlers of
+        these classes; with none, everything that is of no class. `grace`: how long running work may take at shutdown.
+        `slots`: how many jobs it runs at the same time. `queues`: it runs jobs of these queues only; none = of all.
         """
         from outrider.worker.duties import Duties
         from outrider.worker.worker import Worker
 
-        wanted = tuple(handlers)
+        wanted, classes = tuple(handlers), tuple(classes)
         site, chosen = self._site(), self.chosen(wanted, exclude)
-        schedules = self.schedules if chosen.handlers or chosen.jobs or not wanted else ()
+        if only_class:
+            chosen = chosen.only(classes)
+        scheduled = self.scheduled if chosen.handlers or chosen.jobs or not wanted else ()
         duties = Duties(
             handlers=chosen.handlers,
             jobs=chosen.jobs,
-            schedules=[Scheduled.by(self._enqueuer, each) for each in schedules],
-            others=lambda worker: [
-                *self._relay_loops(chosen.relays, worker),
+            schedules=scheduled,
+            others=lambda worker, poll: [
+                *self._relay_loops(chosen.relays, worker, poll),
                 *self._inbox_loops(chosen.inboxes),
                 *self._rollup_loops(chosen.rollups),
                 *self._upkeep_loops(),
             ],
-            classes=tuple(classes),
+            classes=sorted({*classes, *chosen.classes}),
+            every_class=bool(chosen.relays),
             slots=slots,
             queues=tuple(queues),
         )
         times = WorkerTimes(grace=option_duration("grace", grace).total_seconds())
-        return Worker(site, duties, lambda: self._register(chosen.subscriptions, schedules, chosen.rollups), times)
+        return Worker(site, duties, lambda: self._register(chosen.subscriptions, scheduled, chosen.rollups), times)
 
     def _site(self) -> Site:
-        pool, dsn = self._opened(), self._dsn
-        assert dsn is not None
-        return Site(dsn, pool, self.settings, self.signals)
+        pool = self._opened()
+        assert self._dsn is not None
+        return Site(self._dsn, pool, self.settings, self.signals)
 
-    def _relay_loops(self, relays: Sequence[Relay], worker: str) -> list[RelayLoop]:
+    def _relay_loops(
+        self, relays: Sequence[Relay], worker: str, poll: Callable[[], float] = lambda: 0
+    ) -> list[RelayLoop]:
         from outrider.relay.relay_loop import RelayLoop
 
-        dsn, schema = self._site().dsn, self.settings.schema
-        return [RelayLoop(each, dsn=dsn, schema=schema, signals=self.signals, worker=worker) for each in relays]
+        dsn, schema, signals = self._site().dsn, self.settings.schema, self.signals
+        return [RelayLoop(each, dsn=dsn, schema=schema, signals=signals, worker=worker, poll=poll) for each in relays]
 
     def _inbox_loops(self, inboxes: Sequence[Inbox]) -> list[InboxLoop]:
         from outrider.inbox.inbox_loop import InboxLoop
 
-        dsn = self._site().dsn
-        return [InboxLoop(each, dsn=dsn, settings=self.settings, signals=self.signals) for each in inboxes]
+        site = self._site()
+        return [InboxLoop(each, dsn=site.dsn, settings=site.settings, signals=site.signals) for each in inboxes]
 
     def _rollup_loops(self, declared: Sequence[Rollup]) -> list[RollupLoop]:
         from outrider.rollup.rollup_loop import RollupLoop
 
-        dsn = self._site().dsn
-        return [RollupLoop(declared, dsn=dsn, settings=self.settings, signals=self.signals)] if declared else []
+        site = self._site()
+        return [RollupLoop(declared, dsn=site.dsn, settings=site.settings, signals=site.signals)] if declared else []
 
     def _upkeep_loops(self) -> list[UpkeepLoop]:
         from outrider.worker.upkeep_loop import UpkeepLoop
@@ -283,8 +295,11 @@ class Outrider(Declarations, Operations):
         dsn = self._site().dsn
         return [UpkeepLoop(dsn=dsn, settings=self.settings, signals=self.signals)] if self.settings.upkeep else []
 
-    def listener(self) -> EventListener:
-        """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`."""
+    def listener(self) -> TransactionListener:
+        """An EventListener: `await app.listener().listen(channel="outbox_default", handler_name="a.b", handler=f)`.
+
+        f takes (envelope), or (envelope, tx) to write in the transaction of its receipt.
+        """
         from outrider.worker.event_listener import Listening
 
         return Listening(self.settings.context, self.settings.generation, self._working_for)
@@ -294,10 +309,9 @@ class Outrider(Declarations, Operations):
         from outrider.worker.duties import Duties
         from outrider.worker.worker import Worker
 
-        site = self._site()
+        site, duties = self._site(), Duties(handlers=[handler], channel=channel)
         self._declare(handler.subscription)
         try:
-            duties = Duties(handlers=[handler], channel=channel)
             yield Worker(site, duties, lambda: self._register([handler.subscription]))
         finally:
             del self._subscriptions[handler.name]
@@ -322,7 +336,7 @@ class Outrider(Declarations, Operations):
             identity = Identity(self.settings.generation, sorted(each.name for each in chosen.jobs))
             return JobLoop(site, identity, chosen.jobs)
 
-        scheduled = [Scheduled.by(self._enqueuer, each) for each in self.schedules]
+        scheduled = self.scheduled
         sessions = WorkerSessions(site.dsn, 1, notify=self.settings.notify, idles=idles(chosen.handlers))
         loop = ScheduleLoop(scheduled, self.settings, self.signals, sessions=sessions) if scheduled else None
         try:
@@ -332,6 +346,7 @@ class Outrider(Declarations, Operations):
                 self.signals,
                 schema=self.settings.schema,
                 generation=self.settings.generation,
+                strict=self.settings.generations == "strict",
                 jobs=chosen.jobs,
                 job_loop=job_loop,
                 schedules=loop,
@@ -343,8 +358,10 @@ class Outrider(Declarations, Operations):
         return replace(drained, ingested=ingested, relayed=sum([await each.drain() for each in relays]))
 
     async def _register(
-        self, declared: Iterable[Subscription], scheduled: Iterable[Schedule] = (), rolled: Iterable[Rollup] = ()
+        self, declared: Iterable[Subscription], scheduled: Iterable[Scheduled] = (), rolled: Iterable[Rollup] = ()
     ) -> list[Registered]:
+        from outrider.postgres import rollups
+
         registering, schema = list(declared), self.settings.schema
         async with self._opened().autocommit() as conn:
             await migrate.check_needed(conn, schema)
@@ -352,8 +369,8 @@ class Outrider(Declarations, Operations):
                 await refuse_renamed(conn, registering, self._subscriptions, schema)
             await rollups.refuse_missing(conn, [each.name for each in rolled if each.events], schema)
             registered = [await register(conn, each, schema) for each in registering]
-            for schedule in scheduled:
-                await schedules.register(conn, schedule, schema, self.settings.context)
+            for each in scheduled:
+                await schedules.register(conn, each.schedule, each.request, schema, self.settings.context)
             return registered
 
     def _opened(self) -> Pool:
@@ -372,16 +389,12 @@ class Outrider(Declarations, Operations):
         if self.settings.embedded:
             from outrider.postgres.embedded import Embedded
 
-            server = Embedded()
+            self._server = server = Embedded()
             stack.push_async_callback(asyncio.to_thread, server.stop)
-            await asyncio.to_thread(server.start)
-            await asyncio.to_thread(server.ensure_database, EMBEDDED_DATABASE)
-            self._server = server
-            logging.getLogger("outrider").info(server.describe(EMBEDDED_DATABASE))
+            await asyncio.to_thread(server.open, EMBEDDED_DATABASE)
             return server.dsn(EMBEDDED_DATABASE)
         if self.settings.dsn is None:
             raise ConfigError(
-                "no database: pass dsn= or set OUTRIDER_DSN; for development, embedded=True or OUTRIDER_EMBEDDED=1 "
-                "runs one in .outrider/pg"
+                "no database: pass dsn= or set OUTRIDER_DSN; embedded=True or OUTRIDER_EMBEDDED=1 runs one for development"
             )
         return self.settings.dsn

@@ -1,32 +1,34 @@
-"""What an app declares: readers, handlers, jobs, schedules, relays, inboxes, rollups. A base class of `Outrider`."""
+"""What an app declares: readers, handlers, jobs, schedules, relays, inboxes, rollups, takeovers. The base of `Outrider`."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar, Unpack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from outrider import names
 from outrider.config import Settings
 from outrider.enqueue import Enqueuer
 from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event, spec_of
-from outrider.inbox.inbox import Inbox, InboxOptions
 from outrider.integrations.parameters import bound, session_of
 from outrider.job import Job
 from outrider.reader import Reader
-from outrider.relay.relay import Relay, RelayOptions
-from outrider.rollup.rollup import Rollup, RollupOptions, declare_rollup
-from outrider.rollup.staging import stager
 from outrider.schedule import Schedule, ScheduleOptions
 from outrider.signals import Signals
-from outrider.streams.stream import Sink, Source
 from outrider.subscription import Start, Subscription
 from outrider.worker.handler import Handler, HandlerOptions, NamedOptions, declare_handler
 from outrider.worker.job_handler import JobHandler, JobOptions, declare_job
 from outrider.worker.schedule_loop import Scheduled
+
+if TYPE_CHECKING:
+    from outrider.inbox.inbox import Inbox, InboxOptions
+    from outrider.relay.relay import Relay, RelayOptions
+    from outrider.rollup.rollup import Rollup, RollupOptions
+    from outrider.streams.stream import Sink, Source
+    from outrider.takeover import Takeover, TakeoverOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +47,20 @@ class Chosen:
         return bool(self.subscriptions or self.rollups)
 
     @property
+    def classes(self) -> set[str]:
+        """The channel classes of the handlers."""
+        return {each.channel_class for each in self.handlers if each.channel_class is not None}
+
+    def only(self, classes: Collection[str]) -> Chosen:
+        """Only the handlers of these channel classes. Without classes: all that is of none."""
+        if missing := sorted(set(classes) - self.classes):
+            known = ", ".join(sorted(self.classes)) or "none"
+            raise ConfigError(f"no handler is of the channel class {missing[0]!r}; there are: {known}")
+        if classes:
+            return Chosen([each for each in self.handlers if each.channel_class in classes], [], [], [], [])
+        return replace(self, handlers=[each for each in self.handlers if each.channel_class is None])
+
+    @property
     def subscriptions(self) -> list[Subscription]:
         """A rollup of events has its subscription among the handlers."""
         declared: list[Handler | JobHandler | Relay | Inbox] = [*self.handlers, *self.jobs]
@@ -57,6 +73,7 @@ class Declarations:
     _enqueuer: Enqueuer
 
     def __init__(self) -> None:
+        self._takeovers: dict[str, Takeover] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._handlers: dict[str, Handler] = {}
         self._jobs: dict[str, JobHandler] = {}
@@ -174,6 +191,8 @@ class Declarations:
         `app.relay("shop.out", RedisStreams("redis://...", stream="orders"), events=[OrderPlaced])`; without `events`: all
         events. A worker of this app or `outrider relay` runs it, one process at a time.
         """
+        from outrider.relay.relay import Relay
+
         context, wanted = self.settings.context, tuple(events)
         declared = Relay.declare(options, name=name, context=context, sink=sink, events=wanted)
         self._declare(declared.subscription)
@@ -181,10 +200,14 @@ class Declarations:
 
     def inbox(self, name: str, source: Source, **options: Unpack[InboxOptions]) -> None:
         """Bring the events of another service's stream into this log, each once and in order."""
+        from outrider.inbox.inbox import Inbox
+
         self._add_inbox(Inbox.declare(options, name=name, context=self.settings.context, source=source))
 
     def replica(self, name: str, source: Source, *, table: str, **options: Unpack[InboxOptions]) -> None:
         """Keep a table up to date with the newest version of each row in a stream of the replica codec."""
+        from outrider.inbox.inbox import Inbox
+
         context = self.settings.context
         self._add_inbox(Inbox.declare(options, name=name, context=context, source=source, table=table))
 
@@ -205,6 +228,8 @@ class Declarations:
         with the same key that come close together become one event with their count; a lone row becomes its own. Postgres
         groups them, whoever inserts the rows. `outrider rollup install hub.imports` installs it there.
         """
+        from outrider.rollup.rollup import declare_rollup, stager
+
         declared = declare_rollup(self.settings.context, name, table, tuple(events), key, single, rollup, options)
         if name in self._rollups or name in self._subscriptions:
             raise DeclarationError(f"{name!r} is declared twice: give one of them another name")
@@ -215,6 +240,22 @@ class Declarations:
         if declared.events:
             self._add_handler(stager(declared, lambda: self.settings.schema))
         self._rollups[name] = declared
+
+    def takeover(self, table: str, **options: Unpack[TakeoverOptions]) -> None:
+        """Declare how rows of an outbox or job table that is there already become events or jobs.
+
+        `app.takeover("public.orders_outbox", type="event_type", key="order_id")`. `outrider takeover` carries it out
+        (docs/takeover.md).
+        """
+        from outrider.takeover import Takeover
+
+        if table in self._takeovers:
+            raise DeclarationError(f"the takeover of {table!r} is declared twice")
+        self._takeovers[table] = Takeover.declare(options, name=table)
+
+    @property
+    def takeovers(self) -> tuple[Takeover, ...]:
+        return tuple(self._takeovers.values())
 
     def _nameless(self, kind: str, function: object, events: Sequence[type[Event]]) -> DeclarationError:
         suggested = f"{self.settings.context}.{getattr(function, '__name__', type(function).__name__)}".lower()
@@ -263,6 +304,11 @@ class Declarations:
     def schedules(self) -> tuple[Schedule, ...]:
         """The declared schedules."""
         return tuple(self._schedules.values())
+
+    @property
+    def scheduled(self) -> tuple[Scheduled, ...]:
+        """The declared schedules, each with the job that it enqueues."""
+        return tuple(Scheduled.by(self._enqueuer, each) for each in self._schedules.values())
 
     @property
     def relays(self) -> tuple[Relay, ...]:

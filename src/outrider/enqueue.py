@@ -33,6 +33,7 @@ OnConflict = Literal["keep", "replace", "debounce"]
 ON_CONFLICT = get_args(OnConflict)
 UNIQUE_BYTES = 512
 MOST_PRIORITY = 100
+DEFAULT_QUEUE = "default"
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -79,7 +80,7 @@ class Enqueuer:
         return [self._request(job, job_id, trace, options) for job, job_id in zip(jobs, uuid7s(len(jobs)), strict=True)]
 
     def _request(self, job: Job, job_id: UUID, trace: Carrier, options: EnqueueOptions) -> Request:
-        if wrong := names.unknown_option("enqueue", options, OPTIONS):
+        if options and (wrong := names.unknown_option("enqueue", options, OPTIONS)):
             raise TypeError(wrong)
         spec = _spec_of(job)
         try:
@@ -87,7 +88,7 @@ class Enqueuer:
         except PublishRefused as refused:
             raise EnqueueRefused(refused.event_type, refused.field, refused.rule) from refused.__cause__
         run_at, priority = options.get("run_at"), options.get("priority", 0)
-        queue, unique_key = options.get("queue", "default"), options.get("unique_key")
+        queue, unique_key = options.get("queue", DEFAULT_QUEUE), options.get("unique_key")
         on_conflict = options.get("on_conflict", "keep")
         workspace_id = options["workspace_id"] if "workspace_id" in options else inherited_workspace.get()
         key = options.get("key")
@@ -102,7 +103,7 @@ class Enqueuer:
         ):
             if text is not None and (wrong := names.wrong_text(text, limit)):
                 raise EnqueueRefused(spec.type, field, wrong)
-        if wrong := names.wrong_word(queue):
+        if queue != DEFAULT_QUEUE and (wrong := names.wrong_word(queue)):
             raise EnqueueRefused(spec.type, "queue", wrong)
         if type(priority) is not int or abs(priority) > MOST_PRIORITY:
             raise EnqueueRefused(spec.type, "priority", f"{priority!r} is not a whole number from -100 to 100")

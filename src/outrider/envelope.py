@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextvars import Context, ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -24,7 +24,7 @@ LONGEST = 128 * 1024 * 1024
 inherited_workspace: ContextVar[str | None] = ContextVar("outrider_workspace", default=None)
 """The workspace of the event whose handler is running. What the handler publishes inherits it."""
 inherited_cause: ContextVar[UUID | bytes | None] = ContextVar("outrider_cause", default=None)
-"""The id of the event or job whose handler is running. Jobs that it enqueues store it as their cause."""
+"""The id of the event or job whose handler is running. What it enqueues and publishes stores it as its cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,10 @@ class Envelope:
         envelope = object.__new__(cls)
         object.__setattr__(envelope, "__dict__", fields)
         return envelope
+
+    @property
+    def event_id(self) -> UUID:
+        return self.id
 
     @property
     def payload(self) -> Any:
@@ -119,6 +123,16 @@ class Envelope:
 
     def __str__(self) -> str:
         return f"{self.event_type} version {self.event_version}" + ("" if self.seq is None else f" (number {self.seq})")
+
+
+@dataclass(frozen=True, slots=True)
+class HandledEvent:
+    """One event of a settled batch."""
+
+    envelope: Envelope
+    attempt: int
+    duration_ms: float
+    context: Context | None = field(default=None, repr=False, compare=False)
 
 
 def _called(step: Upcaster) -> str:

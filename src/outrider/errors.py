@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 if TYPE_CHECKING:
+    from outrider.postgres.admin.bulk_jobs import JobsDone
     from outrider.postgres.admin.recovery import Done
 
 
@@ -140,6 +141,10 @@ class TenantsRefused(OutriderError):
     """Nothing was done for a tenant; the message says why."""
 
 
+class TakeoverRefused(OutriderError):
+    """A takeover cannot go on; the message says why and what to do."""
+
+
 class WithdrawRefused(OutriderError):
     """An event cannot be withdrawn now."""
 
@@ -170,13 +175,11 @@ class NoSuchType(OutriderError):
 
 
 class Interrupted(OutriderError):
-    """A bulk replay or discard ended early; `done` counts what was done until then."""
+    """A bulk action ended early; `done` counts what was done until then."""
 
-    def __init__(self, done: Done, unsure: int, reason: str) -> None:
-        found = f"{done.replayed:,} replayed, {done.skipped_handled:,} skipped because handled"
+    def __init__(self, done: Done | JobsDone, unsure: int, reason: str) -> None:
         super().__init__(
-            f"ended after {done.letters:,} dead letter{'s' * (done.letters != 1)}"
-            f" ({f'{done.discarded:,} discarded' if done.discarded else found}): {reason}. "
+            f"ended after {done}: {reason}. "
             f"What was done stays done{f', and perhaps {unsure:,} more' * (unsure > 0)}: run it again for the rest"
         )
         self.done = done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from datetime import date, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,6 +22,24 @@ class Declared(BaseModel):
     __outrider__: ClassVar[EventSpec | None] = None
 
 
+class _FromDeclaration:
+    """A class attribute that reads the declaration. A field of the same name takes its place."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+
+    def __set_name__(self, owner: type[Declared], name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[Declared]) -> Any:
+        # pydantic asks for the default of a field in this way, before the fields exist.
+        if any(self._name in inspect.get_annotations(each) for each in owner.__mro__[: -len(Event.__mro__)]):
+            raise AttributeError(self._name)
+        if owner.__outrider__ is None:
+            raise AttributeError(f"{owner.__name__} has no {self._name}: declare it with type=")
+        return getattr(owner.__outrider__, self._part)
+
+
 class Event(Declared):
     """A fact that happened, published once and read by every subscriber.
 
@@ -36,6 +54,9 @@ class Event(Declared):
     without an upcaster, or a newer one, is read as it is.
     `deprecated_after="2027-01-31"` is the last day of this version; `outrider contracts check` warns before it.
     """
+
+    event_type: ClassVar[str] = cast(str, _FromDeclaration("type"))
+    event_version: ClassVar[int] = cast(int, _FromDeclaration("version"))
 
     def __init_subclass__(
         cls,

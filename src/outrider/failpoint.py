@@ -24,7 +24,7 @@ DECLARED = (
     ("handle.after", "after one call of a handler"),
     ("commit.before", "before COMMIT is sent"),
     ("commit.after", "after COMMIT was answered"),
-    ("rollback.after", "after a rollback, before the failure is parked"),
+    ("rollback.after", "after a rollback, before the failure is recorded"),
     ("claim.sent", "before the claim of jobs is sent"),
     ("claim.done", "after it was answered, before any of them"),
     ("run.before", "before one call of a job"),

@@ -17,22 +17,30 @@ def uuid7() -> UUID:
 
     The counter occupies rand_a and the upper part of rand_b, so that ids from the same millisecond stay in order.
     """
-    return uuid7s(1)[0]
+    global _last
+    random = int.from_bytes(os.urandom(10), "big")
+    with _lock:
+        _last = max(_first(random >> 48), _last + 1)
+        ticks = _last
+    return _uuid(ticks, random & 0xFFFF_FFFF_FFFF)
 
 
 def uuid7s(count: int) -> list[UUID]:
     """Consecutive ids. The random bits of all of them take one system call."""
     global _last
     random = os.urandom(4 + 6 * count)
-    seed = int.from_bytes(random[:4], "big") >> 7
     with _lock:
-        # 26 counter bits, seeded with 25 random ones: at least 2**25 ids before a millisecond is borrowed.
-        first = max((time.time_ns() // 1_000_000) << 26 | seed, _last + 1)
+        first = max(_first(int.from_bytes(random[:4], "big")), _last + 1)
         _last = first + count - 1
     return [
         _uuid(ticks, int.from_bytes(random[at : at + 6], "big"))
         for ticks, at in zip(range(first, first + count), range(4, len(random), 6), strict=True)
     ]
+
+
+def _first(random: int) -> int:
+    """26 counter bits, seeded with 25 random ones: at least 2**25 ids before a millisecond is borrowed."""
+    return (time.time_ns() // 1_000_000) << 26 | random >> 7
 
 
 def _uuid(ticks: int, random: int) -> UUID:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from outrider import names
 from outrider.errors import DeclarationError
@@ -53,3 +56,17 @@ class Job(Declared):
         if cls.__outrider__ is not None:
             check_key(cls, cls.__outrider__)
             jobs.add(cls.__outrider__, cls, Statement.of(cls))
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One attempt at one job. In signals, a "superseded" job gave way to a newer one with the same unique key."""
+
+    subscription: str
+    job_id: UUID
+    key: str | None
+    attempt: int
+    worker: str
+    workspace_id: str | None = None
+    trace_id: str | None = None
+    context: Context | None = field(default=None, repr=False, compare=False)

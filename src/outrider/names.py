@@ -53,6 +53,8 @@ def wrong_text(text: object, limit: int) -> str | None:
     """For a key or another short text from outside: anything storable, not empty, not too long."""
     if not isinstance(text, str):
         return _not_text(text)
+    if text.isascii() and 0 < len(text) <= limit and "\x00" not in text:
+        return None
     if text == "":
         return "is empty: leave it out instead"
     return unstorable(text) or _too_long(text, limit)

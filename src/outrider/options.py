@@ -110,6 +110,12 @@ def word(whose: str, name: str, value: Any) -> str:
     return str(value)
 
 
+def a_function(whose: str, name: str, value: Any) -> Any:
+    if not callable(value):
+        raise DeclarationError(f"{whose}: {name}={value!r:.60} cannot be called: pass a function")
+    return value
+
+
 def policy(whose: str, name: str, value: Any) -> Any:
     """A retry policy: anything with `delay`."""
     if not callable(getattr(value, "delay", None)):

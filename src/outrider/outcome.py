@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pydantic import ValidationError
@@ -80,8 +81,35 @@ class Infrastructure:
 Verdict = Later | Dead | Infrastructure
 
 
-def classify(error: BaseException, attempt: int, policy: Policy, chance: float, *, ours: bool) -> Verdict:
-    """The verdict on attempt number `attempt` (1 = the first). `ours`: the error came from the worker's own connection."""
+Classifier = Callable[[BaseException], BaseException | None]
+"""Returns what an error counts as: Bury(...), Retry(...), Snooze(...) or another exception; None = as it is."""
+
+
+def classify(
+    error: BaseException,
+    attempt: int,
+    policy: Policy,
+    chance: float,
+    *,
+    ours: bool,
+    classifier: Classifier | None = None,
+) -> Verdict:
+    """The verdict on attempt number `attempt` (1 = the first). `ours`: the error came from the worker's own connection.
+    The classifier is not asked about infrastructure failures: nothing that it could say would help."""
+    verdict = _classify(error, attempt, policy, chance, ours=ours)
+    if classifier is None or isinstance(verdict, Infrastructure):
+        return verdict
+    try:
+        instead = classifier(only_error(error))
+        if instead is not None and not isinstance(instead, BaseException):
+            raise TypeError(f"it returned {instead!r:.60}, not an exception or None")
+    except BaseException as broken:
+        why = sanitise(describe(broken), 200)
+        return replace(verdict, message=sanitise(f"The function classify= failed ({why}). {verdict.message}"))
+    return verdict if instead is None else _classify(instead, attempt, policy, chance, ours=False)
+
+
+def _classify(error: BaseException, attempt: int, policy: Policy, chance: float, *, ours: bool) -> Verdict:
     error = only_error(error)
     kind, code, message = type(error), code_of(error), describe(error)
     delay: timedelta | None = None

@@ -5,7 +5,8 @@ Never commits, opens a connection or talks to a broker. What cannot be stored is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol, TypedDict, Unpack
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 
 from outrider import names
 from outrider.config import Settings
-from outrider.envelope import Envelope, inherited_workspace
+from outrider.envelope import Envelope, inherited_cause, inherited_workspace
 from outrider.errors import PublishRefused
 from outrider.event import Event
 from outrider.ids import uuid7, uuid7s
@@ -25,7 +26,7 @@ from outrider.postgres.inserts import Driver
 from outrider.postgres.notifier import Notifier
 from outrider.registry import EventSpec, registry
 from outrider.signals import Published, Signals
-from outrider.trace import Carrier, TracedMessage, current_trace, sending
+from outrider.trace import LONGEST_JSON, Carrier, TracedMessage, current_trace, sending, trace_id
 
 
 class PublishOptions(TypedDict, total=False):
@@ -47,10 +48,20 @@ class PublishOptions(TypedDict, total=False):
     """When it happened. Default: now, by the database's clock."""
     channel_class: str | None
     """The class of workers to wake."""
+    telemetry: Mapping[str, str] | None
+    """Texts to be carried with the trace context, such as a request's id. Default: those of the event being handled."""
 
 
 _MARK = "_checked_by"
 OPTIONS = frozenset(PublishOptions.__annotations__)
+_DEFAULT_TEXTS = (("key", names.KEY_BYTES), ("workspace_id", names.WORKSPACE_BYTES))
+_TEXTS = (
+    ("key", names.KEY_BYTES),
+    ("idempotency_key", names.KEY_BYTES),
+    ("workspace_id", names.WORKSPACE_BYTES),
+    ("aggregate_kind", names.TYPE_BYTES),
+)
+"""Texts to be checked, with their limits in bytes; those above are set also without options."""
 
 
 class FindDriver(Protocol):
@@ -66,10 +77,24 @@ class Publisher:
         self._driver_of = driver_of
         self._notifier = notifier
         self._stamp = (settings.context, settings.generation)
+        self._content_classes = (*names.CONTENT_CLASSES, *sorted(settings.content_classes))
+        self._defaults: dict[str, Any] = {
+            "source": settings.context,
+            "target": None,
+            "content_class": "internal",
+            "channel": f"outbox_gen_{settings.generation}" if settings.generation else "outbox_default",
+            "generation": settings.generation,
+            "aggregate_kind": None,
+            "entity_version": None,
+            "origin": None,
+            "occurred_at": None,
+            "seq": None,
+        }
+        """The fields of an envelope that are the same unless an option sets them."""
 
     def envelope(self, event: Event, **options: Unpack[PublishOptions]) -> Envelope:
         """The envelope of an event, without what the database adds. Raises PublishRefused if it cannot be stored."""
-        if wrong := names.unknown_option("publish", options, OPTIONS):
+        if options and (wrong := names.unknown_option("publish", options, OPTIONS)):
             raise TypeError(wrong)
         envelope = self._envelope(event, uuid7(), current_trace(), options)
         vars(envelope)[_MARK] = self._stamp  # it need not be checked again; dataclasses.replace drops the mark
@@ -82,9 +107,10 @@ class Publisher:
         events, trace, envelopes, given = list(events), current_trace(), [], set[UUID]()
         for place, (event, new_id) in enumerate(zip(events, uuid7s(len(events)), strict=True)):
             try:
-                envelope = (
-                    self.checked(event) if isinstance(event, Envelope) else self._envelope(event, new_id, trace, {})
-                )
+                if not isinstance(event, Envelope):
+                    envelopes.append(self._envelope(event, new_id, trace, {}))
+                    continue
+                envelope = self.checked(event)
             except PublishRefused as refused:
                 raise PublishRefused(refused.event_type, f"events[{place}].{refused.field}", refused.rule) from None
             if envelope.id in given:
@@ -95,53 +121,36 @@ class Publisher:
 
     def _envelope(self, event: Event, event_id: UUID, trace: Carrier, options: PublishOptions) -> Envelope:
         spec = _publishable(event)
-        payload = encode(event, spec.type, self._settings.payload_limit)
-        key, idempotency_key = options.get("key"), options.get("idempotency_key")
-        workspace_id = options["workspace_id"] if "workspace_id" in options else inherited_workspace.get()
-        if key is None and spec.key is not None:
-            value = getattr(event, spec.key)
-            value = value.value if isinstance(value, Enum) else value
-            key = None if value is None else str(value)
-        for field, text, limit in (
-            ("key", key, names.KEY_BYTES),
-            ("idempotency_key", idempotency_key, names.KEY_BYTES),
-            ("workspace_id", workspace_id, names.WORKSPACE_BYTES),
-            ("aggregate_kind", options.get("aggregate_kind"), names.TYPE_BYTES),
-        ):
-            if text is not None and (wrong := names.wrong_text(text, limit)):
+        fields = self._defaults | {
+            "id": event_id,
+            "event_type": spec.type,
+            "event_version": spec.version,
+            "payload_json": encode(event, spec.type, self._settings.payload_limit),
+            "workspace_id": inherited_workspace.get(),
+            "key": None if spec.key is None else _text_of(getattr(event, spec.key)),
+            "idempotency_key": str(event_id),
+            "trace_context": trace,
+        }
+        if options:
+            fields |= _fields_of(options)
+        for field, limit in _TEXTS if options else _DEFAULT_TEXTS:
+            if (text := fields[field]) is not None and (wrong := names.wrong_text(text, limit)):
                 raise PublishRefused(spec.type, field, wrong)
         if options:
             self._refuse_wrong(spec.type, options)
-        return Envelope.of(
-            {
-                "id": event_id,
-                "event_type": spec.type,
-                "event_version": spec.version,
-                "payload_json": payload,
-                "source": self._settings.context,
-                "target": options.get("target"),
-                "content_class": options.get("content_class", "internal"),
-                "channel": self._channel(spec.type, options.get("channel_class")),
-                "generation": self._settings.generation,
-                "workspace_id": workspace_id,
-                "aggregate_kind": options.get("aggregate_kind"),
-                "key": key,
-                "entity_version": options.get("entity_version"),
-                "idempotency_key": str(event_id) if idempotency_key is None else idempotency_key,
-                "trace_context": trace,
-                "origin": None,
-                "occurred_at": options.get("occurred_at"),
-                "seq": None,
-            }
-        )
+            if (channel_class := options.get("channel_class")) is not None:
+                fields["channel"] = self._channel(spec.type, channel_class)
+            if telemetry := options.get("telemetry"):
+                fields["trace_context"] = _with_telemetry(spec.type, trace, telemetry)
+        return Envelope.of(fields)
 
     def _refuse_wrong(self, event_type: str, options: PublishOptions) -> None:
         target, content_class = options.get("target"), options.get("content_class", "internal")
         entity_version, occurred_at = options.get("entity_version"), options.get("occurred_at")
         if target is not None and (wrong := self._wrong_target(target)):
             raise PublishRefused(event_type, "target", wrong)
-        if content_class not in names.CONTENT_CLASSES:
-            known = ", ".join(names.CONTENT_CLASSES)
+        if content_class not in self._content_classes:
+            known = ", ".join(self._content_classes)
             raise PublishRefused(event_type, "content_class", f"{content_class!r} is not one of {known}")
         if entity_version is not None and (wrong := _wrong_version(entity_version)):
             raise PublishRefused(event_type, "entity_version", wrong)
@@ -205,35 +214,35 @@ class Publisher:
         """Inserts the envelopes and completes them in place, so the caller must not have shared them."""
         driver = self._driver_of(conn, blocking=False)
         assert driver.run is not None
-        if not envelopes:
-            return []
-        with sending("publish", map(_message, envelopes)) as carried:
-            append = self._append(envelopes, carried)
-            append.written(await driver.run(conn, append))
-        return self._announce(conn, driver, envelopes)
+        if envelopes:
+            with sending("publish", map(_message, envelopes)) as carried:
+                append = self._append(envelopes, carried)
+                append.written(await driver.run(conn, append))
+            self._announce(conn, driver, envelopes)
+        return envelopes
 
     def append_sync(self, conn: object, envelopes: list[Envelope]) -> list[Envelope]:
         driver = self._driver_of(conn, blocking=True)
         assert driver.run_sync is not None
-        if not envelopes:
-            return []
-        with sending("publish", map(_message, envelopes)) as carried:
-            append = self._append(envelopes, carried)
-            append.written(driver.run_sync(conn, append))
-        return self._announce(conn, driver, envelopes)
+        if envelopes:
+            with sending("publish", map(_message, envelopes)) as carried:
+                append = self._append(envelopes, carried)
+                append.written(driver.run_sync(conn, append))
+            self._announce(conn, driver, envelopes)
+        return envelopes
 
     def _append(self, envelopes: Sequence[Envelope], carried: Sequence[Carrier] | None) -> Append:
         if carried is not None:
             for envelope, carrier in zip(envelopes, carried, strict=True):
                 vars(envelope)["trace_context"] = carrier
-        return Append.of(envelopes, self._settings.schema, notify=self._settings.notify == "commit")
+        notify = self._settings.notify == "commit"
+        return Append.of(envelopes, self._settings.schema, notify=notify, cause=inherited_cause.get())
 
-    def _announce(self, conn: object, driver: Driver, written: list[Envelope]) -> list[Envelope]:
+    def _announce(self, conn: object, driver: Driver, written: list[Envelope]) -> None:
         if self._settings.notify == "after_commit" and driver.after_commit is not None:
             wakeups = {(envelope.channel, envelope.event_type) for envelope in written}
             driver.after_commit(conn, lambda: self._notifier.notify(wakeups))
         self._signals.emit_all(map(Published, written))
-        return written
 
     def _wrong_target(self, target: str) -> str | None:
         known = self._settings.contexts
@@ -241,11 +250,8 @@ class Publisher:
             return f"{target!r} is not one of the contexts that the app names ({', '.join(sorted(known))})"
         return names.wrong_word(target)
 
-    def _channel(self, event_type: str, channel_class: str | None) -> str:
-        generation = self._settings.generation
-        if channel_class is None:
-            return f"outbox_gen_{generation}" if generation else "outbox_default"
-        channel = f"outbox_gen_{generation}_{channel_class}"
+    def _channel(self, event_type: str, channel_class: str) -> str:
+        channel = f"outbox_gen_{self._settings.generation}_{channel_class}"
         wrong = names.wrong_word(channel_class) or names.wrong_text(channel, names.IDENTIFIER_BYTES)
         if wrong:
             raise PublishRefused(event_type, "channel_class", wrong)
@@ -263,8 +269,39 @@ class PublisherOn:
         await self._publisher.append(self._conn, [self._publisher.checked(envelope)])
 
 
+def _fields_of(options: PublishOptions) -> dict[str, Any]:
+    """A key of None stands for the default."""
+    keys = ("key", "idempotency_key")
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in ("channel_class", "telemetry") and (value is not None or name not in keys)
+    }
+
+
+def _text_of(value: Any) -> str | None:
+    """The text of a field that serves as the key."""
+    value = value.value if isinstance(value, Enum) else value
+    return None if value is None else str(value)
+
+
 def _message(envelope: Envelope) -> TracedMessage:
     return TracedMessage(envelope.id, envelope.event_type, envelope.trace_context)
+
+
+def _with_telemetry(event_type: str, trace: Carrier, telemetry: object) -> dict[str, str]:
+    """Refused if it is too long: a trace context that is too long is left out, but this one was asked for."""
+    if not isinstance(telemetry, Mapping):
+        raise PublishRefused(event_type, "telemetry", f"is {type(telemetry).__name__}, not a dict of texts")
+    carrier = {**(trace or {}), **telemetry}
+    wrong = _wrong_trace(carrier)
+    if not wrong and "traceparent" in telemetry and trace_id(carrier) is None:
+        wrong = "has a traceparent that is not one of W3C Trace Context"
+    if not wrong and (length := len(json.dumps(carrier))) > LONGEST_JSON:
+        wrong = f"has {length:,} characters as JSON with the trace context; the limit is {LONGEST_JSON:,}"
+    if wrong:
+        raise PublishRefused(event_type, "telemetry", wrong)
+    return carrier
 
 
 def _wrong_trace(trace: object) -> str | None:

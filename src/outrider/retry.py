@@ -162,5 +162,3 @@ DEFAULT_RETRY_POLICY = RetryPolicy()
 PATIENT_RETRY_POLICY = RetryPolicy(retries=56, base="10s", cap="1h")
 """For outages of hours: 56 retries over 24 hours on average, in nearly all cases 16 to 32, and never over 49. The
 waits reach an hour after about 45 minutes, and what waits is tried within an hour of the end of the outage."""
-
-NO_RETRY = RetryPolicy(retries=0)

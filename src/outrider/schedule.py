@@ -18,6 +18,15 @@ from outrider.event import spec_of
 from outrider.job import Job
 
 Missed = Literal["once", "skip", "all"]
+NICKNAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 CRON_LENGTH = 200
 MOST_AT_ONCE = 1000
 """The most jobs that one transaction enqueues for missed times. The next one goes on."""
@@ -55,23 +64,24 @@ class CronTimes:
 
     def after(self, after: datetime) -> Iterator[datetime]:
         """In UTC and ascending. cronsim does not promise that within an hour that comes twice."""
-        fields = self.cron.split()
+        cron = NICKNAMES.get(self.cron, self.cron)
+        fields = cron.split()
         if len(fields) != 5 or fields[0].startswith("*") or fields[1].startswith("*"):
-            yield from self._every(after)
+            yield from self._every(cron, after)
             return
-        for local in CronSim(self.cron, after.astimezone(self.zone)):
+        for local in CronSim(cron, after.astimezone(self.zone)):
             time = local.astimezone(UTC)
             if time > after:
                 after = time
                 yield time
 
-    def _every(self, after: datetime) -> Iterator[datetime]:
+    def _every(self, cron: str, after: datetime) -> Iterator[datetime]:
         """Every time that the local clock shows. cronsim steps over a clock change by an hour, which is wrong where clocks
         change by half an hour, or at midnight. So it is asked for each period between two changes."""
         here = after.astimezone(self.zone).replace(tzinfo=None)
         offset = after.astimezone(self.zone).utcoffset()
         while True:
-            for local in CronSim(self.cron, here):
+            for local in CronSim(cron, here):
                 time = local.replace(tzinfo=timezone(offset or timedelta())).astimezone(UTC)
                 if time.astimezone(self.zone).utcoffset() != offset:
                     break
@@ -184,13 +194,15 @@ class Schedule:
     def _wrong_cron(self) -> str | None:
         if not isinstance(self.cron, str) or len(self.cron) > CRON_LENGTH:
             return f"write text of at most {CRON_LENGTH} characters"
+        if self.cron.startswith("@") and self.cron not in NICKNAMES:
+            return f"the names are {', '.join(NICKNAMES)}"
         try:
             never = self.next(datetime(2024, 1, 1, tzinfo=UTC)) is None
         except CronSimError as error:
             reason = str(error)
             return (
                 f"{reason[0].lower()}{reason[1:]}; the five fields are minute, hour, day of the month, month and day of the "
-                "week, like '0 3 * * MON'; with six, the first is the second"
+                "week, like '0 3 * * MON'; with six, the first one is the second of the minute"
             )
         return "there is no such day" if never else None
 

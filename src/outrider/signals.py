@@ -2,7 +2,7 @@
 
 A listener is called in the thread or task that emits the signal, so it must be quick. One that raises is removed, with a
 warning in the log: observing must never break publishing. "Committed" means that the transaction was committed before the
-signal was emitted. `details` and `times` are computed only when they are called.
+signal was emitted. `details` and `times` are computed only when they are called. `context`: the context variables of a call.
 """
 
 from __future__ import annotations
@@ -15,18 +15,31 @@ from datetime import datetime, timedelta
 from typing import dataclass_transform
 from uuid import UUID
 
-from outrider.envelope import Envelope
+from outrider.envelope import Envelope, HandledEvent
 from outrider.error_text import describe
+from outrider.job import JobRun
 from outrider.outcome import Verdict
 
 
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Signal:
-    """Something that has happened in this process. Every subclass is a frozen dataclass."""
+    """Something that has happened in this process. Every subclass is a frozen dataclass.
+
+    The methods that are the same for all stand here: making them for each class would slow every import.
+    """
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True)(cls)
+        dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
 class Published(Signal):
@@ -36,7 +49,7 @@ class Published(Signal):
 
 
 class Woken(Signal):
-    """A loop was woken. `reason`: poke (a notification), listener, sequence, generations or poll."""
+    """A loop was woken. `reason`: notification, listener, sequence, generations or poll."""
 
     subscription: str
     reason: str
@@ -58,30 +71,22 @@ class Taken(Signal):
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
-class HandledEvent:
-    """One event of a settled batch."""
-
-    envelope: Envelope
-    attempt: int
-    duration_ms: float
-
-
 class Settled(Signal):
-    """A batch was committed: the effects of the handlers, the receipts and the position together. `conceded`: duplicates
-    skipped. `times` is cheaper than `details`: the type of each event, its age in seconds, and the seconds it took."""
+    """A batch was committed: the effects of the handlers, the receipts and the position together. `duplicates`: events that
+    were skipped because they have a receipt. `times` is cheaper than `details`: the type of each event, its age in seconds,
+    and the seconds it took."""
 
     subscription: str
     partition: int
     events: int
-    conceded: int
+    duplicates: int
     duration_ms: float
     details: Callable[[], Iterator[HandledEvent]]
     times: Callable[[], Iterator[tuple[str, float, float]]] = lambda: iter(())
 
 
 class Failed(Signal):
-    """A handler failed and was rolled back. `Parked` or `Buried` follows when that is committed."""
+    """A handler failed and was rolled back. `RetryScheduled` or `Buried` follows when that is committed."""
 
     subscription: str
     envelope: Envelope
@@ -91,7 +96,7 @@ class Failed(Signal):
     error: BaseException
 
 
-class Parked(Signal):
+class RetryScheduled(Signal):
     """A failed event waits for its retry. Committed."""
 
     subscription: str
@@ -152,19 +157,6 @@ class JobEnqueued(Signal):
     job_id: UUID
     outcome: str
     details: Callable[[], Envelope]
-
-
-@dataclass(frozen=True, slots=True)
-class JobRun:
-    """One attempt at one job. In signals, a "superseded" job gave way to a newer one with the same unique key."""
-
-    subscription: str
-    job_id: UUID
-    key: str | None
-    attempt: int
-    worker: str
-    workspace_id: str | None = None
-    trace_id: str | None = None
 
 
 class JobsClaimed(Signal):
@@ -245,6 +237,13 @@ class Rejection(Signal):
     code: str
     message: str
     buried: bool
+
+
+class RelayLease(Signal):
+    """The lease of a relay. `result`: acquired; renewed; lost: it has expired, or another process has it."""
+
+    relay: str
+    result: str
 
 
 class Rewound(Signal):
@@ -367,19 +366,16 @@ class WorkerDown(Signal):
     clean: bool
 
 
-Listener = Callable[[Signal], None]
-
-
 class Signals:
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: list[Callable[[Signal], None]] = []
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def listen(self, listener: Callable[[Signal], None]) -> Callable[[], None]:
         """Call `listener` for every signal from now on. Returns a function that ends it."""
         self._listeners.append(listener)
         return lambda: self._drop(listener)
 
-    def _drop(self, listener: Listener) -> None:
+    def _drop(self, listener: Callable[[Signal], None]) -> None:
         with suppress(ValueError):  # another thread may have removed it already
             self._listeners.remove(listener)
 

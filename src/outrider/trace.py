@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +42,7 @@ _known: tuple[Any, Tracer] | None = None
 _logged = set[str]()
 _PARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?")
 _MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
+W3C = ("traceparent", "tracestate")
 STATE_CHARACTERS = 512
 LONGEST_JSON = 16_000
 """The longest trace context that is stored, in characters. A constraint of the log allows 16 KiB."""
@@ -59,9 +60,17 @@ def current_trace() -> Carrier:
     """The trace context of the current OpenTelemetry span, else of the event that is being handled."""
     carrier = None
     if INSTALLED:
-        with _ignored():
+        try:
             carrier = _carrier_of()
-    return carrier or inherited.get()
+        except Exception as error:
+            _log_once(error)
+    parent = inherited.get()
+    return parent if carrier is None else carrier if parent is None else telemetry_of(parent) | carrier
+
+
+def telemetry_of(carrier: Carrier) -> dict[str, str]:
+    """What a trace context carries beside the trace itself."""
+    return {name: text for name, text in (carrier or {}).items() if name not in W3C}
 
 
 def as_json(carrier: Carrier) -> str | None:
@@ -76,23 +85,27 @@ def trace_id(carrier: Carrier) -> str | None:
     return None if found is None else found[1]
 
 
-@contextmanager
-def sending(verb: str, written: Iterable[TracedMessage]) -> Iterator[list[Carrier] | None]:
+_NO_SPANS = nullcontext(None)
+
+
+def sending(verb: str, written: Iterable[TracedMessage]) -> AbstractContextManager[list[Carrier] | None]:
     """Makes a producer span for each trace while the messages are written; yields their new trace contexts.
 
     None = nobody collects spans, and the trace contexts stay. The transaction may still roll back after the span ends.
     """
-    if (tracer := _tracer()) is None:
-        yield None
-        return
-    messages = list(written)
-    traces: dict[tuple[tuple[str, str], ...], list[TracedMessage]] = {}
+    tracer = _tracer()
+    return _NO_SPANS if tracer is None else _producing(tracer, verb, list(written))
+
+
+@contextmanager
+def _producing(tracer: Tracer, verb: str, messages: list[TracedMessage]) -> Iterator[list[Carrier] | None]:
+    traces: dict[tuple[str | None, ...], list[TracedMessage]] = {}
     for each in messages:
         traces.setdefault(_key(each.carrier), []).append(each)
     spans = {key: _producer(tracer, verb, those) for key, those in traces.items()}
     carried: list[Carrier] | None = None
     with _ignored():
-        carried = [_carrier_of(spans[_key(each.carrier)]) or each.carrier for each in messages]
+        carried = [_carried(spans[_key(each.carrier)], each.carrier) for each in messages]
     try:
         yield carried
     except BaseException as error:
@@ -180,6 +193,11 @@ class BatchSpans:
             each.end(outcome)
 
 
+def collected() -> bool:
+    """Somebody collects spans."""
+    return _tracer() is not None
+
+
 def handling(subscription: str) -> BatchSpans | None:
     """None = nobody collects spans."""
     tracer = _tracer()
@@ -190,33 +208,40 @@ def _tracer() -> Tracer | None:
     global _known
     if not INSTALLED:
         return None
-    with _ignored():
-        if isinstance(provider := api.get_tracer_provider(), _NO_PROVIDERS):
+    try:
+        if type(provider := api.get_tracer_provider()) in _NO_PROVIDERS:  # isinstance costs more: they are abstract
             return None
         if _known is None or _known[0] is not provider:
             _known = provider, provider.get_tracer("outrider")
         return _known[1]
-    return None
+    except Exception as error:
+        _log_once(error)
+        return None
 
 
 @contextmanager
 def _ignored() -> Iterator[None]:
-    """Logs each kind of error of the application's OpenTelemetry code once, and goes on without the span."""
+    """Goes on without the span where the application's OpenTelemetry code fails."""
     try:
         yield
     except Exception as error:
-        if (code := code_of(error)) not in _logged:
-            _logged.add(code)
-            logging.getLogger("outrider").warning(
-                "a span is missing, and others may be: %s: look at the tracer provider, its sampler and its span processors",
-                describe(error),
-            )
+        _log_once(error)
+
+
+def _log_once(error: Exception) -> None:
+    """Once for each kind of error."""
+    if (code := code_of(error)) not in _logged:
+        _logged.add(code)
+        logging.getLogger("outrider").warning(
+            "a span is missing, and others may be: %s: look at the tracer provider, its sampler and its span processors",
+            describe(error),
+        )
 
 
 def _producer(tracer: Tracer, verb: str, messages: Sequence[TracedMessage]) -> Span:
     with _ignored():
         carrier = messages[0].carrier
-        parent = None if carrier == _carrier_of() else _context_of(carrier)
+        parent = None if _key(carrier) == _key(_carrier_of()) else _context_of(carrier)
         attributes = _attributes(verb, "send", messages)
         return tracer.start_span(_name(verb, messages), parent, api.SpanKind.PRODUCER, attributes)
     return api.INVALID_SPAN
@@ -252,8 +277,15 @@ def _blame(span: Span, error: BaseException) -> None:
         span.set_status(api.Status(api.StatusCode.ERROR, said))
 
 
-def _key(carrier: Carrier) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((carrier or {}).items()))
+def _key(carrier: Carrier) -> tuple[str | None, ...]:
+    """Of the trace alone."""
+    return tuple((carrier or {}).get(name) for name in W3C)
+
+
+def _carried(span: Span, carrier: Carrier) -> Carrier:
+    """The trace context of the span, with the telemetry of the message."""
+    found = _carrier_of(span)
+    return carrier if found is None else telemetry_of(carrier) | found
 
 
 def _context_of(carrier: Carrier) -> Context:
@@ -268,6 +300,8 @@ def _context_of(carrier: Carrier) -> Context:
 
 def _carrier_of(span: Span | None = None) -> Carrier:
     """The trace context of a span, by default of the current one; None if there is none."""
+    if span is None and api.get_current_span() is api.INVALID_SPAN:
+        return None
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, None if span is None else api.set_span_in_context(span, contexts.Context()))
     return carrier or None

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 from tests.cli.test_migrate import APP, NEWEST, OLD_WORKER, dump, next_release, psql, query, schemas
 from tests.preloaded import Preloaded
 
-from outrider.cli.alembic_project import find_project
+from outrider.cli.alembic import find_project
 from outrider.errors import ConfigError
 from outrider.postgres import statement
 from outrider.postgres.schema.migrate import known

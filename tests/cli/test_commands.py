@@ -19,13 +19,14 @@ HOSTILE = "\x1b]0;owned\x07[bold]x[/]\nfake"
 
 WITHOUT_JSON = {
     "demo": "a show for people",
+    "dashboard": "runs until Ctrl-C",
     "dev": "runs until Ctrl-C",
     "worker": "runs until it is told to stop; its log has --log-json",
     "relay run": "runs until it is told to stop; its log has --log-json",
 }
 DESTRUCTIVE = {
     "uninstall", "event withdraw", "subscription narrow", "subscription retire", "job cancel", "relay adopt", "inbox retry",
-    "rollup uninstall", "dlq replay", "dlq discard", "tenants erase",
+    "job run-now", "job retry", "rollup uninstall", "dlq replay", "dlq discard", "tenants erase",
 }  # fmt: skip
 
 
@@ -79,10 +80,11 @@ def test_nothing_in_the_database_is_obeyed(database: str, tmp_path: Path, monkey
             {"h": HOSTILE, "names": [f"handler{HOSTILE}"]},
         )
         conn.execute(
-            """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at,
-                   queue, last_error_code, last_error, buried_at)
-               select 'handler' || %(h)s, 0, gen_random_uuid(), %(h)s, status, false, true, now() - interval '1 h',
-                   %(h)s, %(h)s, %(h)s, now() from unnest('{pending,failed}'::text[]) as status""",
+            """insert into outrider.job (subscription, event_id, event_type, status, run_at, queue, last_error_code,
+                   last_error, buried_at)
+               select 'handler' || %(h)s, gen_random_uuid(), %(h)s, status, now() - interval '1 h', %(h)s, %(h)s, %(h)s,
+                      now()
+               from unnest('{pending,failed}'::text[]) as status""",
             {"h": HOSTILE},
         )
         conn.execute(

@@ -17,7 +17,7 @@ import pytest
 from tests.cli import inprocess
 from tests.cli.conftest import Run, Start
 
-from outrider.cli import snapshots
+from outrider.contract import snapshots
 from outrider.errors import ConfigError
 
 SHOP = """
@@ -403,7 +403,7 @@ def test_the_events_of_outrider_itself_are_nobodys(process: Run, project: Path) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["check"], "no app: name it with --app module:app, OUTRIDER_APP"),
+        (["check"], "no app: name it with --app module:app, in OUTRIDER_APP"),
         (["check", "--app", "nowhere:app"], "names the module 'nowhere'"),
         (["check", "--app", "shop:app", "--dir", "shop.py"], "shop.py is not a folder"),
         (["check", "--app", "shop:app", "--against", "nowhere"], "--against names nowhere, which does not exist"),

@@ -223,11 +223,9 @@ def test_show_prints_where_it_was_raised_and_what_to_do_next(database: str, tmp_
     )
     failing += "\ndef charge(event):\n    raise ValueError(f'order {event.n} has no price')\n"
     failing += "\nclass Mail(Job, type='cli.mail'):\n    pass\n"
-    failing += "\n@app.job(Mail, retry=NO_RETRY)\ndef mail(job):\n    charge(job)  # no such field\n"
-    failing = failing.replace(
-        "import Event, Outrider", "import Event, Job, Outrider\nfrom outrider.retry import NO_RETRY"
-    )
-    failing = failing.replace('name="shop.one"', 'name="shop.one", retry=NO_RETRY')
+    failing += "\n@app.job(Mail, retry=RetryPolicy(retries=0))\ndef mail(job):\n    charge(job)  # no such field\n"
+    failing = failing.replace("import Event, Outrider", "import Event, Job, Outrider\nfrom outrider import RetryPolicy")
+    failing = failing.replace('name="shop.one"', 'name="shop.one", retry=RetryPolicy(retries=0)')
     (tmp_path / "shop.py").write_text(
         failing
         + """
@@ -261,7 +259,7 @@ if __name__ == "__main__":
         f"  outrider dlq replay {event} --subscription shop.one --edit  # with another payload",
         f"  outrider dlq discard {event} --subscription shop.one --reason TEXT  # give it up",
     ]
-    ((job,),) = query(database, "select event_id from outrider.delivery where subscription = 'cli.mail'")
+    ((job,),) = query(database, "select event_id from outrider.job where subscription = 'cli.mail'")
     assert ", in charge\n" in desk.json("show", str(job))["letters"][0]["traceback"]
     desk.dlq("discard", event, "--reason", "a test", "--yes")
     assert f"replay {event} --subscription shop.one --force" in desk.dlq("show", event).stdout

@@ -93,7 +93,7 @@ def test_a_broken_pyproject(outrider: Run, tmp_path: Path, content: str, sentenc
 
 
 def test_the_errors_are_ours() -> None:
-    from outrider.cli.find import find_app
+    from outrider.cli.target import find_app
 
     with pytest.raises(ConfigError, match="like shop:app"):
         find_app("shop")

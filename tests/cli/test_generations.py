@@ -51,7 +51,7 @@ def shop(outrider: Run, database: str, tmp_path: Path) -> str:
 
 def test_list(outrider: Run, shop: str) -> None:
     listed = json.loads(outrider("generations", "--dsn", shop, "--json").stdout)
-    line = {"subscription": "shop.count", "lag": 1, "parked": 0, "dead": 0, "workers": []}
+    line = {"subscription": "shop.count", "lag": 1, "waiting": 0, "dead": 0, "workers": []}
     assert listed == {
         "schema": "outrider",
         "generations": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -9,12 +10,15 @@ import signal
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.brokers import NatsServer, RedisServer
 from tests.cli.conftest import Run
 from tests.cli.test_worker import end
 from tests.postgres.embedded.conftest import place
@@ -22,6 +26,7 @@ from tests.processes import clean, processes, until
 
 from outrider.cli.commands.init import LONGEST
 from outrider.postgres.schema.migrate import script
+from outrider.streams import NatsLease, RedisLease, broker
 
 __all__ = ["place"]
 
@@ -100,6 +105,59 @@ def test_what_it_writes_runs(outrider: Run, boot: Boot, empty_database: str, tmp
     assert "up to date" in outrider("migrate", "--dsn", empty_database).stdout
 
 
+BROKERS = {"redis": (RedisServer, "REDIS_URL"), "nats": (NatsServer, "NATS_URL")}
+SENT = {"relay": "billing.out", "topic": "billing.item_added"}
+
+
+@pytest.mark.parametrize("kind", ["redis", pytest.param("nats", marks=pytest.mark.verify)])
+def test_with_a_relay_it_sends_its_events(
+    outrider: Run, boot: Boot, empty_database: str, tmp_path: Path, kind: str
+) -> None:
+    """To a real broker, with its lease, and tells so in its metrics; the next process goes on after it."""
+    done = outrider("init", "--service", "billing", "--relay", kind)
+    assert (done.returncode, done.stderr) == (0, "")
+    server, variable = BROKERS[kind]
+    assert f"outrider[{kind},metrics]" in done.stdout
+    assert variable in done.stdout
+    assert files(tmp_path) == sorted([*WRITTEN, "billing/relay.py"])
+    with server() as running, psycopg.connect(empty_database, autocommit=True) as conn:
+        apply(conn, tmp_path)
+        add(conn, "apple")
+        for round_ in (1, 2):
+            process = boot(tmp_path, OUTRIDER_DSN=empty_database, METRICS_PORT="0", **{variable: running.url})
+            assert process.stderr is not None
+            url = next(line.split()[-1] for line in process.stderr if "metrics at http" in line)
+            until(lambda: counted(conn) == [("apple", round_)], process)  # noqa: B023
+            until(lambda: sample(url, "outrider_relayed_total", SENT) == 1, process)  # noqa: B023
+            assert sample(url, "outrider_relay_lease_total", {"relay": "billing.out", "result": "acquired"}) == 1
+            until(lambda: sample(url, "outrider_relay_depth", SENT) == 0, process)  # noqa: B023
+            process.send_signal(signal.SIGTERM)
+            code, err = end(process)
+            assert code == 0, err
+            assert not re.search("Traceback|ERROR", err)
+            assert [each["payload"]["name"] for each in asyncio.run(stream(kind, running.url))] == ["apple"] * round_
+            add(conn, "apple")
+
+
+def sample(url: str, name: str, labels: Mapping[str, str]) -> float | None:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    found = [each.value for family in families for each in family.samples if (each.name, each.labels) == (name, labels)]
+    return found[0] if found else None
+
+
+async def stream(kind: str, url: str) -> list[Any]:
+    """What a reader of the stream finds, and that nobody holds the lease any more."""
+    sink: Any = broker(url, stream="billing")
+    await sink.open()
+    found = [json.loads(each.data) async for page in sink.tail("billing", sink.start) for each in page]
+    await sink.close()
+    lease = RedisLease(url, "lock:outbox:billing") if kind == "redis" else NatsLease(url, "outbox_billing")
+    assert await lease.acquire()
+    await lease.release()
+    return found
+
+
 @pytest.mark.verify
 def test_it_runs_without_a_database_at_hand(outrider: Run, boot: Boot, place: Path) -> None:
     outrider("init", "--service", "billing", "--out-dir", str(place))
@@ -124,11 +182,12 @@ def test_the_migration_is_what_migrate_prints(outrider: Run, tmp_path: Path) -> 
 
 @pytest.mark.verify
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("relay", ["", "redis", "nats"])
 @pytest.mark.parametrize("service", ["billing", pytest.param("b" * LONGEST, marks=pytest.mark.long)])
 def test_what_it_writes_passes_ruff_mypy_and_its_own_test(
-    outrider: Run, tmp_path: Path, server: str, service: str
+    outrider: Run, tmp_path: Path, server: str, service: str, relay: str
 ) -> None:
-    outrider("init", "--service", service)
+    outrider("init", "--service", service, *(["--relay", relay] if relay else []))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     rules = ",".join(set(project["tool"]["ruff"]["lint"]["select"]) - {"E"})
     tool(tmp_path, "ruff", "check", "--isolated")

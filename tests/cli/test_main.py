@@ -16,9 +16,12 @@ from typer.main import get_command
 
 from outrider.cli.main import COMMANDS, cli
 
+MIGRATIONS = Path(__file__).parents[2] / "src/outrider/postgres/migrations"
+
 
 def test_version(outrider: Run) -> None:
-    assert outrider("--version").stdout == f"outrider {version('outrider')}\n"
+    newest = max(int(file.name[:4]) for file in MIGRATIONS.glob("*.sql"))
+    assert outrider("--version").stdout == f"outrider {version('outrider')}, schema version {newest}\n"
 
 
 def every_command(group: Any, *path: str) -> Iterator[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 from tests.cli import inprocess
 from tests.postgres.roles.house import before, opened
 
-from outrider.cli.audit_options import who
+from outrider.cli.options import who
 from outrider.postgres.statement import statement
 
 APP = """

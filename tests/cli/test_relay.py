@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,6 +115,18 @@ def test_it_runs_relays_and_nothing_else(desk: Desk, start: Start) -> None:
     assert desk.conn.execute("select from effect").rowcount == 0
     served = desk.conn.execute("select from outrider.subscription where name = 'depot.handled'").rowcount
     assert served == 0, "what it does not run it does not register"
+
+
+def test_the_status_tells_what_it_owes_by_topic(desk: Desk) -> None:
+    desk.said("migrate", "--app", "depot:app")
+    desk.publish("a", "b")
+    rows = [re.split(r" *│ *", line.strip("│ ")) for line in desk.said("status").splitlines() if "cli.sent" in line]
+    assert [(*row[:3], *row[4:]) for row in rows] == [
+        ("cli.sent", of, "2", "0", "0") for of in ("audit.out", "depot.out")
+    ]
+    assert all(re.fullmatch(r"\d+ s", row[3]) for row in rows)
+    told = json.loads(desk.said("relay", "list", "--json"))["relays"]
+    assert [[(each["name"], each["depth"]) for each in relay["topics"]] for relay in told] == [[("cli.sent", 2)]] * 2
 
 
 @pytest.mark.verify

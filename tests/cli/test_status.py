@@ -110,8 +110,9 @@ def test_for_programs(database: str, tmp_path: Path) -> None:
     assert standing.pop("waiting_since") is not None
     assert standing == {
         "name": "shop.effect", "kind": "handler", "context": "shop", "event_types": ["dispatch.placed"], "partitions": 1,
-        "order": "key", "states": ["running"], "paused_at": None, "lag": 1, "oldest_is_certain": True, "parked": 1,
-        "running": 0, "dead": 1, "orphaned": None, "streams": [], "troubles": [],
+        "order": "key", "states": ["running"], "paused_at": None, "lag": 1, "oldest_is_certain": True, "waiting": 1,
+        "running": 0, "dead": 1, "orphaned": None, "streams": [], "topics": [],
+        "topics_are_complete": True, "troubles": [],
         "positions": [
             {"generation": 0, "served_by": 0, "seq": 3, "lag": 1, "failures": 0, "open_until": None,
              "workers": ["host:11"]},

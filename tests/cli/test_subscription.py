@@ -46,7 +46,7 @@ def test_list(outrider: Run, shop: str, tmp_path: Path) -> None:
         "subscriptions": [
             {
                 "name": "shop.count", "kind": "handler", "context": "shop", "event_types": ["cli.subscribed"],
-                "partitions": 1, "order": "key", "paused_at": None, "lag": 1, "parked": 0, "dead": 0, "workers": 0,
+                "partitions": 1, "order": "key", "paused_at": None, "lag": 1, "waiting": 0, "dead": 0, "workers": 0,
                 "running": 0, "orphaned": False,
             }
         ],

@@ -81,7 +81,7 @@ def test_json(outrider: Run, shop: str) -> None:
     wanted = {
         "schema": "outrider", "database": psycopg.conninfo.conninfo_to_dict(shop)["dbname"], "dry_run": False,
         "installed": True, "dropped": True, "refused": [], "version": known()[-1].version, "events": 1, "receipts": 0,
-        "publishing": 0, "subscriptions": [{"name": "shop.count", "unread": 1, "parked": 0, "dead": 0}], "rollups": [],
+        "publishing": 0, "subscriptions": [{"name": "shop.count", "unread": 1, "waiting": 0, "dead": 0}], "rollups": [],
         "workers": [], "dependents": [], "strangers": [], "mentions": [],
     }  # fmt: skip
     planned = outrider("uninstall", "--dsn", shop, "--force", "--json", "--dry-run")

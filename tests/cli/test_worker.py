@@ -215,7 +215,7 @@ class Folding:
         return self._desk.conn.execute("select bool_or(stopping) from outrider.worker").fetchone() == (True,)
 
     def released(self) -> bool:
-        [(status,)] = self._desk.conn.execute("select status from outrider.delivery").fetchall()
+        [(status,)] = self._desk.conn.execute("select status from outrider.job").fetchall()
         return bool(status != "in_flight")
 
     def ended(self) -> tuple[int, str]:
@@ -224,7 +224,7 @@ class Folding:
         while not self.released():
             assert time.monotonic() < deadline
             time.sleep(PAUSE)
-        row = self._desk.conn.execute("select status, attempts, crashes from outrider.delivery").fetchone()
+        row = self._desk.conn.execute("select status, attempts, crashes from outrider.job").fetchone()
         assert row == ("pending", 0, 0), "as if it had not been claimed"
         return code, err
 
@@ -429,6 +429,34 @@ async def test_a_child_notices_by_itself_that_it_is_alone(monkeypatch: pytest.Mo
     assert parents == []
 
 
+CLASSES = (
+    APP
+    + """
+@app.handler(Placed, name="shop.heavy", start="beginning", channel_class="heavy")
+async def heavy(event, ctx):
+    await ctx.tx.execute("insert into effect values (%s, %s)", [1000 + event.n, os.getpid()])
+"""
+)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_processes_of_different_classes_share_the_work(desk: Desk, processes: str) -> None:
+    (desk.folder / "shop.py").write_text(CLASSES)
+    rest = desk.worker("--only-class")
+    desk.publish(1, 2)
+    until(lambda: desk.effects() == [1, 2], rest)
+    heavy = desk.worker("--class", "heavy", "--only-class", "--processes", processes)
+    until(lambda: desk.effects() == [1, 2, 1001, 1002], heavy)
+    desk.publish(3)
+    until(lambda: desk.effects() == [1, 2, 3, 1001, 1002, 1003], heavy)
+    by = desk.conn.execute("select pid = %s, min(n), max(n) from effect group by 1 order by 1", [rest.pid]).fetchall()
+    assert by == [(False, 1001, 1003), (True, 1, 3)]
+    for process in (rest, heavy):
+        process.terminate()
+        assert end(process)[0] == 0
+
+
 # What can be wrong
 
 
@@ -439,6 +467,7 @@ async def test_a_child_notices_by_itself_that_it_is_alone(monkeypatch: pytest.Mo
         (["--app", "shop:app", "--exclude", "shop.*"], "no handler or job is left"),
         (["--app", "shop:app", "--grace", "soon"], "--grace: "),
         (["--app", "shop:app", "--class", "Not Good"], "--class: "),
+        (["--app", "shop:app", "--class", "heavy", "--only-class"], "no handler is of the channel class 'heavy'"),
         (["--app", "empty:app"], "the app declares no handler"),
         (["--app", "nowhere:app"], "names the module 'nowhere'"),
         ([], "no app: name it with --app module:app"),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from tests.contract.making import A_DICT, A_LIST, A_TUPLE, contract, event, model
 
 from outrider.contract import Contract, compare, fits, reading
-from outrider.contract.promise import promised
+from outrider.contract.change import promised
 
 
 def refreshed(*steps: Contract) -> Contract:

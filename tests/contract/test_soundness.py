@@ -17,7 +17,7 @@ from tests.contract import making
 
 from outrider import Envelope, Event
 from outrider.contract import Contract, compare, fits, reading
-from outrider.contract.promise import promised
+from outrider.contract.change import promised
 from outrider.payload import encode
 
 NAMES = ["a", "b", "c"]

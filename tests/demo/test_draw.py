@@ -8,8 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from outrider.demo.draw import INTRODUCTION, MOST_NEWS, Activity, DemoScreen, News, line, next_steps, summary
-from outrider.demo.figures import Figures
+from outrider.demo.draw import INTRODUCTION, MOST_NEWS, Activity, DemoScreen, Figures, News, line, next_steps, summary
 
 BIG = 9_999_999
 FIGURES = Figures(**dict.fromkeys((each.name for each in fields(Figures)), BIG))

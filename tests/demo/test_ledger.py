@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from outrider import Backoff
-from outrider.demo.draw import Activity, summary
-from outrider.demo.figures import Figures
-from outrider.demo.handlers import open_shop
+from outrider.demo.draw import Activity, Figures, summary
 from outrider.demo.ledger import Ledger
-from outrider.demo.shop import Card, Shop
+from outrider.demo.shop import Card, Shop, open_shop
 
 RIGHT = {"orders": 3, "published": 3, "invoices": 3, "rewarded": 3, "receipts": 3}
 CARDS: list[Card] = ["good", "shaky", "stolen", "good"]
@@ -75,7 +73,7 @@ async def test_late_commits_are_told_and_rolled_back_orders_do_not_show(shop: Sh
     await shop.buy("mist", "good")
     await shop.change_mind("amber")
     await shop.drop_an_item("birch")
-    while (await shop.app.drain()).parked:
+    while (await shop.app.drain()).to_retry:
         await execute(shop, DUE)
     figures = await count(shop, Ledger(tell_late=late.append), closed=True)
     assert (figures.exact, figures.orders, shop.rolled_back) == (True, 3, 2)

@@ -216,13 +216,13 @@ class Life:
         [self.lease] = sqljobs.claim(self.conn, worker=self.worker).jobs
 
     def _renew(self) -> None:
-        self.conn.execute("update outrider.delivery set lease_expires_at = now() + interval '1 second'")
+        self.conn.execute("update outrider.job set lease_expires_at = now() + interval '1 second'")
         assert sqljobs.renew(self.conn, self.worker)[self._held.delivery][1] > 1
 
     def _run_now(self) -> None:
-        self.conn.execute("update outrider.delivery set run_at = now() + interval '1 hour'")
+        self.conn.execute("update outrider.job set run_at = now() + interval '1 hour'")
         assert sqljobs.run_now(self.conn, self.row["event_id"]) == "due"
-        assert self.conn.execute("select from outrider.delivery where run_at <= now()").rowcount == 1
+        assert self.conn.execute("select from outrider.job where run_at <= now()").rowcount == 1
 
     def _route(self) -> None:
         self.conn.execute(

@@ -49,14 +49,15 @@ def test_the_signals() -> None:
 
 def test_the_metrics() -> None:
     assert table("## Metrics") == metric_rows()
-    seen = re.search(r"looks at the database every ten seconds for\s(.*?)\.\n", PAGE, re.S)
+    seen = re.search(r"reads these from the database every ten seconds:\s(.*?)\.\n", PAGE, re.S)
     assert seen is not None
     assert re.findall(r"`(\w+)`", seen.group(1)) == [each.name for each in STATE]
 
 
 def test_the_log_lines() -> None:
     source = Path(log.__file__).read_text() + Path(log_lines.__file__).read_text()
-    written = re.findall(r'(?:_lines\.\w+\(|say\(|_lines\.warning\)\(|logging\.[A-Z]+,)\s*"(\w+)"', source)
+    calls = r"_lines\.\w+\(|_unbound\.\w+\(|_say_after\(\s*[\w.]+,|say\(|_lines\.warning\)\(|logging\.[A-Z]+,"
+    written = re.findall(rf'(?:{calls})\s*"(\w+)"', source)
     named = [name for row in table("### Lines") for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert set(named) == set(written)
     assert len(named) == len(set(named))

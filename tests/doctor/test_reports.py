@@ -110,7 +110,7 @@ async def test_batches_that_are_rolled_back_in_a_row(fragile: str) -> None:
         async with expect(shop.app, Recovered) as recovered:
             execute(fragile, "drop trigger no_room on outrider.event_handled")
         assert recovered[0].subscription == "shop.effect"
-        assert await told(fragile, about("troubles", "1 worker: nothing fails in a row"))
+        assert await told(fragile, about("troubles", "1 worker: no repeated failures"))
     assert await shop.effects() == ["a1"]
 
 
@@ -181,7 +181,7 @@ async def test_a_broker_that_is_down(fragile: str) -> None:
     app.relay("shop.out", RedisStreams(f"redis://{HOST}:{free_port()}", stream="out"))
     async with app:
         await app.migrate()
-        assert "were not asked" in only((await ask(fragile))["brokers"], Severity.note).found
+        assert "were not checked" in only((await ask(fragile))["brokers"], Severity.note).found
         async with expect(app, BrokerDown, times=2), at_work(app):
             found = await told(fragile, about("brokers", "shop.out: the broker has not answered worker"))
             assert found.severity is Severity.critical
@@ -274,7 +274,7 @@ async def test_a_frozen_worker(fragile: str, tmp_path: Path, monkeypatch: pytest
         "@app.handler(Placed, name='frozen.effect')\n"
         "async def effect(event: Placed) -> None: ...\n"
     )
-    command = [sys.executable, "-m", "outrider.cli", "worker", "--app", "frozen:app"]
+    command = [sys.executable, "-m", "outrider", "worker", "--app", "frozen:app"]
 
     async def listens() -> list[Any]:
         return execute(fragile, "select 1 from outrider.worker where listening")
@@ -366,7 +366,8 @@ async def test_settings_that_reach_us(fragile: str, role: str) -> None:
     )
     try:
         assert {
-            (each.severity, each.found.removesuffix(", reaches our sessions")) for each in await _reaching(fragile)
+            (each.severity, each.found.removesuffix(", applies to Outrider's sessions"))
+            for each in await _reaching(fragile)
         } == {
             (Severity.warning, f"statement_timeout = 5s, by the role {role}"),
             (Severity.warning, f"lock_timeout = 1s, by the database {name}"),
@@ -416,6 +417,11 @@ async def test_a_schedule_that_does_not_fire(fragile: str) -> None:
     async with connected(fragile) as conn:
         await worker(conn, "factory.make", listening=True)
     assert only((await ask(fragile))["schedules"]), "it is not: its job is served"
+    async with app:
+        await app.pause_schedule("factory.make")
+    told = await ask(fragile)
+    assert only(told["schedules"], Severity.ok), "a paused one is not late"
+    assert "the schedule factory.make is paused since" in only(told["paused"], Severity.note).found
 
 
 async def test_a_lock_does_not_hold_the_doctor_up_at_every_check(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +429,9 @@ async def test_a_lock_does_not_hold_the_doctor_up_at_every_check(fragile: str, m
     monkeypatch.setattr(doctor, "LONGEST", 1)
     monkeypatch.setattr(doctor, "BLOCKED", 0.05)
     async with connected(fragile) as conn, conn.transaction():
-        await conn.execute("lock table outrider.delivery, outrider.worker, outrider.setting in access exclusive mode")
+        await conn.execute(
+            "lock table outrider.delivery, outrider.job, outrider.worker, outrider.setting in access exclusive mode"
+        )
         began = asyncio.get_running_loop().time()
         found = await ask(fragile)
         assert asyncio.get_running_loop().time() - began < 5

@@ -53,5 +53,6 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.M
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_the_page_shows_code_of_the_shop(number: int) -> None:
-    code = "\n".join(file.read_text() for file in SHOP.rglob("*.py"))
+    shown = (SHOP, ROOT / "examples" / "django_tasks")
+    code = "\n".join(file.read_text() for example in shown for file in sorted(example.rglob("*.py")))
     assert BLOCKS[number] in code

@@ -70,9 +70,8 @@ class Hub:
         return [kind for kind, _ in self.log()]
 
     def board(self, actor: str = "nobody") -> list[tuple[Any, ...]]:
-        query = (
-            "select event_type, event_stream, subject, piece_count, actor, read_as from fn_iu_notification_board(%s)"
-        )
+        query = """select event_type, event_stream, canonical_address, (payload ->> 'piece_count')::int as pieces, actor_ref,
+                          read_as from fn_iu_notification_board(%s)"""
         return [tuple(row.values()) for row in self.ask(query, actor)]
 
     def staged(self) -> list[str]:
@@ -120,32 +119,42 @@ def test_t1_one_birth_is_told_as_one_piece(house: Hub) -> None:
     done = house.tick()
     figures(done, pieces_emitted=1, rows_marked=1)
     assert (done["result"], done["pending_pre"], done["pending_post"]) == ("processed", 1, 0)
+    [version] = house.ask("select id from unit_version")
     piece = {
-        "id": str(unit),
+        "unit_id": str(unit),
         "canonical_address": "handbook/1",
-        "created_by": "ada",
+        "ref_id": str(version["id"]),
+        "actor_ref": "ada",
         "source_document_ref": "handbook.pdf",
         "import_batch_ref": None,
     }
     assert house.log() == [("hub.new_piece_created", piece)], "what is carried, and no body"
-    assert house.board() == [("new_piece_created", "births", "handbook/1", 1, "ada", None)]
+    assert house.board() == [("new_piece_created", "update", "handbook/1", None, "ada", None)]
+    assert house.ask("select unit_id, ref_id, source, payload from iu_notification_event") == [
+        {"unit_id": unit, "ref_id": version["id"], "source": "worker", "payload": None}
+    ]
     assert house.tick()["result"] == "idle"
     assert len(house.log()) == len(house.board()) == 1
 
 
 def test_t2_three_of_one_document_are_told_as_the_document(house: Hub) -> None:
-    for number in (1, 2, 3):
-        house.save(f"handbook/{number}", "handbook.pdf", f"batch-{number}")
+    units = [house.save(f"handbook/{number}", "handbook.pdf", f"batch-{number}") for number in (3, 1, 2)]
     house.age()
     figures(house.tick(), groups_emitted=1, rows_marked=3)
     [(kind, payload)] = house.log()
     assert kind == "hub.document_imported"
     event = DocumentImported.model_validate(payload)
-    assert (event.key, event.piece_count, event.created_by) == ("handbook.pdf", 3, "ada")
+    assert (event.key, event.piece_count, event.actor_ref) == ("handbook.pdf", 3, "ada")
+    [version] = house.ask("select id from unit_version where unit_id = %s", units[0])
+    assert (event.first_unit_id, event.first_address) == (units[0], "handbook/3"), "of the first that came"
+    assert (event.first_ref_id, event.first_actor) == (version["id"], "ada")
     assert (event.source_document_ref, event.import_batch_ref) == ("handbook.pdf", None), "they agree on the one only"
     assert event.first_at < event.last_at
     assert "secret" not in json.dumps(payload)
-    assert house.board() == [("document_imported", "births", "handbook.pdf", 3, "ada", None)]
+    assert house.board() == [("document_imported", "update", "handbook/3", 3, "ada", None)]
+    assert house.ask("select unit_id, ref_id, source, payload from iu_notification_event") == [
+        {"unit_id": units[0], "ref_id": version["id"], "source": "worker", "payload": {"piece_count": 3}}
+    ]
     [row] = house.ask("select aggregate_id, source, idempotency_key from outrider.outbox")
     assert (row["aggregate_id"], row["source"]) == ("handbook.pdf", "hub")
     assert re.fullmatch(r"hub\.imports:\d+", row["idempotency_key"])
@@ -155,12 +164,16 @@ def test_t2_three_of_one_document_are_told_as_the_document(house: Hub) -> None:
     assert parts == [{"same": True}]
 
 
-def test_t2_a_batch_groups_what_has_no_document(house: Hub) -> None:
-    house.save("wiki/1", batch="night")
+def test_t2_a_document_of_two_authors_is_told_as_the_first_ones(house: Hub) -> None:
+    """actor_ref must not be null, and they do not agree on one. A batch groups what has no document."""
+    house.save("wiki/1", batch="night", actor="zoe")
     house.save("wiki/2", batch="night", actor="bob")
     house.age()
     figures(house.tick(), groups_emitted=1, rows_marked=2)
-    assert house.board() == [("document_imported", "births", "night", 2, None, None)], "of two creators: of nobody"
+    [(_, payload)] = house.log()
+    assert (payload["key"], payload["first_actor"], "actor_ref" in payload) == ("night", "zoe", False)
+    assert house.board("zoe") == [("document_imported", "update", "wiki/1", 2, "zoe", "implicit_self")]
+    assert house.board("bob")[0][5] is None
 
 
 def test_t3_three_documents_are_three_pieces(house: Hub) -> None:
@@ -231,33 +244,35 @@ def at_once(house: Hub, statement: str, *params: Any) -> Row:
     log, board = house.log(), house.board()
     assert (len(log), len(board), house.staged()) == (len(before[0]) + 1, len(before[1]) + 1, [])
     assert log[-1][0] == f"hub.{board[-1][0]}"
-    assert board[-1][2:5] == ("notes/1", 1, "bob")
+    assert board[-1][2:5] == ("notes/1", None, "bob")
     assert "secret" not in json.dumps(log[-1][1])
     assert house.tick()["result"] == "idle"
+    [row] = house.ask("select ref_id, source from iu_notification_event order by id desc limit 1")
+    assert (str(row["ref_id"]), row["source"]) == (log[-1][1]["ref_id"], "trigger")
     return {"type": board[-1][0], "stream": board[-1][1], **log[-1][1]}
 
 
 def test_t6_a_comment_is_told_at_once(settled: Hub) -> None:
     said = at_once(settled, "select fn_iu_comment('notes/1', 'A secret.', 'bob')")
-    assert (said["type"], said["stream"]) == ("comment_added", "talk")
-    assert [str(row["id"]) for row in settled.ask("select id from unit_comment")] == [said["comment_id"]]
+    assert (said["type"], said["stream"]) == ("comment_added", "comment")
+    assert [str(row["id"]) for row in settled.ask("select id from unit_comment")] == [said["ref_id"]]
     with pytest.raises(psycopg.errors.NoDataFound, match="there is no unit at 'nowhere'"):
         settled.ask("select fn_iu_comment('nowhere', 'A secret.', 'bob')")
 
 
 def test_t7_a_draft_is_told_at_once(settled: Hub) -> None:
     said = at_once(settled, "select fn_iu_draft('notes/1', 'A secret.', 'bob')")
-    assert (said["type"], said["stream"]) == ("draft_saved", "changes")
-    assert [str(row["id"]) for row in settled.ask("select id from unit_draft")] == [said["draft_id"]]
+    assert (said["type"], said["stream"]) == ("draft_created", "review")
+    assert [str(row["id"]) for row in settled.ask("select id from unit_draft")] == [said["ref_id"]]
     assert settled.ask("select version_seq from unit_version") == [{"version_seq": 1}], "a draft is no version"
 
 
 def test_t8_a_version_after_the_first_is_told_at_once(settled: Hub) -> None:
     saved = at_once(settled, "select fn_iu_save('notes/1', 'A secret.', 'bob', 'other.pdf')")
-    assert (saved["type"], saved["stream"], saved["version_seq"]) == ("version_added", "changes", 2)
+    assert (saved["type"], saved["stream"], saved["version_seq"]) == ("version_applied", "update", 2)
     draft = settled.ask("select fn_iu_draft('notes/1', 'A secret.', 'bob') as id")[0]["id"]
     applied = at_once(settled, "select fn_iu_apply_draft(%s, 'bob')", draft)
-    assert (applied["type"], applied["version_seq"]) == ("version_added", 3)
+    assert (applied["type"], applied["version_seq"]) == ("version_applied", 3)
     with pytest.raises(psycopg.errors.NoDataFound, match="that waits"):
         settled.ask("select fn_iu_apply_draft(%s, 'bob')", draft)
     assert settled.ask("select source_document_ref from information_unit") == [{"source_document_ref": "notes.txt"}]
@@ -267,38 +282,20 @@ def test_t8_a_version_after_the_first_is_told_at_once(settled: Hub) -> None:
 
 # The trigger
 
-TOUCHED = """select relname, coalesce(seq_scan, 0) as seq_scan, coalesce(idx_scan, 0) as idx_scan, seq_tup_read,
-                    coalesce(idx_tup_fetch, 0) as idx_tup_fetch, n_tup_ins, n_tup_upd, n_tup_del
-             from pg_stat_xact_user_tables where schemaname = 'outrider' order by relname"""
-
-
-def plan_of_staging(house: Hub) -> Row:
-    """Of the one statement in the trigger's function, with what it assigns before put into it."""
-    [function] = house.ask("select prosrc from pg_proc where proname = 'rollup_stage_hub_imports'")
-    source = function["prosrc"]
-    assert source.count("insert into") == 1
-    assert not re.search(r"\b(select|perform|loop|execute|update|delete)\b", source), "one statement"
-    values = {"outrider_error": "null::text"}
-    for name, value in re.findall(r"(outrider_\w+) := (.*);", source):
-        values.setdefault(name, value)
-    inner = re.sub(
-        r"outrider_(?!pending)\w+", lambda found: values[found[0]], source[source.index("insert into") :].split(";")[0]
-    )
-    of_parameter = re.sub(r"\bnew\.", "($1).", inner)
-    house.desk.execute(f"prepare stage (information_unit) as {of_parameter}".encode())
-    [explained] = house.ask("explain (format json) execute stage(null)")
-    house.desk.execute("deallocate stage")
-    plan = explained["QUERY PLAN"][0]["Plan"]
-    assert isinstance(plan, dict)
-    return plan
+TOUCHED = """select relname, coalesce(idx_scan, 0) as idx_scan, coalesce(idx_tup_fetch, 0) as idx_tup_fetch,
+                    coalesce(seq_scan, 0) as seq_scan, seq_tup_read, n_tup_ins, n_tup_upd, n_tup_del
+             from pg_stat_xact_user_tables order by schemaname, relname"""
+BIRTH = "insert into unit_version (unit_id, version_seq, body, created_by) values (%s, 1, 'A secret body.', 'ada')"
 
 
 def touched_by_a_birth(house: Hub, address: str) -> dict[str, Row]:
-    """What the trigger reads and writes, table by table, and what Postgres does for it."""
-    birth = "insert into information_unit (canonical_address, source_document_ref, created_by) values (%s, 'big.pdf', 'ada')"
+    """What the first version of a unit reads and writes, table by table, and what Postgres does for it."""
+    [unit] = house.ask(
+        "insert into information_unit (canonical_address, created_by) values (%s, 'ada') returning id", address
+    )
     with house.desk.transaction():
         before = house.ask(TOUCHED)
-        house.desk.execute(birth.encode(), [address])
+        house.desk.execute(BIRTH.encode(), [unit["id"]])
         after = house.ask(TOUCHED)
     changes = {
         new.pop("relname"): {name: count - old[name] for name, count in new.items() if count != old[name]}
@@ -307,25 +304,36 @@ def touched_by_a_birth(house: Hub, address: str) -> dict[str, Row]:
     return {table: change for table, change in changes.items() if change}
 
 
-def test_t9_a_birth_costs_the_same_behind_any_backlog(house: Hub) -> None:
+def test_t9_a_birth_costs_one_insert_and_one_look_up(house: Hub) -> None:
+    """By the primary key of the unit, behind any backlog. A version after the first costs nothing."""
     backlog = """insert into outrider.rollup_pending (rollup, group_key, carried)
-                 select 'hub.imports', 'big.pdf', jsonb_build_object('canonical_address', 'big/' || n)
+                 select 'hub.imports', 'big.pdf', jsonb_build_object('canonical_address', 'big/' || n, 'actor_ref', 'ada',
+                            'unit_id', gen_random_uuid(), 'ref_id', gen_random_uuid())
                  from generate_series(1, %s) as n"""
-    costs = []
+    many_units = """insert into information_unit (canonical_address, created_by)
+                    select 'unit/' || n, 'ada' from generate_series(1, 2000) as n"""
+    house.desk.execute(many_units)
+    house.desk.execute("analyze information_unit")
     touched_by_a_birth(house, "first")  # this session has planned its statements
+    costs = []
     for rows in (10, 20_000):
         house.desk.execute(backlog.encode(), [rows])
-        house.desk.execute("analyze outrider.rollup_pending, outrider.rollup, information_unit")
-        costs.append((plan_of_staging(house), touched_by_a_birth(house, f"behind {rows}")))
-    few, many = costs
-    assert many == few
-    plan, touched = many
-    assert (plan["Node Type"], [child["Node Type"] for child in plan["Plans"]]) == ("ModifyTable", ["Result"])
-    assert touched.pop("rollup_pending") == {"n_tup_ins": 1}
-    for change in touched.values():
-        assert set(change) <= {"idx_scan", "idx_tup_fetch", "seq_scan", "seq_tup_read"}
-        assert max(change.values()) == 1, "at most one row is looked up"
-    assert set(touched) <= {"rollup"}
+        house.desk.execute("analyze outrider.rollup_pending")
+        costs.append(touched_by_a_birth(house, f"behind {rows}"))
+    house.desk.execute("alter table unit_version disable trigger outrider_rollup_hub_imports")
+    without = touched_by_a_birth(house, "without")
+    house.desk.execute("alter table unit_version enable trigger outrider_rollup_hub_imports")
+    for touched in costs:
+        assert touched.pop("rollup_pending") == {"n_tup_ins": 1}
+        found = {name: count - without["information_unit"][name] for name, count in touched["information_unit"].items()}
+        assert found == {"idx_scan": 1, "idx_tup_fetch": 1}, "beside the foreign key"
+        assert {name: change for name, change in touched.items() if name != "information_unit"} == {
+            name: change for name, change in without.items() if name != "information_unit"
+        }
+    [trigger] = house.ask("select trigger from outrider.rollup")
+    assert "AFTER INSERT ON public.unit_version FOR EACH ROW WHEN ((new.version_seq = 1))" in trigger["trigger"]
+    [function] = house.ask("select prosrc from pg_proc where proname = 'rollup_stage_hub_imports'")
+    assert len(re.findall(r"\b(select|insert|update|delete|perform|execute|loop)\b", function["prosrc"])) == 2
     [function] = house.ask(
         """select prosecdef, proconfig, has_function_privilege('public', oid, 'execute') as open
            from pg_proc where proname = 'rollup_stage_hub_imports'"""
@@ -384,7 +392,7 @@ def test_t11_what_is_too_recent_waits(house: Hub) -> None:
     assert house.staged() == ["handbook/1", "handbook/2"], "a group does not wait for another"
     house.age("5 minutes", canonical_address="handbook/1")
     figures(house.tick(), groups_emitted=1, rows_marked=2)
-    assert house.board()[-1][2:4] == ("handbook.pdf", 2), "the longest wait was over"
+    assert house.board()[-1][2:4] == ("handbook/1", 2), "the longest wait was over"
 
 
 def test_t13_a_corrupt_row_is_set_aside_and_the_others_go_on(house: Hub) -> None:
@@ -397,7 +405,7 @@ def test_t13_a_corrupt_row_is_set_aside_and_the_others_go_on(house: Hub) -> None
         "update outrider.rollup_pending set carried = {} where carried ->> 'canonical_address' = %s returning id, {}"
     )
     torn = house.ask(corrupt.format("'\"torn\"'", "1"), "handbook/2")[0]["id"]
-    nameless = house.ask(corrupt.format("carried - 'canonical_address'", "2"), "notes/1")[0]["id"]
+    nameless = house.ask(corrupt.format("carried - 'actor_ref'", "2"), "notes/1")[0]["id"]
     with psycopg.connect(house.dsn, autocommit=True) as other:
         [[done]] = other.execute("select outrider.rollup_tick('hub.imports')").fetchall()
         assert house.tick()["result"] == "idle", "the lock is free while that session lives on"
@@ -408,7 +416,7 @@ def test_t13_a_corrupt_row_is_set_aside_and_the_others_go_on(house: Hub) -> None
         "set_aside": 2,
     }
     assert (done["result"], done["pending_pre"], done["pending_post"], done["error_count"]) == ("processed", 5, 0, 1)
-    assert [row[2:4] for row in house.board()] == [("handbook.pdf", 2), ("notes/2", 1)]
+    assert [row[2:4] for row in house.board()] == [("handbook/1", 2), ("notes/2", None)]
     [logged] = house.ask("select * from outrider.rollup_log where set_aside > 0")
     assert (logged["set_aside"], logged["error_text"]) == (2, done["error_text"])
     aside = {
@@ -421,20 +429,23 @@ def test_t13_a_corrupt_row_is_set_aside_and_the_others_go_on(house: Hub) -> None
     assert aside[nameless] in done["error_text"] or aside[torn] in done["error_text"]
 
     house.ask(
-        "update outrider.rollup_pending set carried = %s where set_aside_at is not null returning id",
-        Jsonb({"canonical_address": "repaired"}),
+        """update outrider.rollup_pending set carried = %s || jsonb_build_object('ref_id', gen_random_uuid())
+           where set_aside_at is not null returning id""",
+        Jsonb({"canonical_address": "repaired", "unit_id": str(house.save("other")), "actor_ref": "ada"}),
     )
     assert house.ask("select outrider.rollup_retry('hub.imports') as rows") == [{"rows": 2}]
     figures(house.tick(), pieces_emitted=2, rows_marked=2)
+    assert [row[2] for row in house.board()[2:]] == ["repaired", "repaired"]
 
 
 def test_a_notification_that_is_there_already_is_counted(house: Hub) -> None:
     house.save("notes/1")
     house.save("notes/2")
     house.ask(
-        """insert into iu_notification_event (event_type, event_stream, subject, notification_key)
-           select 'new_piece_created', 'births', 'by hand', 'hub.imports:' || min(id) from outrider.rollup_pending
-           returning id"""
+        """insert into iu_notification_event (
+               event_type, event_stream, unit_id, canonical_address, ref_id, actor_ref, source)
+           select 'new_piece_created', 'update', v.unit_id, 'by hand', v.id, 'ada', 'hand' from unit_version as v
+           join information_unit as u on u.id = v.unit_id and u.canonical_address = 'notes/1' returning id"""
     )
     house.age()
     figures(house.tick(), pieces_emitted=2, rows_marked=2, conflicts_skipped=1)
@@ -453,11 +464,18 @@ union all select 'constraint', conname, pg_get_constraintdef(oid) from pg_constr
 union all select 'rollup', name, rollup::text from outrider.rollup
 union all select 'staged', id::text, rollup_pending::text from outrider.rollup_pending
 union all select 'setting', name, setting::text from outrider.setting
-order by 1, 2
+order by 1, 2, 3
 """
 
 
-STEPS = ("drop trigger", "rollup_stage_", "rollup_note_", "_pairing_check", "_type_check", "rollup_pending")
+STEPS = (
+    "drop trigger",
+    "rollup_stage_",
+    "rollup_note_",
+    "chk_notif_event_type_stream",
+    "chk_notif_event_type",
+    "rollup_pending",
+)
 """In each command of the plan is one of these, the first that is."""
 
 
@@ -478,7 +496,7 @@ def test_t12_the_rollback_plan_is_verified_and_not_executed(house: Hub) -> None:
 
     house.save("handbook/1", "handbook.pdf")
     house.save("handbook/2", "handbook.pdf")
-    checks = {"_pairing_check": "keep", "_type_check": "keep"}
+    checks = {"chk_notif_event_type_stream": "keep", "chk_notif_event_type": "keep"}
     assert plan(house) == everything | checks | {"rollup_note_": "keep", "rollup_pending": "keep"}, "two rows wait"
     assert plan(house, force=True) == everything
 
@@ -499,8 +517,10 @@ def test_t12_the_rollback_plan_is_verified_and_not_executed(house: Hub) -> None:
         assert house.ask("select from outrider.rollup_pending") == [], "each of its commands is one that works"
         with pytest.raises(psycopg.errors.CheckViolation), house.desk.transaction():
             house.ask(
-                """insert into iu_notification_event (event_type, event_stream, subject, notification_key)
-                   values ('document_imported', 'births', 'x', 'x') returning id"""
+                """insert into iu_notification_event (
+                       event_type, event_stream, unit_id, canonical_address, ref_id, actor_ref, source)
+                   select 'document_imported', 'update', id, canonical_address, id, 'ada', 'hand' from information_unit
+                   returning id"""
             )
     assert house.ask(EVERYTHING) == before
     house.save("handbook/4")
@@ -538,10 +558,10 @@ def test_t14_callers_that_pass_no_reference_still_work(database: str) -> None:
     assert psql(database, "--command", by_name.format("old/1")) == ["3"]
     assert psql(database, "--command", staged) == ["new/1", "new/2"]
     psql(database, "--command", "select outrider.rollup_tick('hub.imports', true)")
-    told = "select event_type, subject, actor from fn_iu_notification_board('cleo')"
+    told = "select event_type, canonical_address, actor_ref from fn_iu_notification_board('cleo')"
     assert psql(database, "--command", told) == [
-        "version_added|old/1|bob",
-        "version_added|old/1|bob",
+        "version_applied|old/1|bob",
+        "version_applied|old/1|bob",
         "new_piece_created|new/1|ada",
         "new_piece_created|new/2|bob",
     ]
@@ -574,15 +594,17 @@ def test_preflight_before_and_verify_after(database: str) -> None:
         assert {topic for topic, row in checks.items() if not row["passed"]} == set()
         assert checks["trigger"]["value"] == checks["staging"]["value"] == "ABSENT"
         assert (checks["stable key"]["value"], "fn_iu_save" in checks["stable key"]["detail"]) == ("BEFORE", True)
+        assert checks["other triggers"]["detail"] == "1 others, left alone", "it tells of later versions"
+        assert checks["trigger cost"]["detail"] == "one insert, 1 look-ups by a unique key"
         install(place)
         assert [
             row for row in place.ask("select * from outrider.rollup_verify('hub.imports')") if not row["passed"]
         ] == []
         place.ask("select outrider.rollup_uninstall('hub.imports')")
-        place.desk.execute(
-            "alter table iu_notification_event rename constraint iu_notification_event_type_check to other"
-        )
-        with pytest.raises(psycopg.DatabaseError, match="iu_notification_event_type_check"):
+        place.desk.execute("alter table iu_notification_event rename constraint chk_notif_event_type to other")
+        with pytest.raises(
+            psycopg.DatabaseError, match="iu_notification_event has no CHECK constraint chk_notif_event_type "
+        ):
             install(place)
         assert place.ask("select from outrider.rollup") == []
     finally:
@@ -608,20 +630,20 @@ async def test_a_handler_gets_the_typed_event(house: Hub) -> None:
             house.age()
             done = await app.tick(hub.NAME)
             assert (done.result, done.groups_emitted, done.rows_marked) == ("processed", 1, 3)
-            for actor in ("ada", "bob"):
+            for actor in ("bob", "ada"):
                 house.save(f"handbook/of {actor}", "handbook.pdf", actor=actor)
             await app.tick(hub.NAME, flush=True)
             await app.drain(raise_on_failure=True)
             await reader.drain(raise_on_failure=True)
     finally:
         app.relocate(before)
-    assert [(type(event), event.key, event.piece_count, event.created_by) for event in seen] == [
-        (DocumentImported, "handbook.pdf", 3, "ada"),
-        (DocumentImported, "handbook.pdf", 2, None),
+    assert [(type(event), event.key, event.piece_count, event.first_actor, event.actor_ref) for event in seen] == [
+        (DocumentImported, "handbook.pdf", 3, "ada", "ada"),
+        (DocumentImported, "handbook.pdf", 2, "bob", None),
     ]
     assert seen[0].first_at.tzinfo is not None
-    assert house.ask("select document_ref, pieces, imported_by from imported_document") == [
-        {"document_ref": "handbook.pdf", "pieces": 5, "imported_by": None}
+    assert house.ask("select document_ref, pieces, first_actor from imported_document") == [
+        {"document_ref": "handbook.pdf", "pieces": 5, "first_actor": "ada"}
     ]
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,10 +19,13 @@ import pytest
 from examples.litevault import vault
 from examples.litevault.vault import EnrichItem, app, backfill, create
 from psycopg.rows import dict_row
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from tests.integrations.harness import url
 from tests.processes import Begin, processes, until
 
 from outrider.config import Settings
-from outrider.signals import JobsCompleted, ListenerUp
+from outrider.signals import JobsCompleted, ListenerUp, Notified
 from outrider.testing import expect
 
 pytestmark = pytest.mark.verify
@@ -112,9 +116,9 @@ async def test_an_item_and_its_job_are_there_together_or_not_at_all(database: st
     async with opened(database):
         async with app.connect() as conn, conn.transaction(force_rollback=True):
             await create(conn, "Never.")
-        assert (count(desk, "item"), count(desk, "outrider.delivery")) == (0, 0)
+        assert (count(desk, "item"), count(desk, "outrider.job")) == (0, 0)
         [item_id] = await put("A lamp. It shines.")
-        assert (count(desk, "item"), count(desk, "outrider.delivery")) == (1, 1)
+        assert (count(desk, "item"), count(desk, "outrider.job")) == (1, 1)
         assert (await app.drain()).jobs == 1
         assert items(desk) == {"A lamp. It shines.": ("enriched", "A lamp.")}
         assert seen_of(desk, item_id) == ["new", "processing", "enriched"]
@@ -214,7 +218,7 @@ async def test_a_worker_is_killed_in_the_middle_of_an_item(
         [item_id] = await put("A lamp.")
     victim = worker(begin, database, "stuck:app", tmp_path)
     until(lambda: items(desk)["A lamp."][0] == "processing", victim)
-    [held] = desk.execute("select lease_token, attempts from outrider.delivery where status = 'in_flight'").fetchall()
+    [held] = desk.execute("select lease_token, attempts from outrider.job where status = 'in_flight'").fetchall()
     assert held["attempts"] == 1
     victim.send_signal(signal.SIGKILL)
     victim.wait()
@@ -222,7 +226,7 @@ async def test_a_worker_is_killed_in_the_middle_of_an_item(
     until(lambda: count(desk, "outrider.event_handled") == 1, heir)
     assert items(desk) == {"A lamp.": ("enriched", "A lamp.")}
     assert seen_of(desk, item_id) == ["new", "processing", "processing", "enriched"]
-    assert count(desk, "outrider.delivery") == 0
+    assert count(desk, "outrider.job") == 0
 
 
 async def test_a_hundred_items_at_once(database: str, desk: Desk, begin: Begin) -> None:
@@ -236,10 +240,61 @@ async def test_a_hundred_items_at_once(database: str, desk: Desk, begin: Begin) 
                 await put(f"Item {number}. And so on.")
 
         await asyncio.gather(*(creating(n) for n in range(connections)))
-        until(lambda: count(desk, "outrider.delivery") == 0, workers[0])
+        until(lambda: count(desk, "outrider.job") == 0, workers[0])
     assert items(desk) == {f"Item {n}. And so on.": ("enriched", f"Item {n}.") for n in range(many)}
     once = "select item_id from history where state = 'enriched' group by item_id having count(*) = 1"
     assert count(desk, f"({once}) as once") == many
+
+
+async def test_a_hundred_items_are_enriched_within_five_seconds(database: str, desk: Desk) -> None:
+    """The only test that asserts a time outside of make faults: the vault's acceptance names it."""
+    async with opened(database), app.worker(slots=20):
+        begun = time.monotonic()
+        async with expect(app, JobsCompleted, lambda _: count(desk, "item where state = 'enriched'") == 100):
+            await put(*(f"Item {number}." for number in range(100)))
+        took = time.monotonic() - begun
+    assert took < 5, f"{took:.2f} s"
+
+
+async def test_the_producer_works_on_a_session_of_sqlalchemy(database: str, desk: Desk) -> None:
+    engine = create_async_engine(url("psycopg", database))
+    item_id = uuid4()
+    async with opened(database):
+        async with AsyncSession(engine) as session, session.begin():
+            await session.execute(text("insert into item (id, body) values (:id, 'A lamp.')"), {"id": item_id})
+            await app.enqueue(session, EnrichItem(item_id=item_id))
+        assert (await app.drain()).jobs == 1
+    await engine.dispose()
+    assert items(desk) == {"A lamp.": ("enriched", "A lamp.")}
+
+
+async def test_log_lines_name_the_item(database: str, desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    async with opened(database):
+        [item_id] = await put(" ")
+        with caplog.at_level("WARNING", logger="outrider"):
+            await app.drain()
+    assert [getattr(record, "key", None) for record in caplog.records] == [str(item_id)]
+
+
+# How workers hear of jobs: NOTIFY off, then on with polling every 2 s, then every 30 s
+
+
+@pytest.mark.parametrize(("notify", "poll"), [("off", "100ms"), ("commit", "2s"), ("commit", "30s")])
+async def test_the_rollout_of_notifications(database: str, desk: Desk, notify: Any, poll: str) -> None:
+    """Polling stays the safety net in each phase; what changes is what wakes a worker first."""
+    heard: list[Notified] = []
+    stop = app.signals.listen(lambda signal: heard.append(signal) if isinstance(signal, Notified) else None)
+    async with opened(database, notify=notify, poll=poll), AsyncExitStack() as stack:
+        if notify == "off":
+            await stack.enter_async_context(app.worker())
+        else:
+            async with expect(app, ListenerUp):
+                await stack.enter_async_context(app.worker())
+        async with expect(app, JobsCompleted):
+            await put("A lamp.")
+    stop()
+    assert items(desk) == {"A lamp.": ("enriched", "A lamp.")}
+    assert [each.kind for each in heard] == ([] if notify == "off" else ["vault.enrich_item"])
 
 
 # A rollout in three phases
@@ -252,7 +307,7 @@ async def test_off_enqueues_nothing_and_lets_wait_what_is_there(
         await put("From before.")
         monkeypatch.setenv("LITEVAULT_ENRICH", "off")
         await put("A lamp.")
-        assert count(desk, "outrider.delivery") == 1
+        assert count(desk, "outrider.job") == 1
         assert (await app.drain()).jobs == 0
         assert items(desk) == {"From before.": ("new", None), "A lamp.": ("new", None)}
         [job] = await app.jobs.find()
@@ -304,12 +359,12 @@ async def test_three_attempts_then_it_has_failed(database: str, desk: Desk) -> N
         for wait in (30, 300):
             assert (await app.drain()).jobs_failed == 1
             [due] = desk.execute(
-                "select extract(epoch from run_at - clock_timestamp()) as seconds from outrider.delivery"
+                "select extract(epoch from run_at - clock_timestamp()) as seconds from outrider.job"
             ).fetchall()
             assert wait - 20 < due["seconds"] <= wait
             assert items(desk) == {" ": ("processing", None)}
             assert (await app.drain()).jobs_failed == 0
-            desk.execute("update outrider.delivery set run_at = clock_timestamp()")
+            desk.execute("update outrider.job set run_at = clock_timestamp()")
         assert (await app.drain()).jobs_buried == 1
         assert items(desk) == {" ": ("failed", None)}
         [letter] = [each async for each in app.dead_letters.each()]

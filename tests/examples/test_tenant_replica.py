@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -18,13 +19,16 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from examples.tenant_replica import accounts, billing, wire
+from prometheus_client import CollectorRegistry
 from tests.brokers import Broker, NatsServer, RedisServer
 from tests.processes import Begin, clean, processes, until
 
 from outrider.config import Settings
-from outrider.signals import Ingested
+from outrider.observe.metrics import Metrics
+from outrider.signals import Buried, Ingested
 from outrider.streams.codecs import EnvelopeCodec
 from outrider.streams.replica import ReplicaCodec
+from outrider.testing import expect
 
 pytestmark = [pytest.mark.xdist_group("tenant_replica"), pytest.mark.verify]  # the role belongs to the server
 
@@ -215,7 +219,7 @@ def played(cwd: Path, url: str, *dsns: str) -> list[str]:
 
 def story() -> list[str]:
     shown = re.findall(r"^```\n(\d\..*?)^```", (EXAMPLE / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(shown) == 3
+    assert len(shown) == 4
     return "".join(shown).splitlines()
 
 
@@ -257,7 +261,7 @@ async def test_kills_on_both_sides(services: Services, relay_dies: str, worker_d
         assert services.count("invoice_line") == len(published) > 24
         assert await in_stream("accounts") == Counter(row[0] for row in published)
         assert await in_stream("customers_acme") == Counter(row[0] for row in published if row[1] == "acme")
-        assert services.count("outrider.delivery") == 0
+        assert services.count("outrider.owed") == 0
 
 
 async def test_a_change_that_comes_too_late_tells_nobody(services: Services) -> None:
@@ -359,6 +363,43 @@ async def test_a_dead_letter_and_its_replay(services: Services) -> None:
         assert services.count("invoice_line") == 4
 
 
+async def test_a_dead_letter_of_a_relay(services: Services) -> None:
+    """Its copy waits for the retries, then goes on without it; the other stream and the other tenant do not wait."""
+    registry = CollectorRegistry()
+    metrics, happened = Metrics(accounts.app.signals, registry), list[str]()
+    stop = accounts.app.signals.listen(lambda each: happened.append(type(each).__name__))
+
+    def counted(name: str) -> float:
+        found = [each for family in registry.collect() for each in family.samples if each.name == f"outrider_{name}"]
+        return sum(each.value for each in found)
+
+    async with services.opened():
+        bob, cleo = await services.create("acme", "Bob"), await services.create("globex", "Cleo")
+        async with accounts.app.worker(), expect(accounts.app, Buried, timeout=60):
+            await services.change("acme", bob, 1, "B" * 41)
+            await services.change("acme", bob, 2, "Bo")
+            await services.change("globex", cleo, 1, "Cleopatra")
+        await services.carry()
+        [letter] = [each async for each in accounts.app.dead_letters.each()]
+        assert (letter.workspace_id, letter.key, letter.attempts) == ("acme", str(bob), 2)
+        assert counted("publish_failures_total") == 2
+        assert counted("publish_retries_total") == 1
+        published = services.published()
+        assert await in_stream("accounts") == Counter(row[0] for row in published)
+        for tenant in TENANTS:
+            sent = [row[0] for row in published if row[1] == tenant and row[0] != letter.event_id]
+            assert await in_stream(f"customers_{tenant}") == Counter(sent)
+        assert services.copied() == [(str(bob), 3, "Bo")]
+        payload = json.dumps({"customer_id": str(bob), "name": "B", "plan": "team"})
+        await accounts.app.replay(letter.event_id, subscription=letter.subscription, payload=payload)
+        await services.carry()
+        assert (await in_stream("customers_acme"))[letter.event_id] == 1
+        assert services.copied() == [(str(bob), 3, "Bo")], "what is newer stays"
+        assert happened.count("RelayLease") >= len(accounts.app.relays)
+    stop()
+    metrics.close()
+
+
 # Tenants
 
 
@@ -373,7 +414,9 @@ async def test_tenants_are_kept_apart(services: Services) -> None:
             assert services.seen_by(tenant) == [(tenant, n + 1, f"free for {tenant} {n}") for n in range(3)]
         assert services.seen_by("initech") == services.seen_by("") == services.seen_by(None) == []
         assert {name for _, _, name in services.copied()} == {f"acme {n}" for n in range(3)}
-        assert await in_stream("customers_acme") == Counter(row[0] for row in services.published() if row[1] == "acme")
+        for tenant in TENANTS:
+            own = [row[0] for row in services.published() if row[1] == tenant]
+            assert await in_stream(f"customers_{tenant}") == Counter(own), "each has a stream of its own"
 
 
 async def test_an_event_of_nobody_leaves_no_line(services: Services) -> None:

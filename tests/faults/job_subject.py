@@ -142,10 +142,10 @@ async def finish(dsn: str, outside: Path, seconds: float = 30) -> None:
 
 
 def left_over(dsn: str) -> list[dict[str, Any]]:
-    query = """select d.id, d.subscription, d.status, d.attempts, d.crashes, d.run_at - now() as due_in, d.waiting, d.queue,
-                      d.lease_expires_at - now() as lapses_in, d.locked_at - now() as locked, w.pid,
+    query = """select d.id, d.subscription, d.status, d.attempts, d.crashes, d.run_at - now() as due_in, d.waits_for,
+                      d.queue, d.lease_expires_at - now() as lapses_in, d.locked_at - now() as locked, w.pid,
                       w.seen_at - now() as seen, w.stopping, d.last_error_code, d.payload
-               from outrider.delivery as d left join outrider.worker as w on w.id = d.locked_by
+               from outrider.job as d left join outrider.worker as w on w.id = d.locked_by
                where d.status in ('pending', 'in_flight')"""
     sessions = """select pid, application_name, state, now() - query_start as since, wait_event_type, wait_event,
                          pg_blocking_pids(pid) as blocked_by, left(query, 60) as query
@@ -159,7 +159,7 @@ def left_over(dsn: str) -> list[dict[str, Any]]:
 
 async def settled(dsn: str) -> None:
     """Nothing waits and nothing runs; every event has become a job."""
-    left = """select (select count(*) from outrider.delivery where status in ('pending', 'in_flight'))
+    left = """select (select count(*) from outrider.job where status in ('pending', 'in_flight'))
                      + (select count(*) from outrider.outbox where seq > (select min(seq) from outrider.cursor))"""
     with psycopg.connect(dsn, autocommit=True) as conn:
         await until(lambda: conn.execute(left).fetchone() == (0,))
@@ -175,14 +175,12 @@ def check(dsn: str, outside: Path, ok: list[int], *, crashes: int, at_once: int 
     """I1, I2, I4, I6, I7, I10 of the fault list, for jobs; every job has one receipt, or is a dead letter."""
     done = Counter(int(line) for line in outside.read_text().split()) if outside.exists() else Counter[int]()
     with psycopg.connect(dsn) as conn:
-        letters = conn.execute("select count(*) from outrider.delivery where status = 'failed'").fetchone()
-        left = conn.execute(
-            "select status, attempts, crashes from outrider.delivery where status <> 'failed'"
-        ).fetchall()
+        letters = conn.execute("select count(*) from outrider.job where status = 'failed'").fetchone()
+        left = conn.execute("select status, attempts, crashes from outrider.job where status <> 'failed'").fetchall()
         receipts = conn.execute(
             "select count(*), count(distinct idempotency_key) from outrider.event_handled"
         ).fetchone()
-        used = conn.execute("select count(*) from outrider.delivery where attempts > 31").fetchone()
+        used = conn.execute("select count(*) from outrider.job where attempts > 31").fetchone()
     assert left == [], "something is stuck"
     assert letters == (dead,)
     assert receipts == (len(ok) - dead, len(ok) - dead)

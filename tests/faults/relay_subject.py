@@ -18,11 +18,12 @@ from tests.brokers import Broker
 
 from outrider import Event, HandlerContext, Outrider
 from outrider.streams import Sink
+from outrider.streams.lease import RedisLease
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
 from outrider.worker.worker import Worker
 
-STREAM = "faults"
+STREAM, LEASE = "faults", "lock:outbox:fault"
 DEADLINE = 1.0
 PATIENCE = 60.0
 SETUP = (
@@ -59,6 +60,12 @@ def make(dsn: str, outside: Path | None = None, **options: Any) -> Outrider:
     app = Outrider(context="fault", dsn=dsn, poll=0.5)
     app.relay("fault.out", stream_at(*_address(dsn)), batch=7, poll=0.1, deadline=DEADLINE, **options)
     return app
+
+
+def make_leased(dsn: str, outside: Path | None = None) -> Outrider:
+    """What goes out, with a lease in the same Redis."""
+    _, url = _address(dsn)
+    return make(dsn, outside, lease=RedisLease(url, LEASE, ttl=5))
 
 
 def make_inbox(dsn: str, outside: Path | None = None) -> Outrider:

@@ -69,7 +69,7 @@ SAMPLE = """
 with drawn as (select coalesce(pg_sequence_last_value('outrider.outbox_seq'), 0) as seq),
      behind as (select min(seq) as seq from outrider.cursor)
 select drawn.seq as events,
-       drawn.seq - behind.seq + (select count(*) from outrider.delivery where status <> 'failed') as depth,
+       drawn.seq - behind.seq + (select count(*) from outrider.owed where status <> 'failed') as depth,
        coalesce(extract(epoch from clock_timestamp() - (
            select o.occurred_at from outrider.outbox as o where o.seq > behind.seq order by o.seq limit 1)), 0)::float8
            as lag,
@@ -83,7 +83,7 @@ select drawn.seq as events,
             select case when relname like 'outbox%' then 'log' when relname = 'event_handled' then 'receipts'
                         else relname end as name, sum(pg_total_relation_size(oid)) as size
             from pg_class where relnamespace = 'outrider'::regnamespace and relkind in ('r', 'p')
-              and relname ~ '^(outbox|event_handled$|delivery$|cursor$)' group by 1) as t) as bytes
+              and relname ~ '^(outbox|event_handled$|delivery$|job$|cursor$)' group by 1) as t) as bytes
 from drawn, behind
 """
 
@@ -236,7 +236,7 @@ class Soak:
         for name in NAMES:
             query = f"select count(*) from effect where subscription = '{name}'"
             await subject.eventually(self.dsn, query, ok, seconds=60)
-        await subject.eventually(self.dsn, "select count(*) from outrider.delivery", 0, seconds=60)
+        await subject.eventually(self.dsn, "select count(*) from outrider.owed", 0, seconds=60)
 
 
 def private(pid: int) -> float:

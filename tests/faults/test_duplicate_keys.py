@@ -69,7 +69,7 @@ async def duplicates(dsn: str, folder: Path, rounds: int) -> None:
     assert called == rounds
     assert not ear.all(Failed)
     assert not ear.all(Troubled)
-    assert sum(settled.conceded for settled in ear.all(Settled)) == (SESSIONS - 1) * rounds
+    assert sum(settled.duplicates for settled in ear.all(Settled)) == (SESSIONS - 1) * rounds
 
 
 async def _waiting(conn: AsyncConnection[tuple[int]]) -> int:
@@ -78,7 +78,7 @@ async def _waiting(conn: AsyncConnection[tuple[int]]) -> int:
 
 
 def _settled(ear: Ear) -> int:
-    return sum(settled.events + settled.conceded for settled in ear.all(Settled))
+    return sum(settled.events + settled.duplicates for settled in ear.all(Settled))
 
 
 async def test_the_same_key_from_many_sessions(database: str, tmp_path: Path, long: bool) -> None:

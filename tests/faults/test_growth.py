@@ -53,12 +53,12 @@ INDEXES = """select replace(indexdef, ' ON ONLY ', ' ON ') from pg_indexes
 BARE = (
     "drop index outrider.outbox_tx_seq, outrider.outbox_id",
     "alter table outrider.outbox drop constraint outbox_pkey",
-    "alter table outrider.outbox disable trigger notify_inserted",
+    "alter table outrider.outbox disable trigger accept_event",
     "alter table outrider.event_handled drop constraint event_handled_pkey",
 )
 WHOLE = (
     "alter table outrider.outbox add primary key (seq)",
-    "alter table outrider.outbox enable trigger notify_inserted",
+    "alter table outrider.outbox enable trigger accept_event",
     "alter table outrider.event_handled add primary key (handler_name, idempotency_key)",
 )
 

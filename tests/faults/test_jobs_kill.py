@@ -68,12 +68,12 @@ async def test_a_dead_workers_jobs_do_not_wait_for_their_lease(database: str, tm
     async with Nursery(database, oracle, f"{SUBJECT}:slow") as nursery:
         worker = await nursery.start()
         await enqueuer.one(Task(n=1, act="linger"))
-        query = "select count(*) from outrider.delivery where status = 'in_flight'"
+        query = "select count(*) from outrider.job where status = 'in_flight'"
         with psycopg.connect(database, autocommit=True) as conn:
             await until(lambda: oracle.outside_file.exists() and oracle.outside_file.read_text())
             await nursery.kill(worker)
             await until(lambda: conn.execute(query).fetchone() == (0,))
-            row = conn.execute("select status, attempts, crashes, last_error_code from outrider.delivery").fetchone()
+            row = conn.execute("select status, attempts, crashes, last_error_code from outrider.job").fetchone()
         assert row == ("pending", 0, 1, "worker_crash")
     await job_subject.finish(database, oracle.outside_file)
     job_subject.check(database, oracle.outside_file, enqueuer.ok, crashes=1)
@@ -95,7 +95,7 @@ async def test_a_kill_storm(database: str, tmp_path: Path, long: bool) -> None:
             workers[victim] = await nursery.start()
         await job_subject.finish(database, oracle.outside_file)
     with psycopg.connect(database) as conn:
-        dead = conn.execute("select count(*) from outrider.delivery where status = 'failed'").fetchone()
+        dead = conn.execute("select count(*) from outrider.job where status = 'failed'").fetchone()
     assert dead == (0,), "what died with its worker three times in a storm was taken for its killer"
     job_subject.check(database, oracle.outside_file, enqueuer.ok, crashes=crashes)
 
@@ -110,7 +110,7 @@ async def test_process_poison_is_buried_and_its_neighbours_finish(database: str,
     await enqueuer.burst(15)
     await enqueuer.one(Chore(n=1001, act=act) if act == "segfault" else Task(n=1001, act=act))
     await enqueuer.burst(15)
-    query = "select status, crashes, last_error_code, failure_history from outrider.delivery where status = 'failed'"
+    query = "select status, crashes, last_error_code, failure_history from outrider.job where status = 'failed'"
     with psycopg.connect(database, autocommit=True) as conn:
         async with Nursery(database, oracle, f"{SUBJECT}:patient") as nursery:
             while not (row := conn.execute(query).fetchone()):

@@ -66,7 +66,7 @@ async def test_a_hundred_zombies_are_fenced(database: str, tmp_path: Path) -> No
         await app.migrate()
         async with app.connect() as producing, producing.transaction():
             await app.enqueue_many(producing, [Task(n=n) for n in range(MANY)])
-    in_flight = "select count(*) from outrider.delivery where status = 'in_flight'"
+    in_flight = "select count(*) from outrider.job where status = 'in_flight'"
     with psycopg.connect(database, autocommit=True) as conn:
         async with Nursery(database, oracle, "tests.faults.test_jobs_zombie:zombie") as nursery:
             first = await nursery.start()
@@ -81,7 +81,7 @@ async def test_a_hundred_zombies_are_fenced(database: str, tmp_path: Path) -> No
             assert results == [(second, MANY)], "a zombie has settled"
             lines = lost.read_text().splitlines()
             assert len({line.split()[1] for line in lines if line.startswith(str(first))}) == MANY
-        assert conn.execute("select count(*) from outrider.delivery").fetchone() == (0,)
+        assert conn.execute("select count(*) from outrider.job").fetchone() == (0,)
 
 
 def _stopped(pid: int) -> bool:
@@ -127,7 +127,7 @@ async def test_a_worker_that_is_told_to_end(database: str, tmp_path: Path, kind:
             *(
                 sys.executable,
                 "-m",
-                "outrider.cli",
+                "outrider",
                 "worker",
                 "--app",
                 "wedged:app",
@@ -138,7 +138,7 @@ async def test_a_worker_that_is_told_to_end(database: str, tmp_path: Path, kind:
             env=env,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        held = "select count(*) from outrider.delivery where status = 'in_flight'"
+        held = "select count(*) from outrider.job where status = 'in_flight'"
         try:
             await until(lambda: conn.execute(held).fetchone() == (5,))
             worker.send_signal(signal.SIGTERM)
@@ -152,7 +152,7 @@ async def test_a_worker_that_is_told_to_end(database: str, tmp_path: Path, kind:
                 worker.kill()
                 await worker.wait()
         await until(lambda: conn.execute(held).fetchone() == (0,))
-        rows = conn.execute("select distinct status, attempts from outrider.delivery").fetchall()
+        rows = conn.execute("select distinct status, attempts from outrider.job").fetchall()
         assert rows == [("pending", 0)]
 
 

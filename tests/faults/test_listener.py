@@ -101,7 +101,7 @@ async def test_a_worker_is_woken_by_the_poke(database: str, tmp_path: Path) -> N
             for _ in range(5):
                 await Producer(database, oracle).publish(key="k")
                 await subject.all_handled(database, oracle, seconds=3)
-        assert "poke" in [woken.reason for woken in ear.all(Woken)]
+        assert "notification" in [woken.reason for woken in ear.all(Woken)]
     check(database, oracle, blameless=True, unsuspected=True)
 
 
@@ -163,7 +163,7 @@ async def test_polling_finds_what_nobody_was_told(database: str, tmp_path: Path,
             for _ in range(20 if long else 3):
                 await Producer(database, oracle).burst(10)
                 await subject.all_handled(database, oracle)
-        assert "poke" not in [woken.reason for woken in ear.all(Woken)]
+        assert "notification" not in [woken.reason for woken in ear.all(Woken)]
     check(database, oracle, blameless=True, unsuspected=True)
     assert await latency(database, 0.99) <= POLL + 0.2 + slack(long)
 

@@ -14,7 +14,7 @@ from tests.oracle import EFFECT, Oracle, check
 from tests.tiers import one_in_test
 
 from outrider import HandlerContext, Outrider, RetryPolicy
-from outrider.signals import Failed, ListenerUp, Parked
+from outrider.signals import Failed, ListenerUp, RetryScheduled
 
 WRONG_TOTAL = f"""select count(*) from (
     select seq < max(seq) over (order by at) as wrong from effect where subscription = '{TOTAL}') as e where wrong"""
@@ -92,7 +92,7 @@ async def test_a_retry_comes_when_it_is_due(database: str, tmp_path: Path, order
             await ear.until(lambda: bool(ear.all(ListenerUp)))
             await Producer(database, oracle).publish(key="k")
             await subject.all_handled(database, oracle, KEYED, seconds=4)
-        assert [parked.attempt for parked in ear.all(Parked)] == [1, 2, 3, 4]
+        assert [parked.attempt for parked in ear.all(RetryScheduled)] == [1, 2, 3, 4]
     check(database, oracle, unsuspected=True)
 
 

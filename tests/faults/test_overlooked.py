@@ -86,9 +86,9 @@ async def test_a_job_that_somebody_held_when_it_was_looked_at(
 ) -> None:
     """As a claim does whose worker dies before it has its answer: it is rolled back, and nobody is told."""
     await Enqueuer(database).one(Task(n=1))
-    conn.execute("update outrider.delivery set crashes = %s", [crashes])
+    conn.execute("update outrider.job set crashes = %s", [crashes])
     with psycopg.connect(database) as holding:
-        holding.execute("select from outrider.delivery for update")
+        holding.execute("select from outrider.job for update")
         async with asleep(database, tmp_path / "outside", **limits):
             holding.rollback()
             await done(tmp_path / "outside", 1)
@@ -115,7 +115,7 @@ async def test_room_that_a_dead_worker_leaves(
     for n in (1, 2):
         await Enqueuer(database).one(Task(n=n, key=str(n)))
     delivery, _ = claim(conn)
-    conn.execute(f"update outrider.delivery set {how} where id = %s".encode(), [delivery])
+    conn.execute(f"update outrider.job set {how} where id = %s".encode(), [delivery])
     async with asleep(database, tmp_path / "outside", concurrency=1):
         conn.execute("select outrider.reap(%s, %s)", [[NAME], GONE])
         await done(tmp_path / "outside", 2)
@@ -129,12 +129,12 @@ async def test_a_suspect_after_one_whose_lease_was_lost(
     monkeypatch.setattr(job_loop, "RENEWAL", 0.5)
     for n in (1, 2):
         await Enqueuer(database).one(Task(n=n, act="linger"))
-    conn.execute("update outrider.delivery set crashes = 1")
-    query = "select payload -> 'n' from outrider.delivery where status = 'in_flight'"
+    conn.execute("update outrider.job set crashes = 1")
+    query = "select payload -> 'n' from outrider.job where status = 'in_flight'"
     async with asleep(database, tmp_path / "outside", lease="1h"):
         await until(lambda: conn.execute(query).fetchall() == [(1,)])
         conn.execute(
-            """update outrider.delivery set status = 'pending', run_at = now() + interval '1 hour', locked_by = null,
+            """update outrider.job set status = 'pending', run_at = now() + interval '1 hour', locked_by = null,
                       locked_at = null, lease_token = null, lease_expires_at = null where status = 'in_flight'"""
         )
         await done(tmp_path / "outside", 2)
@@ -172,7 +172,7 @@ async def test_a_claim_that_lands_after_its_worker_has_died(
             worker.close()
             await until(lambda: conn.execute(sessions, [conn.info.dbname]).fetchone() == (0,))
             claiming.commit()
-    assert conn.execute("select status, attempts, crashes from outrider.delivery").fetchone() == ("pending", 0, 0)
+    assert conn.execute("select status, attempts, crashes from outrider.job").fetchone() == ("pending", 0, 0)
 
 
 @pytest.mark.verify

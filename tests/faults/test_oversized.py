@@ -23,9 +23,8 @@ from outrider.streams.redis import RedisStreams
 
 __all__ = ["name", "redis_server"]
 
-LIFT = """alter table outrider.outbox drop constraint if exists outbox_payload_bounded,
-                                     drop constraint if exists outbox_trace_context_bounded;
-          alter table outrider.delivery disable trigger user"""
+LIFT = """alter table outrider.outbox disable trigger accept_event;
+          alter table outrider.job disable trigger refuse_unbounded"""
 """Writes as before the bounds were there."""
 NUMBERS = '{"parcel": "a", "n": 2, "many": [' + "1e131071," * 1030 + "1]}"
 """9 kB; more than 128 MiB as text."""
@@ -102,7 +101,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_its_neighbours_go_on(
         await house.app.drain()
         assert sorted(set(seen)) == [(kind, n) for kind in ("batch", "job", "single", "weigh") for n in (1, 3)]
         assert await ids_in(sink, name) == [first, other]
-        dead = await house.rows("select subscription, last_error_code, attempts from outrider.delivery order by 1")
+        dead = await house.rows("select subscription, last_error_code, attempts from outrider.owed order by 1")
         assert [tuple(row.values()) for row in dead] == [
             (f"depot.{each}", "undecodable", 1) for each in ("batch", "job", "out", "single", "weigh")
         ]

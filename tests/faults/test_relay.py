@@ -91,6 +91,33 @@ async def test_a_relay_that_was_stopped_wakes_too_late(
         assert await nursery.kill(zombie, signal.SIGTERM) == 0
 
 
+@pytest.mark.verify
+async def test_a_relay_that_was_stopped_has_lost_its_lease(database: str, tmp_path: Path) -> None:
+    """Another one has it when the first wakes up, in the middle of a batch."""
+    with RedisServer() as broker:
+        await subject.setup(database, "redis", broker.url, subject.make_leased)
+        async with (
+            Nursery(database, Oracle(tmp_path), f"{RELAY}:make_leased") as nursery,
+            Redis.from_url(broker.url) as redis,
+        ):
+            zombie = await nursery.start("relay.appended:stop:3")
+            await subject.produce(database, 60)
+            await subject.until(lambda: _stopped(zombie))
+            second = await nursery.start()
+            await subject.until(lambda: subject.relayed(database))
+            token = await redis.get(subject.LEASE)
+            os.kill(zombie, signal.SIGCONT)
+            await subject.produce(database, 30, seed=1)
+            await subject.until(lambda: subject.relayed(database))
+            assert await redis.get(subject.LEASE) == token, "the second one keeps it"
+            assert await nursery.kill(second, signal.SIGTERM) == 0
+            await subject.produce(database, 30, seed=2)
+            await subject.until(lambda: subject.relayed(database))
+            assert await redis.get(subject.LEASE) not in (None, token)
+            await subject.check(database, broker, "redis")
+            assert await nursery.kill(zombie, signal.SIGTERM) == 0
+
+
 async def _stopped(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_STOPPED
 

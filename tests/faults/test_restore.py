@@ -126,7 +126,7 @@ async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant:
     names = [f"old{n}" for n in range(300)]
     with Embedded.temporary(settings=SETTINGS) as old:
         await migrated(old, "shop")
-        burn_xids(old, next_xid(old) + 400)
+        burn_xids(old, next_xid(old) + 1000)
         async with await AsyncConnection.connect(old.dsn("shop"), autocommit=True) as conn:
             desk = Desk(old.dsn("shop"), contextlib.AsyncExitStack())
             async with await AsyncConnection.connect(old.dsn("shop")) as writer:
@@ -144,6 +144,7 @@ async def read_beside_colliding_writers(tmp_path: Path, *, before: bool, mutant:
         top = next_xid(old)
     with Embedded.temporary(settings=SETTINGS) as new:
         restore(new, "shop", file)
+        assert next_xid(new) < top - len(names), "the restore has used up the ids that should collide"
         async with contextlib.AsyncExitStack() as stack:
             desk.dsn, desk.stack = new.dsn("shop"), stack
             if mutant is not None:

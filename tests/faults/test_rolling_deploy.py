@@ -160,7 +160,7 @@ async def roll(dsn: str, folder: Path, seed: int, load: int) -> None:
             await eventually(dsn, "select count(*) from outrider.cursor where generation = 2", 0, SECONDS)
             for name in ALL:
                 left = await subscriptions.backlog(conn, name, "outrider")
-                assert not left.waiting, f"{name} is stranded: {left}"
+                assert not left.unhandled, f"{name} is stranded: {left}"
         assert deploy.sql("select distinct generation from extra") == [(2,)]
         assert sorted(deploy.sql("select key, n from extra")) == extras
         assert deploy.sql(f"select distinct generation from witness where subscription = '{AUDIT}'") == [(0,)]

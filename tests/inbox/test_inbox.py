@@ -16,8 +16,8 @@ from tests.relay.depot import Depot, Sent, depot
 
 from outrider import Bury, Envelope, Event, HandlerContext, Outrider
 from outrider.errors import DeclarationError, SubscriptionRefused
-from outrider.inbox.destination import destination_of
-from outrider.inbox.retry import retry_refused
+from outrider.inbox.inbox import destination_of
+from outrider.inbox.receiver import retry_refused
 from outrider.postgres.inboxes import InboxProgress, Refused, Stamp, ingest
 from outrider.signals import EntryRefused, Ingested, Rewound, Trimmed
 from outrider.streams import Sink
@@ -306,7 +306,7 @@ async def test_whatever_a_codec_raises_is_a_refusal(
         assert row["message"] == "KeyError: 'body'"
         async with b.app.connect() as conn:
             destination = destination_of(b.app.inboxes[0], b.app.settings)
-            tried = await retry_refused(conn, "shop.in", destination, None, "outrider")
+            tried = await retry_refused(conn, "shop.in", destination, "outrider")
         assert [why for _, why in tried.refused] == ["KeyError: 'body'"]
 
 

@@ -111,7 +111,7 @@ async def test_an_error_leaves_neither(app: Outrider, here: str) -> None:
         bill(event)
         raise ValueError("after the effect")
 
-    assert (await published(app, "1")).parked == 1
+    assert (await published(app, "1")).to_retry == 1
     assert (invoices(here), receipts(here)) == ([], 0)
 
 

@@ -28,7 +28,7 @@ class Mail(Job, type="enqueue.mail", key="to"):
 
 def stored(database: str) -> list[Any]:
     query = """select payload ->> 'to', run_at, priority, queue, unique_key, job_key, workspace_id
-               from outrider.delivery order by id"""
+               from outrider.job order by id"""
     with psycopg.connect(database) as conn:
         return conn.execute(query).fetchall()
 

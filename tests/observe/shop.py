@@ -32,4 +32,6 @@ async def publish(app: Outrider, *events: Event) -> None:
 async def make_due(app: Outrider) -> None:
     """Time travel: whatever waits is due now."""
     async with app.connect() as conn:
-        await conn.execute("update outrider.delivery set run_at = run_at - interval '1 day' where status = 'pending'")
+        for table in ("delivery", "job"):
+            due = f"update outrider.{table} set run_at = run_at - interval '1 day' where status = 'pending'"
+            await conn.execute(due.encode())

@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from datetime import UTC, datetime, timedelta
 from threading import Thread
 from types import UnionType
@@ -22,11 +23,11 @@ from tests.relay.test_relay import Refusing
 from outrider import Bury, Outrider
 from outrider.cli.logs import Level, arrange
 from outrider.envelope import Envelope
+from outrider.job import JobRun
 from outrider.observe.log import LogListener
 from outrider.observe.log_lines import write_line
 from outrider.signals import (
     BrokerDown,
-    JobRun,
     JobsClaimed,
     ListenerDown,
     Notified,
@@ -49,7 +50,7 @@ FIELDS = {
     "published": OF_EVENT,
     "handled": HANDLED | {"duration_ms", "status_result"},
     "failed": HANDLED | FAILED,
-    "parked": HANDLED | {"status_result", "error_code", "retry_in_s"},
+    "retry_scheduled": HANDLED | {"status_result", "error_code", "retry_in_s"},
     "buried": HANDLED | {"status_result", "error_code", "error"},
     "enqueued": {"job_id", "job_type", "key", "outcome", "workspace_id", "trace_id"},
     "claimed": OF_JOB,
@@ -66,7 +67,7 @@ TOTALS = {
     frozenset({"subscription", "stream", "relayed", "position"}),
 }
 """The fields of summaries, beside over_s."""
-LOUD = ("failed", "failed (job)", "parked", "buried", "rejected")
+LOUD = ("failed", "failed (job)", "retry_scheduled", "buried", "rejected")
 """What is written at info, too."""
 BETWEEN = {"woken", "taken", "notified", "leases_renewed"}
 """Only at debug, and not the same each time."""
@@ -110,7 +111,7 @@ async def run(database: str, redis_url: str, stream: str) -> None:
             made = [app.envelope(Placed(order=f"{n}", n=n), workspace_id="acme") for n in (1, 2, 3)]
             await app.publish_many(conn, [Envelope.of(vars(each) | {"trace_context": TRACE}) for each in made])
             await app.enqueue_many(conn, [Mail(to="ada"), Mail(to="nobody")], workspace_id="acme")
-            await conn.execute("update outrider.delivery set trace_context = %s", [json.dumps(TRACE)])
+            await conn.execute("update outrider.job set trace_context = %s", [json.dumps(TRACE)])
         await app.drain()
 
 
@@ -143,7 +144,7 @@ async def test_the_fields_of_json_lines(database: str, redis_server: RedisServer
         "published": {None},
         "handled": {"success"},
         "failed": {"failed", "dead"},
-        "parked": {"failed"},
+        "retry_scheduled": {"failed"},
         "buried": {"dead"},
         "enqueued": {None},
         "claimed": {None},
@@ -288,8 +289,9 @@ def example(hint: Any) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = get_type_hints(hint)
         return hint(**{each.name: example(hints[each.name]) for each in dataclasses.fields(hint)})
-    simple = {str: "a", int: 1, float: 1.0, bool: True, UUID: uuid4(), datetime: datetime.now(UTC)}
-    return (simple | {timedelta: timedelta(seconds=1), BaseException: RuntimeError()})[hint]
+    simple: dict[Any, Any] = {str: "a", int: 1, float: 1.0, bool: True, UUID: uuid4(), datetime: datetime.now(UTC)}
+    others = {timedelta: timedelta(seconds=1), BaseException: RuntimeError(), Context: copy_context()}
+    return (simple | others)[hint]
 
 
 @pytest.mark.parametrize("kind", Signal.__subclasses__())

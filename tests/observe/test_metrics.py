@@ -42,7 +42,7 @@ from outrider.observe.vocabulary import METRICS, STATE
 from outrider.postgres.admin import status
 from outrider.postgres.connection import AsyncSession
 from outrider.signals import BrokerUp, LeasesRenewed, ListenerDown, ListenerUp, Relayed, Signals
-from outrider.streams import EnvelopeCodec, RedisStreams
+from outrider.streams import EnvelopeCodec, RedisLease, RedisStreams
 from outrider.testing import expect
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -96,9 +96,11 @@ async def test_each_of_them_moves(
     monkeypatch.setattr("outrider.worker.upkeep_loop.FIRST", 0.01)
     app, codec, end, broken = Outrider(context="shop", dsn=database, poll=0.3), Refusing(), asyncio.Event(), [True]
     codec.refused = {7}
-    app.relay(
-        "shop.out", RedisStreams(redis_server.url, stream=name, codec=codec), events=[Placed], publish_max_attempts=1
+    sink, lease = (
+        RedisStreams(redis_server.url, stream=name, codec=codec),
+        RedisLease(redis_server.url, f"lock:{name}", ttl=2),
     )
+    app.relay("shop.out", sink, events=[Placed], publish_max_attempts=2, lease=lease)
     app.inbox("shop.in", RedisStreams(redis_server.url, stream=f"{name}-in"))
     app.reader(Placed, name="shop.unread")
     archive.declared(app, every=10)
@@ -155,10 +157,12 @@ async def test_each_of_them_moves(
                     await app.enqueue(conn, Bill())
                     await conn.commit()
                 place.ask("update outrider.subscription set paused_at = now() where name = 'seen.bill'")
-                [holder] = place.column("select locked_by from outrider.delivery where subscription = 'seen.bill'")
+                [holder] = place.column("select locked_by from outrider.job where subscription = 'seen.bill'")
                 place.ask("select outrider.reap('{seen.bill}', %s)", holder)
                 await until(app, lambda: {each.name for each in METRICS if each not in STATE} <= moved(registry))
                 await until(app, lambda: value(vocabulary.renewals, result="lost"))
+                rejections = {"relay": "shop.out", "topic": "seen.placed", "reason": "unencodable"}
+                await until(app, lambda: value(vocabulary.publish_failures, **rejections) == 2)
                 await until(app, lambda: value(vocabulary.completed, type="shop.pay", status="success") == 2)
                 await until(app, lambda: value(vocabulary.completed, type="seen.mail", status="success") == 1)
                 await until(app, lambda: value(vocabulary.ingest_refused, inbox="shop.in") == 1)
@@ -191,8 +195,11 @@ async def test_each_of_them_moves(
         "outrider_enqueued['seen.mail']": 2,
         "outrider_enqueued['seen.bill']": 1,
         "outrider_listener_up[]": 1,
-        "outrider_relayed['seen.placed']": 3,
-        "outrider_publish_failures['seen.placed', 'unencodable']": 1,
+        "outrider_relayed['seen.placed', 'shop.out']": 3,
+        "outrider_publish_failures['seen.placed', 'shop.out', 'unencodable']": 2,
+        "outrider_publish_retries['seen.placed', 'shop.out']": 1,
+        "outrider_relay_lease['acquired', 'shop.out']": 1,
+        "outrider_relay_depth['seen.placed', 'shop.out']": 0,
         "outrider_ingested['shop.in']": 1,
         "outrider_ingest_refused['shop.in']": 1,
         "outrider_broker_up['shop.out']": 1,
@@ -214,7 +221,8 @@ async def test_each_of_them_moves(
         "outrider_oldest_owed_seconds[]",
     ):
         assert told[key] > 0
-    assert "outrider_dead_tuples['delivery']" in told
+    for table in ("delivery", "job"):
+        assert f"outrider_dead_tuples['{table}']" in told
 
 
 def test_the_listener_and_what_is_not_known() -> None:
@@ -267,7 +275,7 @@ async def test_overdue_is_what_could_be_handled_now(database: str) -> None:
         for name in owed:
             assert (value("outrider_lag_seconds", name) or 0) > 3600
             assert value("outrider_paused", name) == (name == "shop.paused")
-            assert value("outrider_parked", name) == (name == "shop.later")
+            assert value("outrider_waiting_for_retry", name) == (name == "shop.later")
             assert value("outrider_depth", name) == (name != "shop.later")
         await make_due(app)
         assert await overdue() == owed | {"shop.later": True}

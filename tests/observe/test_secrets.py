@@ -132,7 +132,7 @@ def test_nothing_is_told(database: str, folder: Path, redis: RedisServer, start:
     with psycopg.connect(database, autocommit=True) as conn:
 
         def owed() -> int:
-            query = "select count(*) from outrider.delivery where last_error is not null"
+            query = "select count(*) from outrider.owed where last_error is not null"
             [(count,)] = conn.execute(query).fetchall()
             return int(count)
 
@@ -147,9 +147,10 @@ def test_nothing_is_told(database: str, folder: Path, redis: RedisServer, start:
         answers = [answer(url) for url in urls()]
         processes = [each.cmdline() for each in psutil.Process(worker.pid).children(recursive=True)]
         assert len(processes) >= 2
-        stored = conn.execute(
-            "select (to_jsonb(d) - '{payload, trace_context}'::text[])::text from outrider.delivery as d"
-        ).fetchall()
+        stored = []
+        for table in ("delivery", "job"):
+            query = f"select (to_jsonb(t) - '{{payload, trace_context}}'::text[])::text from outrider.{table} as t"
+            stored += conn.execute(query.encode()).fetchall()
         for table in ("worker", "subscription", "stream", "audit", "setting"):
             stored += conn.execute(f"select to_jsonb(t)::text from outrider.{table} as t".encode()).fetchall()
     worker.terminate()

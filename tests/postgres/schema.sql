@@ -9,8 +9,7 @@ CREATE TYPE outrider.claimed AS (
 	attempt integer,
 	crashes integer,
 	queue text,
-	priority smallint,
-	run_at timestamp with time zone,
+	claim_at timestamp without time zone,
 	id uuid,
 	event_type text,
 	event_version integer,
@@ -24,6 +23,13 @@ CREATE TYPE outrider.claimed AS (
 	event jsonb
 );
 
+CREATE TYPE outrider.lane AS (
+	subscription text,
+	generation bigint,
+	queue text,
+	tenanted integer
+);
+
 CREATE TYPE outrider.taken AS (
 	outcome text,
 	partition integer,
@@ -31,7 +37,7 @@ CREATE TYPE outrider.taken AS (
 	due_in double precision,
 	cursor bigint,
 	delivery bigint,
-	conceded integer,
+	duplicates integer,
 	attempt integer,
 	seq bigint,
 	id uuid,
@@ -60,6 +66,47 @@ CREATE TYPE outrider.upkept AS (
 	detail text
 );
 
+CREATE FUNCTION outrider.accept_event() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    broken text := case
+        when octet_length(new.aggregate_id) not between 1 and 512 then 'outbox_aggregate_id_check'
+        when octet_length(new.aggregate_kind) not between 1 and 200 then 'outbox_aggregate_kind_check'
+        when octet_length(new.channel) not between 1 and 63 then 'outbox_channel_check'
+        -- In this order: only an added class is looked up, by a function, because a subquery here would slow down every publish.
+        when new.content_class not in ('public', 'internal', 'confidential', 'restricted')
+             and "outrider".setting_value('content_class.' || new.content_class) is null then 'outbox_content_class_known'
+        when octet_length(new.event_type) not between 1 and 200 then 'outbox_event_type_check'
+        when new.event_version < 1 then 'outbox_event_version_check'
+        when new.generation < 0 then 'outbox_generation_check'
+        when octet_length(new.idempotency_key) not between 1 and 512 then 'outbox_idempotency_key_check'
+        -- Within what drivers can hold: a time that no reader can read would stop every reader.
+        when new.occurred_at not between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z' then 'outbox_occurred_at_check'
+        when octet_length(new.origin) not between 1 and 63 then 'outbox_origin_check'
+        when not (pg_column_size(new.payload) <= 4000 and octet_length(new.payload::text) <= 8192
+                  or "outrider".bounded(new.payload)) then 'outbox_payload_bounded'
+        when octet_length(new.source) not between 1 and 63 then 'outbox_source_check'
+        when octet_length(new.target) not between 1 and 63 then 'outbox_target_check'
+        when octet_length(new.trace_context::text) > 16384 then 'outbox_trace_context_bounded'
+        when octet_length(new.workspace_id) not between 1 and 255 then 'outbox_workspace_id_check'
+    end;
+    told boolean;
+begin
+    if broken is not null then
+        raise check_violation using
+            message = format('new row for relation "%s" violates check constraint "%s"', tg_table_name, broken),
+            schema = tg_table_schema, table = tg_table_name, constraint = broken;
+    end if;
+    if tg_op = 'INSERT' and (current_setting('outrider.notified', true) is distinct from statement_timestamp()::text
+                             or pg_trigger_depth() > 1) then
+        told := "outrider".notify(new.channel, new.event_type) is not null;  -- PERFORM would start a query
+    end if;
+    return new;
+end
+$$;
+
 CREATE FUNCTION outrider.admit(p_names text[]) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -69,75 +116,122 @@ CREATE FUNCTION outrider.admit(p_names text[]) RETURNS boolean
     SET jit TO 'off'
     AS $$
 declare
-    free record;
-    left_out integer;
-    held boolean := false;
+    held boolean;
 begin
-    for free in
-        with recursive waiting as (
-            select first.* from unnest(p_names) as n (name)
-            cross join lateral (
-                select w.subscription, coalesce(w.workspace_id, '') as tenant, w.job_key from "outrider".delivery as w
-                where w.subscription = n.name and w.waiting
-                order by coalesce(w.workspace_id, ''), w.job_key limit 1) as first
-            union all
-            select next.* from waiting
-            cross join lateral (
-                select w.subscription, coalesce(w.workspace_id, '') as tenant, w.job_key from "outrider".delivery as w
-                where w.subscription = waiting.subscription and w.waiting
-                  and (coalesce(w.workspace_id, ''), w.job_key) > (waiting.tenant, waiting.job_key)
-                order by coalesce(w.workspace_id, ''), w.job_key limit 1) as next
-        ),
-        running as materialized (
-            select d.subscription, coalesce(d.workspace_id, '') as tenant, d.job_key, count(*) as jobs
-            from "outrider".delivery as d
-            where d.subscription = any (p_names) and d.status = 'in_flight'
-            group by 1, 2, 3
-        )
+    with recursive waiting as (
+        select first.* from unnest(p_names) as n (name)
+        cross join lateral (
+            select j.subscription, coalesce(j.workspace_id, '') as tenant, j.job_key, j.queue, j.generation
+            from "outrider".job as j
+            where j.subscription = n.name and j.waits_for = 'key'
+            order by coalesce(j.workspace_id, ''), j.job_key, j.queue, j.generation limit 1) as first
+        union all
+        select next.* from waiting
+        cross join lateral (
+            select j.subscription, coalesce(j.workspace_id, '') as tenant, j.job_key, j.queue, j.generation
+            from "outrider".job as j
+            where j.subscription = waiting.subscription and j.waits_for = 'key'
+              and (coalesce(j.workspace_id, ''), j.job_key, j.queue, j.generation)
+                  > (waiting.tenant, waiting.job_key, waiting.queue, waiting.generation)
+            order by coalesce(j.workspace_id, ''), j.job_key, j.queue, j.generation limit 1) as next
+    ),
+    running as materialized (
+        select j.subscription, coalesce(j.workspace_id, '') as tenant, j.job_key, count(*) as jobs
+        from "outrider".job as j
+        where j.subscription = any (p_names) and j.status = 'in_flight'
+        group by 1, 2, 3
+    ),
+    free as materialized (
         select waiting.*, coalesce(s.key_concurrency - coalesce(running.jobs, 0), 1000) as room
         from waiting join "outrider".subscription as s on s.name = waiting.subscription
         left join running on running.subscription = waiting.subscription and running.tenant = waiting.tenant
                          and running.job_key = waiting.job_key
         where (s.key_concurrency > coalesce(running.jobs, 0)) is not false
           and (s.concurrency > (select sum(r.jobs) from running as r where r.subscription = s.name)) is not false
-    loop
-        with recursive lane as (
-            (select w.queue, w.generation, w.priority from "outrider".delivery as w
-             where w.subscription = free.subscription and coalesce(w.workspace_id, '') = free.tenant
-               and w.job_key = free.job_key and w.waiting
-             order by w.queue, w.generation, w.priority limit 1)
-            union all
-            select next.* from lane
-            cross join lateral (
-                select w.queue, w.generation, w.priority from "outrider".delivery as w
-                where w.subscription = free.subscription and coalesce(w.workspace_id, '') = free.tenant
-                  and w.job_key = free.job_key and w.waiting
-                  and (w.queue, w.generation, w.priority) > (lane.queue, lane.generation, lane.priority)
-                order by w.queue, w.generation, w.priority limit 1) as next
-        ),
-        first as materialized (
-            select w.id, lane.queue, lane.generation,
-                   row_number() over (partition by lane.queue, lane.generation
-                                      order by w.run_at - lane.priority * interval '1 minute', w.run_at, w.id) as place
-            from lane
-            cross join lateral (
-                select w.id, w.run_at from "outrider".delivery as w
-                where w.subscription = free.subscription and coalesce(w.workspace_id, '') = free.tenant
-                  and w.job_key = free.job_key and w.waiting and w.queue = lane.queue and w.generation = lane.generation
-                  and w.priority = lane.priority
-                order by w.run_at, w.id limit free.room for no key update skip locked) as w
-        ),
-        admitted as (
-            update "outrider".delivery as d set waiting = false
-            from first where d.id = first.id and first.place <= free.room
-        )
-        select count(*) into left_out
-        from (select lane.queue, lane.generation from lane except select first.queue, first.generation from first) as none;
-        held := held or left_out > 0;
-    end loop;
+    ),
+    first as materialized (
+        select picked.place from free
+        left join lateral (
+            select j.ctid as place from "outrider".job as j
+            where j.subscription = free.subscription and coalesce(j.workspace_id, '') = free.tenant
+              and j.job_key = free.job_key and j.queue = free.queue and j.generation = free.generation
+              and j.waits_for = 'key'
+            order by j.claim_at, j.id limit free.room for no key update skip locked) as picked on true
+    ),
+    admitted as (
+        update "outrider".job as j set waits_for = null from first where j.ctid = first.place
+    )
+    select coalesce(bool_or(first.place is null), false) into held from first;
     return held;
 end
 $$;
+
+CREATE FUNCTION outrider.admit_scheduled(p_names text[], p_moment timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+    next_at  timestamptz;
+    admitted bigint;
+begin
+    next_at := (
+        select min(next.run_at) from unnest(p_names) as n (name)
+        cross join lateral (
+            select j.run_at from "outrider".job as j
+            where j.subscription = n.name and j.waits_for = 'time' order by j.run_at limit 1) as next);
+    if (next_at <= p_moment) is not true then
+        return next_at;
+    end if;
+    with due as materialized (
+        select picked.place from unnest(p_names) as n (name)
+        cross join lateral (
+            select j.ctid as place from "outrider".job as j
+            where j.subscription = n.name and j.waits_for = 'time' and j.run_at <= p_moment
+            order by j.run_at, j.id limit 1000 for no key update skip locked) as picked
+    )
+    update "outrider".job as j set waits_for = null from due where j.ctid = due.place;
+    get diagnostics admitted = row_count;
+    next_at := (
+        select min(next.run_at) from unnest(p_names) as n (name)
+        cross join lateral (
+            select j.run_at from "outrider".job as j
+            where j.subscription = n.name and j.waits_for = 'time' order by j.run_at limit 1) as next);
+    return case when (next_at <= p_moment) is not true then next_at
+                when admitted > 0 then p_moment
+                else p_moment + interval '1 second' end;
+end
+$$;
+
+CREATE FUNCTION outrider.allow_content_class(p_name text, p_like text DEFAULT 'restricted'::text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    four  text[] := '{public,internal,confidential,restricted}';
+    level bigint := array_position(four, p_like) - 1;
+begin
+    if level is null then
+        raise 'a content class is treated like one of %, not like %', array_to_string(four, ', '), quote_nullable(left(p_like, 100))
+            using errcode = 'OR010';
+    end if;
+    if p_name is null or p_name !~ '^[a-z][a-z0-9_]{0,62}$' or p_name = any (four) then
+        raise 'a new content class is a lower-case word of at most 63 letters, digits and _, and none of %; not %',
+            array_to_string(four, ', '), quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    insert into "outrider".setting (name, value, least, greatest) values ('content_class.' || p_name, level, 0, 3)
+    on conflict do nothing;
+    if not found then
+        return false;
+    end if;
+    perform "outrider".note('allow_content_class', p_by, p_reason, null, null,
+                           jsonb_build_object('content_class', p_name, 'like', p_like));
+    return true;
+end
+$_$;
 
 CREATE FUNCTION outrider.as_long_text(p_value jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
@@ -223,6 +317,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.await_time() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if new.status = 'pending' and new.run_at > clock_timestamp() then
+        new.waits_for := 'time';
+    elsif new.waits_for = 'time' then
+        new.waits_for := null;
+    end if;
+    return new;
+end
+$$;
+
 CREATE FUNCTION outrider.batch_bytes() RETURNS bigint
     LANGUAGE sql IMMUTABLE
     RETURN 4194304;
@@ -287,6 +395,53 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.canary_begin(p_name text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    AS $_$
+begin
+    perform "outrider".sees_all(true);
+    if p_name !~ '^outrider[.]canary_[0-9a-f]{8}$' then
+        raise 'a canary is named outrider.canary_ and 8 hexadecimal digits, not %', p_name using errcode = 'OR001';
+    end if;
+    perform "outrider".register(p_name, 'handler', 'outrider', array[p_name]);
+end
+$_$;
+
+CREATE FUNCTION outrider.canary_end(p_name text, p_event uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET lock_timeout TO '10s'
+    AS $_$
+begin
+    perform "outrider".sees_all(true);
+    if p_name !~ '^outrider[.]canary_[0-9a-f]{8}$' then
+        raise '% is no canary', p_name using errcode = 'OR001';
+    end if;
+    delete from "outrider".subscription as s where s.name = p_name;
+    delete from "outrider".delivery as d where d.subscription = p_name;
+    delete from "outrider".event_handled as h where h.handler_name = p_name;
+    delete from "outrider".outbox as o where o.id = p_event and o.event_type = p_name;
+end
+$_$;
+
+CREATE FUNCTION outrider.canary_send(p_name text, p_generation bigint) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    AS $$
+begin
+    perform "outrider".sees_all(true);
+    if not exists (select from "outrider".subscription as s where s.name = p_name and p_name like 'outrider.canary\_%') then
+        raise 'there is no canary %', p_name using errcode = 'OR001';
+    end if;
+    perform set_config('outrider.generation', p_generation::text, true), set_config('app.workspace_id', '', true);
+    return "outrider".publish(p_name, '{}', source => 'outrider', target => 'outrider');
+end
+$$;
+
 CREATE FUNCTION outrider.cancel(p_job_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_subscription text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -295,36 +450,18 @@ CREATE FUNCTION outrider.cancel(p_job_id uuid, p_by text DEFAULT NULL::text, p_r
     AS $$
 #variable_conflict use_column
 declare
-    job  "outrider".delivery;
-    who  text := "outrider".signed(p_by);
-    why  text := left(p_reason, 2000);
+    job  "outrider".job;
     seen boolean := false;
 begin
     perform "outrider".sees_all(true);
     for job in
-        select d.* from "outrider".delivery as d
-        where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
+        select d.* from "outrider".job as d
+        where d.event_id = p_job_id and d.subscription = coalesce(p_subscription, d.subscription)
         order by d.id for update
     loop
         seen := true;
         subscription := job.subscription;
-        if job.status = 'in_flight' then
-            update "outrider".delivery as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = job.id;
-            perform "outrider".notify(
-                "outrider".generation_channel(job.generation),
-                job.subscription);
-            outcome := 'cancelling';
-        elsif job.status in ('pending', 'failed') then
-            update "outrider".delivery as d
-            set status = 'discarded', waiting = false, last_error_code = 'cancelled',
-                last_error = coalesce(why, 'it was cancelled before it ran'), last_traceback = null,
-                failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
-                    'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', who, 'reason', why))
-            where d.id = job.id;
-            outcome := 'cancelled';
-        else
-            outcome := 'cancelled';
-        end if;
+        outcome := "outrider".cancel_job(job, p_by, p_reason);
         if job.status <> 'discarded' then
             perform "outrider".note('cancel', p_by, p_reason, job.subscription, p_job_id,
                                    jsonb_build_object('status', job.status));
@@ -332,23 +469,195 @@ begin
         return next;
     end loop;
     if not seen then
-        return query
-        select h.handler_name, 'done' from "outrider".subscription as s
-        left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
-        join "outrider".event_handled as h
-            on h.handler_name = s.name
-           and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
-        where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
-        if not found then
-            subscription := p_subscription;
-            outcome := 'not_found';
-            return next;
-        end if;
+        return query select g.* from "outrider".gone_job(p_job_id, p_subscription) as g;
     end if;
 end
 $$;
 
-CREATE FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint DEFAULT 0, p_queues text[] DEFAULT NULL::text[], p_suspect boolean DEFAULT true) RETURNS SETOF outrider.claimed
+CREATE FUNCTION outrider.error_fingerprint(p_code text, p_message text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select left(md5(coalesce(p_code, '') || ' ' || regexp_replace(regexp_replace(regexp_replace(
+        left(coalesce(p_message, ''), 500),
+        '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+', '#', 'g'),
+        '''[^'']*''|"[^"]*"', '?', 'g'),
+        '[0-9]+', '#', 'g')), 12)
+$$;
+
+CREATE TABLE outrider.job (
+    id bigint NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    claim_at timestamp without time zone GENERATED ALWAYS AS (((run_at AT TIME ZONE 'UTC'::text) - ((priority)::double precision * '00:01:00'::interval))) STORED,
+    generation bigint DEFAULT 0 NOT NULL,
+    seq bigint,
+    event_id uuid NOT NULL,
+    caused_by uuid,
+    event_version integer,
+    cycle integer DEFAULT 1 NOT NULL,
+    priority smallint DEFAULT 0 NOT NULL,
+    closed boolean DEFAULT false NOT NULL,
+    crashes integer DEFAULT 0 NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    locked_at timestamp with time zone,
+    lease_expires_at timestamp with time zone,
+    lease_token bigint,
+    locked_by uuid,
+    status text DEFAULT 'pending'::text NOT NULL,
+    waits_for text,
+    subscription text NOT NULL,
+    queue text NOT NULL,
+    source text,
+    event_type text,
+    workspace_id text,
+    job_key text,
+    unique_key text,
+    payload jsonb,
+    trace_context jsonb,
+    superseded_at timestamp with time zone,
+    cancelled_at timestamp with time zone,
+    progress jsonb,
+    first_failed_at timestamp with time zone,
+    buried_at timestamp with time zone,
+    last_error_code text,
+    last_error text,
+    last_traceback text,
+    fingerprint text GENERATED ALWAYS AS (
+CASE
+    WHEN (last_error_code IS NOT NULL) THEN outrider.error_fingerprint(last_error_code, last_error)
+    ELSE NULL::text
+END) STORED,
+    failure_history jsonb,
+    CONSTRAINT job_attempts_check CHECK ((attempts >= 0)),
+    CONSTRAINT job_job_key_check CHECK (((octet_length(job_key) >= 1) AND (octet_length(job_key) <= 512))),
+    CONSTRAINT job_last_traceback_check CHECK ((octet_length(last_traceback) <= 16384)),
+    CONSTRAINT job_lease_check CHECK ((((status = 'in_flight'::text) = (lease_token IS NOT NULL)) AND ((status = 'in_flight'::text) = (lease_expires_at IS NOT NULL)))),
+    CONSTRAINT job_priority_check CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
+    CONSTRAINT job_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63))),
+    CONSTRAINT job_run_at_check CHECK (((run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
+    CONSTRAINT job_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text]))),
+    CONSTRAINT job_unique_key_check CHECK (((octet_length(unique_key) >= 1) AND (octet_length(unique_key) <= 900))),
+    CONSTRAINT job_waits_check CHECK (((waits_for IS NULL) OR (status = 'pending'::text))),
+    CONSTRAINT job_waits_for_check CHECK ((waits_for = ANY (ARRAY['time'::text, 'key'::text])))
+)
+WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.05');
+
+COMMENT ON COLUMN outrider.job.claim_at IS 'the order of claims: run_at, a minute earlier for each step of priority';
+
+COMMENT ON COLUMN outrider.job.seq IS 'the event that it was made of; null = it was enqueued';
+
+COMMENT ON COLUMN outrider.job.event_id IS 'the id of the job; of a job of events, that of the event';
+
+COMMENT ON COLUMN outrider.job.caused_by IS 'the event, or the job, whose handler enqueued this job';
+
+COMMENT ON COLUMN outrider.job.closed IS 'it is due and waits for transactions that keep it: an enqueue with its unique key creates another job';
+
+COMMENT ON COLUMN outrider.job.lease_token IS 'whoever settles must name it: a worker that lost its lease cannot';
+
+COMMENT ON COLUMN outrider.job.waits_for IS 'null = it may be claimed; time = run_at was in the future when it was written; key = its key had no room when a claim looked';
+
+COMMENT ON COLUMN outrider.job.subscription IS 'the job type, or the subscription of a job of events';
+
+COMMENT ON COLUMN outrider.job.event_type IS 'the type of the event that it was made of; null = it was enqueued';
+
+COMMENT ON COLUMN outrider.job.unique_key IS 'at most one pending job of a type and workspace has it';
+
+COMMENT ON COLUMN outrider.job.payload IS 'of an enqueued job; of a job of events: what it gets instead of the event''s, edited for a replay';
+
+COMMENT ON COLUMN outrider.job.superseded_at IS 'it is running, and a newer job with its unique key is done';
+
+COMMENT ON COLUMN outrider.job.cancelled_at IS 'somebody wants it to stop';
+
+COMMENT ON COLUMN outrider.job.last_traceback IS 'where last_error was raised: the innermost frames';
+
+COMMENT ON COLUMN outrider.job.fingerprint IS 'errors with the same one have the same cause, as far as their texts say';
+
+COMMENT ON COLUMN outrider.job.failure_history IS 'null = it never failed';
+
+CREATE FUNCTION outrider.cancel_job(p_job outrider.job, p_by text, p_reason text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    why constant text := left(p_reason, 2000);
+begin
+    if p_job.status = 'in_flight' then
+        update "outrider".job as d set cancelled_at = coalesce(d.cancelled_at, now()) where d.id = p_job.id;
+        perform "outrider".notify("outrider".generation_channel(p_job.generation), p_job.subscription);
+        return 'cancelling';
+    end if;
+    if p_job.status in ('pending', 'failed') then
+        update "outrider".job as d
+        set status = 'discarded', waits_for = null, last_error_code = 'cancelled',
+            last_error = coalesce(why, 'it was cancelled before it ran'), last_traceback = null,
+            failure_history = coalesce(d.failure_history, '[]') || jsonb_strip_nulls(jsonb_build_object(
+                'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', "outrider".signed(p_by), 'reason', why))
+        where d.id = p_job.id;
+    end if;
+    return 'cancelled';
+end
+$$;
+
+CREATE FUNCTION outrider.change_jobs(p_action text, p_jobs bigint[], p_states text[], p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_which jsonb DEFAULT '{}'::jsonb, OUT changed integer, OUT stopping integer, OUT skipped integer, OUT held bigint[]) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    job    "outrider".job;
+    locked bigint[] := '{}';
+    acted  bigint[] := '{}';
+    wanted bigint[] := '{}';
+begin
+    perform "outrider".sees_all(true);
+    if p_action not in ('cancel', 'run_now', 'retry') then
+        raise 'jobs can be changed by cancel, run_now and retry, not by %', quote_nullable(left(p_action, 100)) using errcode = 'OR010';
+    end if;
+    changed := 0;
+    stopping := 0;
+    for job in
+        select d.* from "outrider".job as d where d.id = any (p_jobs) order by d.id for update skip locked
+    loop
+        locked := locked || job.id;
+        continue when (case job.status when 'in_flight' then 'running' when 'discarded' then 'cancelled' else job.status end
+                       = any (p_states)) is not true or job.status = 'discarded';
+        if p_action = 'cancel' then
+            acted := acted || job.id;
+            if "outrider".cancel_job(job, p_by, p_reason) = 'cancelled' then
+                changed := changed + 1;
+            else
+                stopping := stopping + 1;
+            end if;
+        elsif p_action = 'run_now' and job.status = 'pending' and job.run_at > clock_timestamp() then
+            perform "outrider".make_due(job);
+            acted := acted || job.id;
+            changed := changed + 1;
+        elsif p_action = 'retry' and job.status = 'failed' then
+            wanted := wanted || job.id;
+        end if;
+    end loop;
+    if wanted <> '{}' then
+        changed := (select count(*) from "outrider".replay(wanted, p_by, p_reason => p_reason) as r where r.outcome = 'replayed');
+    elsif acted <> '{}' then
+        -- Name the type, or the job, if it is only one.
+        perform "outrider".note(
+            p_action, p_by, p_reason, case when min(d.subscription) = max(d.subscription) then min(d.subscription) end,
+            case when count(*) = 1 then min(d.event_id::text) end::uuid,
+            jsonb_strip_nulls(jsonb_build_object(
+                'jobs', count(*), 'stopping', nullif(stopping, 0), 'types', (array_agg(distinct d.subscription))[:20],
+                'ids', (array_agg(d.event_id order by d.id))[:20],
+                'which', case when length(p_which::text) <= 2000 then p_which else to_jsonb(left(p_which::text, 2000)) end)))
+        from "outrider".job as d where d.id = any (acted);
+    end if;
+    held := array(select d.id from "outrider".job as d where d.id = any (p_jobs) and d.id <> all (locked) order by d.id);
+    skipped := cardinality(p_jobs) - changed - stopping - cardinality(held);
+end
+$$;
+
+CREATE FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint DEFAULT 0, p_queues text[] DEFAULT NULL::text[], p_suspect boolean DEFAULT true, p_strict boolean DEFAULT false) RETURNS SETOF outrider.claimed
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
@@ -360,245 +669,94 @@ CREATE FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p
 #variable_conflict use_column
 declare
     last    "outrider".claimed;
-    due_in  double precision;
-    stop    bigint[];
-    moment  timestamptz;
-    lapses  timestamptz;
-    places  tid[];
+    reaped  integer;
     names   text[];
     limited boolean;
-    lanes   record;
-    chosen  bigint[] := '{}';
-    held    boolean := false;
-    wanted  integer := p_limit;
+    locked  boolean := false;
+    moment  timestamptz;
+    next_at timestamptz;
+    found   record;
     limits  record;
+    places  tid[] := '{}';
+    cut     boolean := false;
     taken   integer := 0;
-    filled  boolean := false;
-    counted bigint;
-    suspect boolean := false;
-    reaped  integer;
-    partly  boolean;
-    -- By type, the lane at which the session's last claim stopped (see Reads).
-    after   jsonb := coalesce(nullif(current_setting('outrider.lanes', true), ''), '{}');
+    due_in  double precision;
 begin
     perform "outrider".sees_all();
     reaped := "outrider".reap(p_names);
+    last.head := jsonb_build_object('stop', array(
+        select j.id from "outrider".job as j
+        where j.locked_by = p_worker and j.status = 'in_flight' and j.cancelled_at is not null));
+    if p_limit <= 0 then
+        return next last;
+        return;
+    end if;
     select array_agg(s.name order by s.name), bool_or(s.concurrency is not null or s.key_concurrency is not null)
     into names, limited
     from "outrider".subscription as s
     where s.name = any (p_names) and s.paused_at is null
       and not exists (select from "outrider".setting as p where p.name = 'paused' and p.value <> 0);
     -- A type whose limits were removed may have jobs that still wait for their key.
-    limited := limited or exists (select from "outrider".delivery as d where d.subscription = any (names) and d.waiting);
-    stop := array(select d.id from "outrider".delivery as d
-                            where d.locked_by = p_worker and d.status = 'in_flight' and d.cancelled_at is not null);
-    if p_limit <= 0 then
-        last.head := jsonb_build_object('stop', stop);
-        return next last;
-        return;
-    end if;
+    limited := limited or exists (select from "outrider".job as j where j.subscription = any (names) and j.waits_for = 'key');
     if limited then
         perform "outrider".hold_limits(names);
-        held := "outrider".admit(names);
+        locked := "outrider".admit(names);
     end if;
     moment := clock_timestamp();
-
-    lapses := (select min(next.lease_expires_at) + interval '10 milliseconds' from unnest(p_names) as n (name)
-               cross join lateral (
-                   select d.lease_expires_at from "outrider".delivery as d
-                   where d.subscription = n.name and d.status = 'in_flight'
-                   order by d.lease_expires_at limit 1) as next);
-
-    -- The lanes that hold pending jobs, by skipping from one to the next.
-    with recursive lane as (
-        select first.*, 1 as number from unnest(names) as n (name)
+    next_at := least("outrider".admit_scheduled(names, moment), (
+        select min(next.lease_expires_at) + interval '10 milliseconds' from unnest(p_names) as n (name)
         cross join lateral (
-            select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
-            from "outrider".delivery as d
-            where d.subscription = n.name
-              and (d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id))
-                  > (coalesce((after -> n.name ->> 0)::bigint, -9223372036854775808), coalesce(after -> n.name ->> 1, ''),
-                     coalesce((after -> n.name ->> 2)::smallint, 0), coalesce((after -> n.name ->> 3)::integer, 0))
-              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-            order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as first
-        union all
-        select next.*, lane.number + 1 from lane
-        cross join lateral (
-            select d.subscription, d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) as tenanted
-            from "outrider".delivery as d
-            where d.subscription = lane.subscription
-              and (d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id))
-                  > (lane.generation, lane.queue, lane.priority, lane.tenanted)
-              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-            order by d.generation, d.queue, d.priority, num_nonnulls(d.workspace_id) limit 1) as next
-        where lane.number < 500
-    )
-    select array_agg(lane.subscription) as subscription, array_agg(lane.generation) as generation,
-           array_agg(lane.queue) as queue, array_agg(lane.priority) as priority,
-           array_agg(lane.tenanted) as tenanted, count(*) as number, coalesce(max(lane.tenanted), 0) > 0 as shared,
-           (select jsonb_object_agg(l.subscription, jsonb_build_array(l.generation, l.queue, l.priority, l.tenanted))
-            from lane as l where l.number = 500) as stopped
-    into lanes
-    from lane
-    where (p_queues is null or lane.queue = any (p_queues))
-      and (lane.generation = p_generation
-           or not "outrider".has_workers(lane.subscription, lane.generation, lane.queue));
-    partly := lanes.stopped is not null or after <> '{}';
-    if partly then
-        perform set_config('outrider.lanes', coalesce(lanes.stopped::text, ''), false);
-    end if;
+            select j.lease_expires_at from "outrider".job as j
+            where j.subscription = n.name and j.status = 'in_flight'
+            order by j.lease_expires_at limit 1) as next));
 
+    select l.lanes, l.partly into found from "outrider".lanes(names, p_generation, p_queues, p_strict) as l;
     if p_suspect then
-        chosen := array(
-            select picked.id
-            from (select n.name from unnest(names) as n (name)
-                  where not limited or "outrider".room(n.name, null) > 0 offset 0) as n
-            cross join lateral (
-                select d.id from "outrider".delivery as d
-                where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
-                  and d.crashes > 0 and d.run_at <= moment
-                  and (p_queues is null or d.queue = any (p_queues))
-                  and (d.generation = p_generation or not "outrider".has_workers(d.subscription, d.generation, d.queue))
-                  and (not limited or "outrider".room(d.subscription, d.job_key, d.workspace_id) > 0)
-                order by d.run_at, d.id limit 1 for update skip locked) as picked
-            limit 1);
-        wanted := wanted - cardinality(chosen);
-        suspect := chosen <> '{}';
+        select p.places, locked or p.held into places, locked
+        from "outrider".pick_suspect(names, p_generation, p_queues, limited, p_strict) as p;
     end if;
-    if limited and wanted > 0 then
-        select p.* into limits from "outrider".pick_limited(
-            chosen, lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, wanted, moment) as p;
-        chosen := chosen || limits.picked;
-        due_in := case when limits.cut then 0 end;
-        lanes.number := 0;
-        lanes.shared := false;
+    if limited then
+        select p.places, p.cut into limits
+        from "outrider".pick_limited(found.lanes, p_limit - cardinality(places), places) as p;
+        places := places || limits.places;
+        cut := limits.cut;
+    else
+        places := places || "outrider".pick(found.lanes, p_limit - cardinality(places));
     end if;
-    if lanes.shared and wanted > 0 then
-        places := "outrider".take_turns(
-            lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, wanted, moment);
-        if places <> '{}' then
-            return query select l.* from "outrider".lease(places, p_worker, moment) as l;
-            get diagnostics taken = row_count;
-            filled := taken < cardinality(places);
-        end if;
-    end if;
-    -- A second pass if others locked some of the jobs that were counted: then any due job of these lanes.
-    for pass in 1..2 loop
-        wanted := p_limit - taken - cardinality(chosen);
-        exit when filled or wanted + cardinality(chosen) <= 0 or (lanes.number = 0 and cardinality(chosen) = 0);
-        with lane as materialized (
-            select l.* from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
-                as l (subscription, generation, queue, priority, tenanted)
-            where lanes.number > 0
-        ),
-        -- How many of the next jobs are of each lane. Without locks, because it reads more jobs than it takes.
-        share as materialized (
-            select next.subscription, next.generation, next.queue, next.priority, next.tenanted, count(*) as jobs
-            from (select lane.*, d.run_at from lane
-                  cross join lateral (
-                      select d.run_at, d.id from "outrider".delivery as d
-                      where d.subscription = lane.subscription and d.generation = lane.generation
-                        and d.queue = lane.queue and d.priority = lane.priority
-                        and num_nonnulls(d.workspace_id) = lane.tenanted
-                        and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-                        and d.run_at <= moment
-                      order by d.run_at, d.id limit wanted) as d
-                  where lanes.number > 1 and pass = 1
-                  order by d.run_at - lane.priority * interval '1 minute', d.run_at, d.id limit wanted) as next
-            group by 1, 2, 3, 4, 5
-            union all
-            select lane.*, wanted from lane where lanes.number = 1 or pass = 2
-        ),
-        -- By ctid, which does not change while the rows are locked.
-        q as materialized (
-            (select picked.ctid as place from share
-             cross join lateral (
-                 select d.ctid, d.run_at, d.id from "outrider".delivery as d
-                 where d.subscription = share.subscription and d.generation = share.generation
-                   and d.queue = share.queue and d.priority = share.priority
-                   and num_nonnulls(d.workspace_id) = share.tenanted
-                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-                   and d.run_at <= moment
-                 order by d.run_at, d.id limit share.jobs for update skip locked) as picked
-             order by picked.run_at - share.priority * interval '1 minute', picked.run_at, picked.id limit wanted)
-            union all
-            select d.ctid from "outrider".delivery as d where d.id = any (chosen)
-        )
-        select array_agg(q.place) into places from q;
+    if places <> '{}' then
         return query select l.* from "outrider".lease(places, p_worker, moment) as l;
-        get diagnostics counted = row_count;
-        taken := taken + counted;
-        filled := coalesce(counted < cardinality(places), false);
-        chosen := '{}';
-        exit when lanes.number <= 1 or taken = p_limit or filled;
-    end loop;
+        get diagnostics taken = row_count;
+    end if;
 
-    if taken = p_limit or filled then
+    if cut or taken = p_limit or taken < cardinality(places) then
         due_in := 0;
-    elsif due_in is null then
-        due_in := extract(epoch from least(
-            (select min(next.run_at)
-             from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
-                 as l (subscription, generation, queue, priority, tenanted)
-             cross join lateral (
-                 select d.run_at from "outrider".delivery as d
-                 where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-                   and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
-                   and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at > moment
-                 order by d.run_at limit 1) as next),
-            (select min(next.run_at) from unnest(names) as n (name)
-             cross join lateral (
-                 select d.run_at from "outrider".delivery as d
-                 where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
-                   and d.crashes > 0 and d.run_at > moment
-                 order by d.run_at limit 1) as next),
-            lapses) - moment);
-        if due_in < 0 then
-            due_in := 0;
-        end if;
-        -- A job is due and still there: others have it locked. If they do not take it (they die or roll back), nobody is notified.
-        if (due_in <= 1) is not true and (
-            held
-            or exists (
-                select from unnest(lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted)
-                    as l (subscription, generation, queue, priority, tenanted)
-                cross join lateral (
-                    select from "outrider".delivery as d
-                    where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-                      and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
-                      and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-                      and d.run_at <= moment
-                    order by d.run_at limit 1) as held
-                where not limited or "outrider".room(l.subscription, null) > 0)
-            or p_suspect and not suspect and exists (
-                select from unnest(names) as n (name)
-                cross join lateral (
-                    select from "outrider".delivery as d
-                    where d.subscription = n.name and d.status = 'pending' and d.queue is not null and not d.waiting
-                      and d.crashes > 0 and d.run_at <= moment
-                      and (p_queues is null or d.queue = any (p_queues))
-                      and (d.generation = p_generation or not "outrider".has_workers(d.subscription, d.generation, d.queue))
-                      and (not limited or 0 < "outrider".room(d.subscription, d.job_key, d.workspace_id))
-                    order by d.run_at, d.id limit 1) as held)) then
+    else
+        due_in := extract(epoch from case when next_at < moment then moment else next_at end - moment);
+        -- A job can be claimed and is still there: others have it locked. If they do not take it (they die or roll back), nobody
+        -- is notified.
+        if (due_in <= 1) is not true and (locked or exists (
+            select from unnest(found.lanes) as l
+            cross join lateral (select from "outrider".job as j where "outrider".in_lane(j, l) limit 1) as left_over
+            where not limited or "outrider".room(l.subscription, null) > 0)) then
             due_in := 1;
-            perform "outrider".close_kept(
-                lanes.subscription, lanes.generation, lanes.queue, lanes.priority, lanes.tenanted, moment);
+            perform "outrider".close_kept(found.lanes);
         end if;
     end if;
-    if partly then
+    if found.partly then
         due_in := least(due_in, 0.1);
     end if;
     if limited and taken = 0 and reaped = 0 then
         -- Only the locks on the limits were written, and others wait for them: do not wait for the disk.
         perform set_config('synchronous_commit', 'off', true);
     end if;
-    last.head := jsonb_build_object(
-        'stop', stop, 'due_in', due_in, 'single', not limited and lanes.number = 1 and not lanes.shared and not partly);
+    last.head := last.head || jsonb_build_object(
+        'due_in', due_in,
+        'single', not limited and not found.partly and cardinality(found.lanes) = 1 and found.lanes[1].tenanted = 0);
     return next last;
 end
 $$;
 
-CREATE FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamp with time zone, p_limit integer) RETURNS SETOF outrider.claimed
+CREATE FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_since timestamp with time zone, p_limit integer) RETURNS SETOF outrider.claimed
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
@@ -619,19 +777,21 @@ begin
         return;
     end if;
     places := array(
-        select d.ctid from "outrider".delivery as d
-        where d.subscription = p_subscription and d.generation = p_generation and d.queue = p_queue
-          and d.priority = p_priority and num_nonnulls(d.workspace_id) = 0
-          and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-          and d.run_at >= p_since and d.run_at <= moment
-        order by d.run_at, d.id limit p_limit for update skip locked);
+        select j.ctid from "outrider".job as j
+        where "outrider".in_lane(j, row(p_subscription, p_generation, p_queue, 0)::"outrider".lane)
+          and j.claim_at >= p_since at time zone 'UTC'
+        order by j.claim_at, j.id limit p_limit for update skip locked);
     if places <> '{}' then
         return query select l.* from "outrider".lease(places, p_worker, moment) as l;
     end if;
 end
 $$;
 
-CREATE FUNCTION outrider.close_kept(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_moment timestamp with time zone) RETURNS void
+CREATE FUNCTION outrider.claimable(p_job outrider.job) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((p_job).status = 'pending'::text) AND ((p_job).waits_for IS NULL) AND ((p_job).crashes = 0));
+
+CREATE FUNCTION outrider.close_kept(p_lanes outrider.lane[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -640,28 +800,22 @@ CREATE FUNCTION outrider.close_kept(p_subscriptions text[], p_generations bigint
     SET jit TO 'off'
     AS $$
 declare
-    found bigint[];
-    free  bigint[];
-begin
-    found := array(
-        select d.id from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
-            as l (subscription, generation, queue, priority, tenanted)
+    kept bigint[] := array(
+        select j.id from unnest(p_lanes) as l
         cross join lateral (
-            select d.id, d.unique_key, d.closed from "outrider".delivery as d
-            where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-              and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
-              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-              and d.run_at <= p_moment
-            order by d.run_at, d.id limit 100) as d
-        where d.unique_key is not null and not d.closed);
-    if found = '{}' then
+            select j.id, j.unique_key, j.closed from "outrider".job as j
+            where "outrider".in_lane(j, l) order by j.claim_at, j.id limit 100) as j
+        where j.unique_key is not null and not j.closed);
+    free bigint[];
+begin
+    if kept = '{}' then
         return;
     end if;
     -- A transaction that keeps a job holds FOR KEY SHARE: we can update the row, but not lock it FOR UPDATE.
-    found := array(select d.id from "outrider".delivery as d
-                   where d.id = any (found) and d.status = 'pending' for no key update skip locked);
-    free := array(select d.id from "outrider".delivery as d where d.id = any (found) for update skip locked);
-    update "outrider".delivery as d set closed = true where d.id = any (found) and d.id <> all (free);
+    kept := array(select j.id from "outrider".job as j
+                  where j.id = any (kept) and j.status = 'pending' for no key update skip locked);
+    free := array(select j.id from "outrider".job as j where j.id = any (kept) for update skip locked);
+    update "outrider".job as j set closed = true where j.id = any (kept) and j.id <> all (free);
 end
 $$;
 
@@ -745,23 +899,21 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.error_fingerprint(p_code text, p_message text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select left(md5(coalesce(p_code, '') || ' ' || regexp_replace(regexp_replace(regexp_replace(
-        left(coalesce(p_message, ''), 500),
-        '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+', '#', 'g'),
-        '''[^'']*''|"[^"]*"', '?', 'g'),
-        '[0-9]+', '#', 'g')), 12)
-$$;
+ALTER TABLE outrider.job ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME outrider.job_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE outrider.delivery (
-    id bigint NOT NULL,
+    id bigint DEFAULT nextval('outrider.job_id_seq'::regclass) NOT NULL,
     subscription text NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
     partition integer NOT NULL,
-    seq bigint,
+    seq bigint NOT NULL,
     event_id uuid NOT NULL,
     event_type text NOT NULL,
     ordering_key text,
@@ -785,41 +937,18 @@ CASE
     WHEN (last_error_code IS NOT NULL) THEN outrider.error_fingerprint(last_error_code, last_error)
     ELSE NULL::text
 END) STORED,
-    queue text,
-    priority smallint DEFAULT 0 NOT NULL,
-    job_key text,
-    unique_key text,
-    waiting boolean DEFAULT false NOT NULL,
-    event_version integer,
-    source text,
     workspace_id text,
-    trace_context jsonb,
-    locked_by uuid,
-    locked_at timestamp with time zone,
-    lease_token bigint,
-    lease_expires_at timestamp with time zone,
-    cancelled_at timestamp with time zone,
-    progress jsonb,
-    closed boolean DEFAULT false NOT NULL,
-    superseded_at timestamp with time zone,
     last_traceback text,
-    caused_by uuid,
     CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
-    CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])) OR (queue IS NOT NULL))),
-    CONSTRAINT delivery_is_event_or_job CHECK (((seq IS NOT NULL) OR (queue IS NOT NULL))),
-    CONSTRAINT delivery_job_key_check CHECK (((octet_length(job_key) >= 1) AND (octet_length(job_key) <= 512))),
+    CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])))),
     CONSTRAINT delivery_last_traceback_check CHECK ((octet_length(last_traceback) <= 16384)),
-    CONSTRAINT delivery_lease_check CHECK ((((status = 'in_flight'::text) = (lease_token IS NOT NULL)) AND ((status = 'in_flight'::text) = (lease_expires_at IS NOT NULL)))),
-    CONSTRAINT delivery_priority_check CHECK (((priority >= '-100'::integer) AND (priority <= 100))),
-    CONSTRAINT delivery_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63))),
-    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text]))),
-    CONSTRAINT delivery_unique_key_check CHECK (((octet_length(unique_key) >= 1) AND (octet_length(unique_key) <= 900)))
+    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text])))
 )
 WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.05');
 
 COMMENT ON COLUMN outrider.delivery.generation IS 'the generation of the cursor that it belongs to';
 
-COMMENT ON COLUMN outrider.delivery.event_id IS 'the event; for an enqueued job the job itself';
+COMMENT ON COLUMN outrider.delivery.event_id IS 'the event';
 
 COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting: the event''s key, after length:workspace: where it has one; empty = all wait for it; null = nothing';
 
@@ -829,31 +958,66 @@ COMMENT ON COLUMN outrider.delivery.reached IS 'the cursor has come past it, so 
 
 COMMENT ON COLUMN outrider.delivery.suspect IS 'was in a batch whose worker died again and again: runs alone, counted before it runs';
 
-COMMENT ON COLUMN outrider.delivery.payload IS 'of an enqueued job; of an event: what its handler gets instead of its own, edited for a replay';
+COMMENT ON COLUMN outrider.delivery.payload IS 'what its handler gets instead of the event''s own: it was edited for a replay';
 
 COMMENT ON COLUMN outrider.delivery.fingerprint IS 'errors with the same one have the same cause, as far as their texts say';
 
-COMMENT ON COLUMN outrider.delivery.queue IS 'null = no job, but a failed event';
-
-COMMENT ON COLUMN outrider.delivery.priority IS 'one step is worth a minute of waiting';
-
-COMMENT ON COLUMN outrider.delivery.unique_key IS 'at most one pending job of a type and workspace has it';
-
-COMMENT ON COLUMN outrider.delivery.waiting IS 'its key had no room when a claim looked at it';
-
-COMMENT ON COLUMN outrider.delivery.lease_token IS 'whoever settles must name it: a worker that lost its lease cannot';
-
-COMMENT ON COLUMN outrider.delivery.cancelled_at IS 'somebody wants it to stop';
-
-COMMENT ON COLUMN outrider.delivery.closed IS 'it is due and waits for transactions that keep it: an enqueue with its unique key creates another job';
-
-COMMENT ON COLUMN outrider.delivery.superseded_at IS 'it is running, and a newer job with its unique key is done';
-
 COMMENT ON COLUMN outrider.delivery.last_traceback IS 'where last_error was raised: the innermost frames, of a handler or a job';
 
-COMMENT ON COLUMN outrider.delivery.caused_by IS 'the event, or the job, whose handler enqueued this job';
+CREATE VIEW outrider.owed WITH (security_invoker='true') AS
+ SELECT 'event'::text AS kind,
+    d.id,
+    d.subscription,
+    d.generation,
+    d.seq,
+    d.event_id,
+    d.event_type,
+    d.status,
+    d.run_at,
+    d.attempts,
+    d.cycle,
+    d.workspace_id,
+    d.payload,
+    d.last_error_code,
+    d.last_error,
+    d.last_traceback,
+    d.fingerprint,
+    d.first_failed_at,
+    d.buried_at,
+    d.failure_history,
+    d.created_at,
+    NULL::text AS job_key,
+    NULL::integer AS event_version,
+    NULL::text AS source
+   FROM outrider.delivery d
+UNION ALL
+ SELECT 'job'::text AS kind,
+    j.id,
+    j.subscription,
+    j.generation,
+    j.seq,
+    j.event_id,
+    COALESCE(j.event_type, j.subscription) AS event_type,
+    j.status,
+    j.run_at,
+    j.attempts,
+    j.cycle,
+    j.workspace_id,
+    j.payload,
+    j.last_error_code,
+    j.last_error,
+    j.last_traceback,
+    j.fingerprint,
+    j.first_failed_at,
+    j.buried_at,
+    COALESCE(j.failure_history, '[]'::jsonb) AS failure_history,
+    j.created_at,
+    j.job_key,
+    j.event_version,
+    j.source
+   FROM outrider.job j;
 
-CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.delivery
+CREATE FUNCTION outrider.dead_letters(p_subscription text DEFAULT NULL::text, p_event_type text DEFAULT NULL::text, p_error_code text DEFAULT NULL::text, p_fingerprint text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id text DEFAULT NULL::text, p_generation bigint DEFAULT NULL::bigint, p_after bigint DEFAULT 0, p_limit bigint DEFAULT NULL::bigint) RETURNS SETOF outrider.owed
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
@@ -867,7 +1031,7 @@ begin
     return query
     select d.* from "outrider".subscription as s
     cross join lateral (
-        select d.* from "outrider".delivery as d
+        select d.* from "outrider".owed as d
         where d.subscription = s.name and d.status = 'failed' and d.id > p_after
           and (p_event_type is null or d.event_type = p_event_type)
           and (p_error_code is null or d.last_error_code = p_error_code)
@@ -941,24 +1105,17 @@ begin
     select distinct format('the relay %s may have to send a dead letter of it again', r.subscription)
     from "outrider".stream_replayed as r where r.seq between p_segment.first_seq and p_segment.last_seq;
     return query
-    with recursive named as (
-        (select d.subscription from "outrider".delivery as d where d.seq is not null order by d.subscription limit 1)
-        union all
-        select (select d.subscription from "outrider".delivery as d
-                where d.seq is not null and d.subscription > named.subscription order by d.subscription limit 1)
-        from named where named.subscription is not null
-    )
-    select format('%s has %s of it', named.subscription, concat_ws(' and ',
+    select format('%s has %s of it', s.name, concat_ws(' and ',
                   case when found.dead > 0 then found.dead || ' dead letters' end,
                   case when found.owed > 0 then found.owed || ' events that wait' end))
-    from named cross join lateral (
+    from "outrider".subscription as s cross join lateral (
         select count(*) filter (where d.status = 'failed') as dead,
                count(*) filter (where d.status in ('pending', 'in_flight')) as owed
-        from (select d.status from "outrider".delivery as d
-              where d.subscription = named.subscription and d.seq between p_segment.first_seq and p_segment.last_seq
+        from (select d.status from "outrider".owed as d
+              where d.subscription = s.name and d.seq between p_segment.first_seq and p_segment.last_seq
                 and d.status in ('pending', 'in_flight', 'failed')
               limit 10000) as d) as found
-    where found.dead + found.owed > 0;
+    where found.dead + found.owed > 0 order by s.name;
 end
 $$;
 
@@ -968,27 +1125,32 @@ CREATE FUNCTION outrider.discard(p_deliveries bigint[], p_by text DEFAULT NULL::
     SET row_security TO 'on'
     AS $$
 declare
-    who       text := "outrider".signed(p_by);
-    why       text := left(p_reason, 2000);
+    who       constant text := "outrider".signed(p_by);
+    mark      constant jsonb := jsonb_strip_nulls(jsonb_build_object(
+        'discarded_at', clock_timestamp(), 'by', who, 'reason', left(p_reason, 2000)));
     discarded integer;
 begin
     perform "outrider".sees_all(true);
-    with gone as (
+    with event as (
         update "outrider".delivery as d
-        set status = 'discarded',
-            failure_history = d.failure_history || jsonb_strip_nulls(jsonb_build_object(
-                'cycle', d.cycle, 'discarded_at', clock_timestamp(), 'by', who, 'reason', why))
+        set status = 'discarded', failure_history = d.failure_history || (jsonb_build_object('cycle', d.cycle) || mark)
         where d.id = any (p_deliveries) and d.status = 'failed'
-        returning d.subscription, d.event_id, d.last_error_code, d.last_error,
-                  d.queue is not null and d.seq is null as enqueued, d.workspace_id, d.job_key
+        returning d.subscription, d.event_id, d.last_error_code, d.last_error
+    ),
+    job as (
+        update "outrider".job as j
+        set status = 'discarded',
+            failure_history = coalesce(j.failure_history, '[]') || (jsonb_build_object('cycle', j.cycle) || mark)
+        where j.id = any (p_deliveries) and j.status = 'failed'
+        returning j.subscription, j.event_id, j.last_error_code, j.last_error,
+                  -- Whose job it was: once it is gone, erase finds that nowhere else.
+                  case when j.seq is null then jsonb_build_object('workspace', j.workspace_id, 'job', coalesce(j.job_key, ''))
+                       else '{}' end as whose
     )
     insert into "outrider".audit (by, action, subscription, event_id, details)
-    select who, 'discard', gone.subscription, gone.event_id,
-           jsonb_strip_nulls(jsonb_build_object('reason', why, 'code', gone.last_error_code, 'error', gone.last_error)
-           -- Whose job it was: once it is gone, erase finds that nowhere else.
-           || case when gone.enqueued then jsonb_build_object('workspace', gone.workspace_id, 'job', coalesce(gone.job_key, ''))
-                   else '{}' end)
-    from gone;
+    select who, 'discard', gone.subscription, gone.event_id, jsonb_strip_nulls(gone.whose || jsonb_build_object(
+        'reason', left(p_reason, 2000), 'code', gone.last_error_code, 'error', gone.last_error))
+    from (select event.*, '{}'::jsonb as whose from event union all select job.* from job) as gone;
     get diagnostics discarded = row_count;
     return discarded;
 end
@@ -1104,12 +1266,12 @@ begin
     end if;
     loop
         -- Nothing is returned: whoever enqueues needs no right to read.
-        insert into "outrider".delivery (
-            subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-            status, head, reached, run_at, queue, priority, job_key, unique_key, payload, caused_by)
+        insert into "outrider".job (
+            subscription, generation, event_id, event_version, source, workspace_id, trace_context, run_at, queue, priority,
+            job_key, unique_key, payload, caused_by)
         values (
-            p_job_type, p_generation, 0, made_id, p_job_type, p_version, p_source, p_workspace_id, p_trace_context,
-            'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload, p_caused_by)
+            p_job_type, p_generation, made_id, p_version, p_source, p_workspace_id, p_trace_context, due, p_queue, p_priority,
+            p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
             job_id := made_id;
@@ -1131,7 +1293,7 @@ CREATE FUNCTION outrider.enqueue_onto(p_job_type text, p_payload jsonb, p_run_at
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    before "outrider".delivery;
+    before "outrider".job;
 begin
     -- It runs as the owner, who sees every tenant: whoever has called it must, too, or stay with its own.
     if (p_workspace_id = nullif(current_setting('app.workspace_id', true), '')) is not true
@@ -1144,7 +1306,7 @@ begin
             quote_nullable(left(p_on_conflict, 100)) using errcode = 'OR004';
     end if;
     -- Nobody claims it before the caller commits: it shall see what the caller has written.
-    select d.* into before from "outrider".delivery as d
+    select d.* into before from "outrider".job as d
     where d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
       and d.unique_key = p_unique_key and d.status = 'pending' and d.seq is null and not d.closed
     for key share;
@@ -1156,10 +1318,10 @@ begin
         outcome := 'kept';
         return;
     end if;
-    update "outrider".delivery as d
+    update "outrider".job as d
     set payload = p_payload, event_version = p_version, source = p_source, workspace_id = p_workspace_id,
         trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
-        job_key = p_key, waiting = false, attempts = 0, crashes = 0,
+        job_key = p_key, waits_for = null, attempts = 0, crashes = 0,
         run_at = case p_on_conflict when 'replace' then p_run_at else greatest(d.run_at, p_run_at) end
     where d.id = before.id and d.status = 'pending' and not d.closed
     returning d.event_id into job_id;
@@ -1178,19 +1340,13 @@ CREATE FUNCTION outrider.erase(p_workspace_id text, p_kind text, p_subject text,
     SET enable_mergejoin TO 'off'
     SET lock_timeout TO '10s'
     SET jit TO 'off'
-    AS $_$
+    AS $$
 #variable_conflict use_column
 declare
-    who       constant text := "outrider".signed(p_by);
-    source    constant text := case p_from when 'events' then 'outbox' else p_from end;
-    ids       uuid[];
-    places    bigint[];
-    names     text[];
-    concerned text[];
-    held      text[] := '{}';
-    gone      record;
-    owed      bigint := 0;
-    pages     bigint;
+    who    constant text := "outrider".signed(p_by);
+    ids    uuid[];
+    places bigint[];
+    owed   bigint;
 begin
     perform "outrider".sees_all(true);
     if coalesce(p_reason, '') = '' then
@@ -1221,33 +1377,13 @@ begin
         where p.carried <> '{}' and (
             p_subject is null and p.workspace_id = p_workspace_id
             or exists (select from "outrider".outbox as o where o.id = p.event_id and o.erased_at is not null));
-        if p_from = 'pending' then
-            return;
+        if p_from = 'rest' then
+            perform "outrider".erase_rest(p_workspace_id, p_subject, p_jobs, audit);
         end if;
-        if exists (select from "outrider".audit as a where a.action = 'attach_segment' and a.id > audit) then
-            raise 'a segment was attached to the log meanwhile and may have been missed: run erase again' using errcode = 'OR006';
-        end if;
-        -- Payloads and errors that the audit kept of jobs that no longer exist.
-        update "outrider".audit as a set details = a.details - 'payload' - 'before' - 'error' || '{"erased": true}'
-        where a.action in ('edit', 'discard') and a.details ?| array['payload', 'before', 'error'] and a.details ? 'job'
-          and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
-          and (p_subject is null or p_jobs and a.details ->> 'job' = p_subject);
-        update "outrider".audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
-        where a.id = audit;
         return;
     end if;
     if p_from = 'receipts' then
-        pages := greatest(p_scan / 20, 1);
-        update "outrider".event_handled as h
-        set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null, job_key = null
-        where h.ctid >= format('(%s,0)', p_after)::tid and h.ctid < format('(%s,0)', p_after + pages)::tid
-          and (h.result is not null or h.failure_history is not null)
-          and (p_workspace_id is null or h.workspace_id = p_workspace_id)
-          and (p_subject is null or p_jobs and h.job_key = p_subject);
-        place := p_after + pages;
-        if place * current_setting('block_size')::bigint >= pg_relation_size('"outrider".event_handled') then
-            place := null;
-        end if;
+        place := "outrider".erase_receipts(p_workspace_id, p_subject, p_jobs, p_after, greatest(p_scan / 20, 1));
         return;
     end if;
     select max(t.place) filter (where t.line is null),
@@ -1257,78 +1393,12 @@ begin
     if places = '{}' then
         return;
     end if;
-    names := array(select s.name from "outrider".subscription as s where s.kind <> 'inbox'
-                   union select a.subscription from "outrider".audit as a  -- whose receipts are still there
-                   where a.action = 'retire' and a.subscription is not null);
-
-    if p_from <> 'jobs' then
-        loop
-            concerned := array(
-                select distinct e.subscription from "outrider".event_status as e
-                join "outrider".subscription as s on s.name = e.subscription
-                where e.seq = any (places) and (e.status <> 'delivered' or s.kind = 'relay'));
-            exit when concerned <@ held;
-            held := held || concerned;
-            perform from "outrider".subscription as s where s.name = any (held) order by s.name for no key update;
-            perform from "outrider".cursor as c where c.subscription = any (held)
-            order by c.subscription, c.generation, c.partition for update;
-        end loop;
-        owed := (select count(distinct e.seq) from "outrider".event_status as e
-                 where e.seq = any (places) and e.status in ('pending', 'in_flight', 'failed'));
-        insert into "outrider".withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
-        select asked.seq, asked.id, who, left(p_reason, 2000), (
-            select jsonb_object_agg(e.subscription, 'delivered') from "outrider".event_status as e
-            join "outrider".subscription as s on s.name = e.subscription
-            where e.seq = asked.seq and s.kind in ('reader', 'relay') and e.status = 'delivered')
-        from unnest(places, ids) as asked (seq, id)
-        on conflict do nothing;
-    end if;
-
-    for gone in
-        update "outrider".delivery as d
-        set status = 'discarded', head = false, waiting = false, buried_at = null, locked_by = null, locked_at = null,
-            lease_token = null, lease_expires_at = null, cancelled_at = null, progress = null,
-            payload = case when d.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
-            last_error = null, last_traceback = null,
-            failure_history = "outrider".scrubbed(d.failure_history)
-        from (select d.id, d.status from "outrider".delivery as d
-              where p_from = 'jobs' and d.id = any (places)
-              union all
-              select d.id, d.status from unnest(names) as n (name) cross join unnest(places) as asked (seq)
-              cross join lateral (select d.id, d.status from "outrider".delivery as d
-                                  where d.subscription = n.name and d.seq = asked.seq limit 1) as d
-              where p_from <> 'jobs') as was
-        where d.id = was.id
-        returning d.subscription, d.generation, d.event_type, d.queue, d.ordering_key, d.job_key, d.workspace_id,
-                  was.status as was
-    loop
-        owed := owed + (p_from = 'jobs' and gone.was in ('pending', 'in_flight', 'failed'))::integer;
-        continue when gone.was not in ('pending', 'in_flight');
-        if gone.queue is null then
-            perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
-        elsif gone.job_key is not null then
-            perform "outrider".wake_jobs(array[gone.subscription]);
-        end if;
-        perform "outrider".notify(
-            "outrider".generation_channel(gone.generation),
-            case when gone.queue is null then gone.event_type else gone.subscription end);
-    end loop;
-
-    if p_from <> 'jobs' then
-        execute format($receipts$
-            update "outrider".event_handled as h
-            set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null
-            from (select n.name, "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id) as key, o.id
-                  from unnest($1) as n (name) cross join "outrider".%I as o
-                  where o.seq = any ($2)) as asked
-            where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
-              and (h.result is not null or h.failure_history is not null)$receipts$, source) using names, places;
-        delete from "outrider".stream_replayed as r where r.event_id = any (ids);
-        execute format('update "outrider".%I set payload = ''{}'', trace_context = null, erased_at = now() where seq = any ($1)',
-                       source) using places;
-        get diagnostics events = row_count;
-    else
+    if p_from = 'jobs' then
         jobs := cardinality(places);
+        owed := "outrider".erase_jobs(places);
+    else
+        events := cardinality(places);
+        owed := "outrider".erase_events(case p_from when 'events' then 'outbox' else p_from end, places, ids, who, p_reason);
     end if;
     update "outrider".audit as a
     set details = a.details - 'payload' - 'before' - 'owed' - 'receipt' - 'error' || '{"erased": true}'
@@ -1339,7 +1409,137 @@ begin
         'withdrawn', coalesce((a.details ->> 'withdrawn')::bigint, 0) + owed)
     where a.id = audit;
 end
+$$;
+
+CREATE FUNCTION outrider.erase_events(p_source text, p_seqs bigint[], p_ids uuid[], p_by text, p_reason text) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    names     text[];
+    concerned text[];
+    held      text[] := '{}';
+    gone      record;
+    owed      bigint;
+begin
+    loop
+        concerned := array(
+            select distinct e.subscription from "outrider".event_status as e
+            join "outrider".subscription as s on s.name = e.subscription
+            where e.seq = any (p_seqs) and (e.status <> 'delivered' or s.kind = 'relay'));
+        exit when concerned <@ held;
+        held := held || concerned;
+        perform from "outrider".subscription as s where s.name = any (held) order by s.name for no key update;
+        perform from "outrider".cursor as c where c.subscription = any (held)
+        order by c.subscription, c.generation, c.partition for update;
+    end loop;
+    owed := (select count(distinct e.seq) from "outrider".event_status as e
+             where e.seq = any (p_seqs) and e.status in ('pending', 'in_flight', 'failed'));
+    insert into "outrider".withdrawal (seq, event_id, withdrawn_by, reason, outcomes)
+    select asked.seq, asked.id, p_by, left(p_reason, 2000), (
+        select jsonb_object_agg(e.subscription, 'delivered') from "outrider".event_status as e
+        join "outrider".subscription as s on s.name = e.subscription
+        where e.seq = asked.seq and s.kind in ('reader', 'relay') and e.status = 'delivered')
+    from unnest(p_seqs, p_ids) as asked (seq, id)
+    on conflict do nothing;
+
+    for gone in
+        update "outrider".delivery as d
+        set status = 'discarded', head = false, buried_at = null, payload = case when d.payload is not null then '{}'::jsonb end,
+            last_error_code = '(erased)', last_error = null, last_traceback = null,
+            failure_history = "outrider".scrubbed(d.failure_history)
+        from (select d.id, d.status from "outrider".delivery as d
+              where d.event_id = any (p_ids) and d.seq = any (p_seqs)) as was
+        where d.id = was.id
+        returning d.subscription, d.generation, d.event_type, d.ordering_key, was.status as was
+    loop
+        continue when gone.was <> 'pending';
+        perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
+        perform "outrider".notify("outrider".generation_channel(gone.generation), gone.event_type);
+    end loop;
+    perform "outrider".erase_jobs(array(
+        select j.id from "outrider".job as j where j.event_id = any (p_ids) and j.seq = any (p_seqs)));
+
+    names := array(select s.name from "outrider".subscription as s where s.kind <> 'inbox'
+                   union select a.subscription from "outrider".audit as a  -- whose receipts are still there
+                   where a.action = 'retire' and a.subscription is not null);
+    execute format($receipts$
+        update "outrider".event_handled as h
+        set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null
+        from (select n.name, "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id) as key, o.id
+              from unnest($1) as n (name) cross join "outrider".%I as o
+              where o.seq = any ($2)) as asked
+        where h.handler_name = asked.name and h.idempotency_key = asked.key and h.event_id = asked.id
+          and (h.result is not null or h.failure_history is not null)$receipts$, p_source) using names, p_seqs;
+    delete from "outrider".stream_replayed as r where r.event_id = any (p_ids);
+    execute format('update "outrider".%I set payload = ''{}'', trace_context = null, erased_at = now() where seq = any ($1)',
+                   p_source) using p_seqs;
+    return owed;
+end
 $_$;
+
+CREATE FUNCTION outrider.erase_jobs(p_jobs bigint[]) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    gone record;
+    owed bigint := 0;
+begin
+    for gone in
+        update "outrider".job as j
+        set status = 'discarded', waits_for = null, buried_at = null, locked_by = null, locked_at = null, lease_token = null,
+            lease_expires_at = null, cancelled_at = null, progress = null,
+            payload = case when j.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
+            last_error = null, last_traceback = null, failure_history = "outrider".scrubbed(j.failure_history)
+        from (select j.id, j.status from "outrider".job as j where j.id = any (p_jobs)) as was
+        where j.id = was.id
+        returning j.subscription, j.generation, j.job_key, was.status as was
+    loop
+        owed := owed + (gone.was in ('pending', 'in_flight', 'failed'))::integer;
+        continue when gone.was not in ('pending', 'in_flight');
+        if gone.job_key is not null then
+            perform "outrider".wake_jobs(array[gone.subscription]);
+        end if;
+        perform "outrider".notify("outrider".generation_channel(gone.generation), gone.subscription);
+    end loop;
+    return owed;
+end
+$$;
+
+CREATE FUNCTION outrider.erase_receipts(p_workspace_id text, p_subject text, p_jobs boolean, p_page bigint, p_pages integer) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    next constant bigint := p_page + p_pages;
+begin
+    update "outrider".event_handled as h
+    set result = null, failure_history = "outrider".scrubbed(h.failure_history), workspace_id = null, job_key = null
+    where h.ctid >= format('(%s,0)', p_page)::tid and h.ctid < format('(%s,0)', next)::tid
+      and (h.result is not null or h.failure_history is not null)
+      and (p_workspace_id is null or h.workspace_id = p_workspace_id)
+      and (p_subject is null or p_jobs and h.job_key = p_subject);
+    return case when next * current_setting('block_size')::bigint < pg_relation_size('"outrider".event_handled') then next end;
+end
+$$;
+
+CREATE FUNCTION outrider.erase_rest(p_workspace_id text, p_subject text, p_jobs boolean, p_audit bigint) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if exists (select from "outrider".audit as a where a.action = 'attach_segment' and a.id > p_audit) then
+        raise 'a segment was attached to the log meanwhile and may have been missed: run erase again' using errcode = 'OR006';
+    end if;
+    update "outrider".audit as a set details = a.details - 'payload' - 'before' - 'error' || '{"erased": true}'
+    where a.action in ('edit', 'discard') and a.details ?| array['payload', 'before', 'error'] and a.details ? 'job'
+      and (p_workspace_id is null or a.details ->> 'workspace' = p_workspace_id)
+      and (p_subject is null or p_jobs and a.details ->> 'job' = p_subject);
+    update "outrider".audit as a set details = a.details || jsonb_build_object('finished_at', clock_timestamp())
+    where a.id = p_audit;
+end
+$$;
 
 CREATE FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql
@@ -1355,11 +1555,14 @@ CREATE FUNCTION outrider.fire(p_name text, p_seen timestamp with time zone, p_to
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    perform from "outrider".schedule as s where s.name = p_name and s.fired_at = p_seen for update skip locked;
+    perform from "outrider".schedule as s
+    where s.name = p_name and s.fired_at = p_seen and s.paused_at is null for update skip locked;
     if not found then
         return false;
     end if;
-    update "outrider".schedule as s set fired_at = p_to where s.name = p_name;
+    update "outrider".schedule as s
+    set fired_at = p_to, enqueued_at = case when p_times = '{}' then s.enqueued_at else clock_timestamp() end
+    where s.name = p_name;
     perform "outrider".enqueue_one(
         p_job_type, p_payload, null, t.at, p_priority, null, 'keep', p_queue, p_key, p_version, p_source, p_workspace_id,
         null, p_generation, p_poke)
@@ -1468,6 +1671,26 @@ CREATE FUNCTION outrider.foreign_floor(p_now pg_snapshot) RETURNS bigint
     ), 0)
 $$;
 
+CREATE FUNCTION outrider.forget_receipts(p_deliveries bigint[], p_by text, p_reason text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    with gone as (
+        delete from "outrider".event_handled as h using "outrider".owed as d, "outrider".outbox as o
+        where d.id = any (p_deliveries) and o.seq = d.seq and h.handler_name = d.subscription
+          and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
+        returning d.id, to_jsonb(h) as receipt
+    )
+    insert into "outrider".audit (by, action, subscription, event_id, details)
+    select p_by, 'force_replay', d.subscription, d.event_id, jsonb_strip_nulls(jsonb_build_object(
+        'reason', left(p_reason, 2000), 'receipt', gone.receipt,
+        'discarded', nullif(gone.receipt is null and d.status = 'discarded', false)))
+    from "outrider".owed as d left join gone on gone.id = d.id
+    where d.id = any (p_deliveries);
+end
+$$;
+
 CREATE FUNCTION outrider.forget_workers(p_id uuid DEFAULT NULL::uuid) RETURNS TABLE(id uuid, subscriptions text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1484,6 +1707,25 @@ $$;
 CREATE FUNCTION outrider.generation_channel(p_generation bigint) RETURNS text
     LANGUAGE sql IMMUTABLE
     RETURN CASE p_generation WHEN 0 THEN 'outbox_default'::text ELSE ('outbox_gen_'::text || (p_generation)::text) END;
+
+CREATE FUNCTION outrider.gone_job(p_job_id uuid, p_subscription text) RETURNS TABLE(subscription text, outcome text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+begin
+    return query
+    select h.handler_name, 'done' from "outrider".subscription as s
+    left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
+    join "outrider".event_handled as h
+        on h.handler_name = s.name
+       and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
+    where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
+    if not found then
+        return query select p_subscription, 'not_found';
+    end if;
+end
+$$;
 
 CREATE FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -1516,6 +1758,41 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.hold_partitions(p_deliveries bigint[], p_new_generation bigint) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    places bigint[];
+    held   bigint[] := '{}';
+    wrong  text;
+begin
+    -- Again after the wait: partitions may have doubled, or a generation was opened or folded.
+    loop
+        places := array(
+            select distinct c.id from "outrider".delivery as d join "outrider".cursor as c
+                on c.subscription = d.subscription and c.partition = d.partition
+               and c.generation in (d.generation, coalesce(p_new_generation, d.generation))
+            where d.id = any (p_deliveries));
+        exit when places <@ held;
+        held := array(select locked.id from (
+            select c.id from "outrider".cursor as c where c.id = any (places)
+            order by c.subscription, c.generation, c.partition for update) as locked);
+    end loop;
+    -- Under the lock, so that the generation stays.
+    wrong := (select d.subscription from "outrider".delivery as d
+              where d.id = any (p_deliveries) and p_new_generation is not null
+                and not exists (select from "outrider".cursor as c
+                                where c.subscription = d.subscription and c.generation = p_new_generation)
+              limit 1);
+    if wrong is not null then
+        raise 'no worker of generation % has started for "%"', p_new_generation, wrong
+            using errcode = 'OR006', hint = format('Its generations are %s. Start workers of that generation, or leave it out.', (
+                select string_agg(distinct c.generation::text, ', ') from "outrider".cursor as c where c.subscription = wrong));
+    end if;
+end
+$$;
+
 CREATE FUNCTION outrider.hold_subscription(p_name text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1529,6 +1806,14 @@ begin
     perform from "outrider".cursor as c where c.subscription = p_name order by c.generation, c.partition for update;
 end
 $$;
+
+CREATE FUNCTION outrider.in_lane(p_job outrider.job, p_lane outrider.lane) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((p_job).subscription = (p_lane).subscription) AND ((p_job).generation = (p_lane).generation) AND ((p_job).queue = (p_lane).queue) AND (num_nonnulls((p_job).workspace_id) = (p_lane).tenanted) AND ((p_job).status = 'pending'::text) AND ((p_job).waits_for IS NULL) AND ((p_job).crashes = 0));
+
+CREATE FUNCTION outrider.in_turn(p_job outrider.job, p_lane outrider.lane) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((p_job).subscription = (p_lane).subscription) AND ((p_job).generation = (p_lane).generation) AND ((p_job).queue = (p_lane).queue) AND ((p_job).workspace_id IS NOT NULL) AND ((p_job).status = 'pending'::text) AND ((p_job).waits_for IS NULL) AND ((p_job).crashes = 0));
 
 CREATE FUNCTION outrider.in_workspace(p_workspace_id text, p_name text) RETURNS text
     LANGUAGE sql STABLE
@@ -1606,6 +1891,95 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.jobs_page(p_type text DEFAULT NULL::text, p_queue text DEFAULT NULL::text, p_key text DEFAULT NULL::text, p_workspace_id text DEFAULT NULL::text, p_states text[] DEFAULT NULL::text[], p_payload jsonb DEFAULT NULL::jsonb, p_after bigint DEFAULT 0, p_until bigint DEFAULT NULL::bigint, p_scan integer DEFAULT 1000, p_classes text[] DEFAULT NULL::text[], OUT place bigint, OUT searched integer, OUT jobs bigint[], OUT states text[]) RETURNS record
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    AS $$
+begin
+    perform "outrider".sees_all();
+    with read as materialized (
+        select j.id, j.seq, j.subscription, j.queue, j.job_key, j.workspace_id, j.payload,
+               case j.status when 'in_flight' then 'running' when 'discarded' then 'cancelled' else j.status end as state
+        from "outrider".job as j
+        where j.id > p_after and j.id <= coalesce(p_until, 9223372036854775807) order by j.id limit p_scan
+    ),
+    found as materialized (
+        select read.id, read.state from read
+        left join lateral (
+            select o.aggregate_id, o.workspace_id, o.payload, o.content_class from "outrider".outbox as o
+            where o.seq = read.seq and num_nonnulls(p_key, p_workspace_id, p_payload) > 0 limit 1) as o on true
+        where (p_type is null or read.subscription = p_type)
+          and (p_queue is null or read.queue = p_queue)
+          and (p_states is null or read.state = any (p_states))
+          and (p_key is null or coalesce(read.job_key, o.aggregate_id) = p_key)
+          and (p_workspace_id is null or coalesce(read.workspace_id, o.workspace_id) = p_workspace_id)
+          and (p_payload is null or not exists (
+              select from jsonb_each_text(p_payload) as wanted
+              cross join lateral (
+                  select case when read.seq is null or p_classes is null or o.content_class = any (p_classes)
+                              then coalesce(read.payload, o.payload) #> string_to_array(wanted.key, '.') end as value) as field
+              where jsonb_typeof(field.value) in ('string', 'number', 'boolean') is not true
+                 or field.value #>> '{}' <> wanted.value))
+    )
+    select (select max(read.id) from read), (select count(*) from read),
+           coalesce(array_agg(found.id order by found.id), '{}'), coalesce(array_agg(found.state order by found.id), '{}')
+    into place, searched, jobs, states
+    from found;
+end
+$$;
+
+CREATE FUNCTION outrider.lanes(p_names text[], p_generation bigint, p_queues text[], p_strict boolean, OUT lanes outrider.lane[], OUT partly boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+    -- By type, the lane at which the session's last claim stopped.
+    after   jsonb := coalesce(nullif(current_setting('outrider.lanes', true), ''), '{}');
+    stopped jsonb;
+begin
+    with recursive lane as (
+        select first.*, 1 as number from unnest(p_names) as n (name)
+        cross join lateral (
+            select j.subscription, j.generation, j.queue, num_nonnulls(j.workspace_id) as tenanted
+            from "outrider".job as j
+            where j.subscription = n.name and "outrider".claimable(j)
+              and (j.generation, j.queue, num_nonnulls(j.workspace_id))
+                  > (coalesce((after -> n.name ->> 0)::bigint, -9223372036854775808), coalesce(after -> n.name ->> 1, ''),
+                     coalesce((after -> n.name ->> 2)::integer, 0))
+            order by j.generation, j.queue, num_nonnulls(j.workspace_id) limit 1) as first
+        union all
+        select next.*, lane.number + 1 from lane
+        cross join lateral (
+            select j.subscription, j.generation, j.queue, num_nonnulls(j.workspace_id) as tenanted
+            from "outrider".job as j
+            where j.subscription = lane.subscription and "outrider".claimable(j)
+              and (j.generation, j.queue, num_nonnulls(j.workspace_id)) > (lane.generation, lane.queue, lane.tenanted)
+            order by j.generation, j.queue, num_nonnulls(j.workspace_id) limit 1) as next
+        where lane.number < 500
+    )
+    select coalesce(array_agg(row(l.subscription, l.generation, l.queue, l.tenanted)::"outrider".lane) filter (
+               where (p_queues is null or l.queue = any (p_queues))
+                 and (l.generation = p_generation
+                      or not p_strict and not "outrider".has_workers(l.subscription, l.generation, l.queue))), '{}'),
+           jsonb_object_agg(l.subscription, jsonb_build_array(l.generation, l.queue, l.tenanted)) filter (where l.number = 500)
+    into lanes, stopped
+    from lane as l;
+    partly := stopped is not null or after <> '{}';
+    if partly then
+        perform set_config('outrider.lanes', coalesce(stopped::text, ''), false);
+    end if;
+end
+$$;
+
 CREATE FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) RETURNS SETOF xid8
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1662,23 +2036,23 @@ begin
             select sum(case when d.payload is not null then "outrider".stored_bytes(d.payload) else (
                            select "outrider".stored_bytes(o.payload) from "outrider".outbox as o where o.seq = d.seq limit 1) end)
                        over (order by q.n rows between unbounded preceding and 1 preceding) as before
-            from unnest(p_places) with ordinality as q (place, n) join "outrider".delivery as d on d.ctid = q.place
+            from unnest(p_places) with ordinality as q (place, n) join "outrider".job as d on d.ctid = q.place
         ) as read
         where read.before is null or read.before < "outrider".batch_bytes();
         p_places := p_places[1 : fits];
     end if;
     return query
     with leased as (
-        update "outrider".delivery as d
+        update "outrider".job as d
         set status = 'in_flight', attempts = d.attempts + 1, locked_by = p_worker, locked_at = p_moment,
             lease_token = token, lease_expires_at = p_moment + coalesce(s.lease, interval '5 minutes')
         from unnest(p_places) as q (place), "outrider".subscription as s
         where d.ctid = q.place and s.name = d.subscription
         returning d.*, extract(epoch from d.lease_expires_at - p_moment)::double precision as lease
     )
-    select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.priority, t.run_at,
-           t.event_id, t.event_type, coalesce(o.event_version, t.event_version), coalesce(o.occurred_at, t.created_at),
-           coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
+    select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.claim_at,
+           t.event_id, coalesce(t.event_type, t.subscription), coalesce(o.event_version, t.event_version),
+           coalesce(o.occurred_at, t.created_at), coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
            coalesce(o.aggregate_id, t.job_key), "outrider".as_text(coalesce(t.payload, o.payload)),
            nullif("outrider".as_text(coalesce(o.trace_context, t.trace_context)), ''),
            case when o.seq is not null then jsonb_build_object(
@@ -1687,7 +2061,7 @@ begin
                'idempotency_key', coalesce(o.idempotency_key, o.id::text), 'origin', o.origin) end
     from leased as t
     left join lateral (select o.* from "outrider".outbox as o where o.seq = t.seq limit 1) as o on t.seq is not null
-    order by t.run_at - t.priority * interval '1 minute', t.run_at, t.id;
+    order by t.claim_at, t.id;
 end
 $$;
 
@@ -1796,6 +2170,16 @@ begin
 end
 $_$;
 
+CREATE FUNCTION outrider.make_due(p_job outrider.job) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    update "outrider".job as d set run_at = least(d.run_at, clock_timestamp()) where d.id = p_job.id;
+    perform "outrider".notify("outrider".generation_channel(p_job.generation), p_job.subscription);
+end
+$$;
+
 CREATE FUNCTION outrider.make_segment(p_first bigint) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1827,6 +2211,13 @@ begin
     if p_to < 0 then
         raise 'generation % does not exist', p_to using errcode = 'OR006';
     end if;
+    -- From the floor on: what transactions left that finished late is above it.
+    if exists (select from "outrider".outbox as o
+               where o.generation = p_from and o.seq > (
+                   select min(c.floor) from "outrider".cursor as c
+                   where c.subscription = p_subscription and c.generation = 0)) then
+        perform "outrider".open_generation(p_subscription, p_from);
+    end if;
     perform from "outrider".cursor as c
     where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)
     order by c.subscription, c.generation, c.partition for update;
@@ -1836,13 +2227,26 @@ begin
         where c.generation = p_from and c.subscription = coalesce(p_subscription, c.subscription)
         returning c.subscription
     ),
+    rewritten as (
+        update "outrider".job as j set generation = p_to
+        where j.generation = p_from and j.status = 'pending' and j.subscription = coalesce(p_subscription, j.subscription)
+          and p_to <> p_from
+        returning j.subscription
+    ),
+    changed as (
+        select moved.subscription, null::bigint as jobs from moved group by moved.subscription
+        union all
+        select rewritten.subscription, count(*) from rewritten group by rewritten.subscription
+    ),
     told as (
         insert into "outrider".audit (by, action, subscription, details)
-        select "outrider".signed(p_by), 'move_generation', moved.subscription,
-               jsonb_strip_nulls(jsonb_build_object('from', p_from, 'to', p_to, 'reason', left(p_reason, 2000)))
-        from (select distinct subscription from moved) as moved
+        select "outrider".signed(p_by), 'move_generation', changed.subscription,
+               jsonb_strip_nulls(jsonb_build_object(
+                   'from', p_from, 'to', p_to, 'jobs', changed.jobs, 'reason', left(p_reason, 2000)))
+        from changed
     )
-    select distinct moved.subscription from moved order by 1;
+    select changed.subscription from changed order by 1;
+    perform "outrider".wake_jobs(array[p_subscription]) where p_subscription is not null;
 end
 $$;
 
@@ -1871,7 +2275,7 @@ begin
     if wanted <@ p_types then
         raise '% would have no event types left: use `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
     end if;
-    parked := (select count(*) from "outrider".delivery as d
+    parked := (select count(*) from "outrider".owed as d
                where d.subscription = p_name and d.status in ('pending', 'in_flight') and d.event_type = any (p_types));
     if parked > 0 then
         raise '% events of % wait for a retry in %: let code that knows these types handle them first', parked, told, p_name
@@ -1993,18 +2397,7 @@ $$;
 
 CREATE FUNCTION outrider.notify(p_channel text, p_kind text) RETURNS void
     LANGUAGE sql
-    RETURN CASE WHEN ((current_setting('outrider.notify'::text, true) IS DISTINCT FROM 'off'::text) AND (pg_notification_queue_usage() < (0.9)::double precision)) THEN pg_notify(p_channel, "left"(p_kind, 255)) ELSE NULL::void END;
-
-CREATE FUNCTION outrider.notify_inserted() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    perform "outrider".notify(fresh.channel, fresh.event_type)
-    from (select distinct channel, event_type from inserted) as fresh;
-    return null;
-end
-$$;
+    RETURN CASE WHEN ((current_setting('outrider.notify'::text, true) IS DISTINCT FROM 'off'::text) AND (pg_notification_queue_usage() < (0.9)::double precision)) THEN CASE WHEN CASE WHEN (p_channel ~~ 'outbox\_gen\_%\_%'::text) THEN (pg_notify('outbox_classes'::text, "left"(p_kind, 255)) IS NULL) ELSE NULL::boolean END THEN NULL::void ELSE pg_notify(p_channel, "left"(p_kind, 255)) END ELSE NULL::void END;
 
 CREATE TABLE outrider.subscription (
     name text NOT NULL,
@@ -2168,31 +2561,42 @@ begin
     if p_force then
         perform from "outrider".cursor as c where c.subscription = p_subscription
         order by c.generation, c.partition for update;
+        with handled as materialized (
+            select s.name, s.kind, s.ordering, place.generation, place.partition, o.seq, o.id, o.event_type, o.workspace_id,
+                   o.aggregate_id, h.failure_history
+            from "outrider".outbox as o
+            join "outrider".subscription as s on s.name = p_subscription
+            join "outrider".event_handled as h
+                on h.handler_name = s.name
+               and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
+            cross join lateral (
+                select c.generation, c.partition from "outrider".cursor as c
+                where c.subscription = s.name and c.generation in (0, o.generation)
+                  and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (s.partitions - 1)
+                order by c.generation desc limit 1) as place
+            where o.id = p_event_id
+        ),
+        job as (
+            insert into "outrider".job (
+                subscription, generation, seq, event_id, event_type, status, run_at, failure_history, queue, job_key, workspace_id)
+            select h.name, h.generation, h.seq, h.id, h.event_type, 'discarded', now(), h.failure_history, 'default',
+                   h.aggregate_id, h.workspace_id
+            from handled as h where h.kind = 'job'
+            on conflict (subscription, seq) where seq is not null do nothing
+        )
         insert into "outrider".delivery (
             subscription, generation, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at,
-            failure_history, queue, job_key, workspace_id)
-        select s.name, place.generation, place.partition, o.seq, o.id, o.event_type,
-               "outrider".ordering_key(s.ordering, o.workspace_id, o.aggregate_id),
-               'discarded', false, true, now(),
-               coalesce(h.failure_history, '[]'), case s.kind when 'job' then 'default' end,
-               case s.kind when 'job' then o.aggregate_id end, o.workspace_id
-        from "outrider".outbox as o
-        join "outrider".subscription as s on s.name = p_subscription and s.kind in ('handler', 'job')
-        join "outrider".event_handled as h
-            on h.handler_name = s.name
-           and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
-        cross join lateral (
-            select c.generation, c.partition from "outrider".cursor as c
-            where c.subscription = s.name and c.generation in (0, o.generation)
-              and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (s.partitions - 1)
-            order by c.generation desc limit 1) as place
-        where o.id = p_event_id
-        on conflict (subscription, seq) where seq is not null do nothing;
+            failure_history, workspace_id)
+        select h.name, h.generation, h.partition, h.seq, h.id, h.event_type,
+               "outrider".ordering_key(h.ordering, h.workspace_id, h.aggregate_id), 'discarded', false, true, now(),
+               coalesce(h.failure_history, '[]'), h.workspace_id
+        from handled as h where h.kind = 'handler'
+        on conflict (subscription, seq) do nothing;
     end if;
-    -- A delivery that is gone once we hold the lock was handled meanwhile, and its receipt is found below.
+    -- What is gone once we hold the lock was handled meanwhile, and its receipt is found below.
     select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes
     from "outrider".replay(
-        array(select d.id from "outrider".delivery as d
+        array(select d.id from "outrider".owed as d
               where d.event_id = p_event_id and d.subscription = coalesce(p_subscription, d.subscription)
                 and (d.status = 'failed' or (p_force and d.status = 'discarded'))
               order by d.subscription, d.seq),
@@ -2355,7 +2759,7 @@ begin
           -- Not if it was withdrawn, or its type removed, while its batch held the cursor: nobody will read it again.
           and not exists (select from "outrider".withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
-        on conflict (subscription, seq) where seq is not null do nothing
+        on conflict (subscription, seq) do nothing
         returning seq, ordering_key
     ),
     parked as (
@@ -2378,6 +2782,64 @@ begin
     update "outrider".delivery as d set run_at = broken.later
     from broken where broken.spared and d.subscription = p_subscription and d.seq = broken.seq;
     return told;
+end
+$$;
+
+CREATE FUNCTION outrider.pass_over(p_subscription text, p_generation bigint, p_scan integer DEFAULT 100000) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    drawn bigint := coalesce(pg_sequence_last_value('"outrider".outbox_seq'::regclass), 0);
+    home  bigint := "outrider".log_home();
+    sub   "outrider".subscription;
+    cur   "outrider".cursor;
+    place integer;
+    seqs  bigint[];
+    empty boolean := true;
+begin
+    perform "outrider".sees_all();
+    if current_setting('transaction_isolation') <> 'read committed'
+       or pg_current_xact_id_if_assigned() is not null then
+        raise 'pass_over must be the first statement of a READ COMMITTED transaction' using errcode = 'OR001';
+    end if;
+    -- By delivery_due and delivery_line. A retry that is in neither has not been read: the read finds it.
+    if exists (select from "outrider".delivery as d
+               where d.subscription = p_subscription and d.generation = p_generation
+                 and d.status = 'pending' and d.head and d.reached)
+       or exists (select from "outrider".delivery as d
+                  where d.subscription = p_subscription and d.generation = p_generation
+                    and d.status = 'pending' and d.ordering_key is not null) then
+        return false;
+    end if;
+    for place in
+        select c.partition from "outrider".cursor as c
+        where c.subscription = p_subscription and c.generation = p_generation
+          and (c.seq < drawn or c.owing is not null) order by c.partition
+    loop
+        begin
+            select c.* into cur from "outrider".cursor as c
+            where c.subscription = p_subscription and c.generation = p_generation and c.partition = place
+            for update skip locked;
+            if not found then
+                raise sqlstate 'OR000';
+            end if;
+            -- After the lock: doubling the partitions locks the cursors first.
+            select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
+            select read.seqs into seqs from "outrider".read(cur, sub, drawn, home, 1, p_scan) as read;
+            if seqs <> '{}' then
+                raise sqlstate 'OR000';
+            end if;
+        exception when sqlstate 'OR000' then
+            empty := false;
+        end;
+    end loop;
+    return empty;
 end
 $$;
 
@@ -2411,180 +2873,205 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) RETURNS record
+CREATE FUNCTION outrider.pause_schedule(p_name text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    since timestamptz;
+begin
+    update "outrider".schedule as s set paused_at = coalesce(s.paused_at, now()) where s.name = p_name
+    returning s.paused_at into since;
+    if not found then
+        raise 'there is no schedule %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    perform "outrider".note('pause_schedule', p_by, p_reason, null, null,
+                           jsonb_build_object('schedule', p_name, 'since', since));
+    return since;
+end
+$$;
+
+CREATE FUNCTION outrider.pick(p_lanes outrider.lane[], p_wanted integer) RETURNS tid[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET jit TO 'off'
     AS $$
 declare
-    lane     record;
-    job      record;
-    places   jsonb := '{}';
-    keys     jsonb := '{}';
-    spare    jsonb;
-    key      text;
-    room     bigint;
-    mine     bigint;
-    number   integer;
-    passed   bigint[] := '{}';
-    best     record;
-    candidates bigint[] := '{}';
-    seed     bigint := (random() * 4294967296)::bigint;
+    lanes  integer := cardinality(p_lanes);
+    places tid[] := '{}';
+    wanted bigint := p_wanted;
+    number bigint[];
 begin
-    picked := '{}';
-    cut := false;
-    -- places: how many more jobs of each type may run, after those that this claim has picked.
-    for lane in
-        select n.name, s.concurrency, s.key_concurrency,
-               s.concurrency - (select count(*) from "outrider".delivery as d
-                                where d.subscription = n.name and d.status = 'in_flight')
-                             - (select count(*) from "outrider".delivery as d
-                                where d.id = any (p_chosen) and d.subscription = n.name) as room
-        from (select distinct u.name from unnest(p_subscriptions) as u (name)) as n
-        join "outrider".subscription as s on s.name = n.name
-    loop
-        places := places || jsonb_build_object(lane.name, least(coalesce(lane.room, p_wanted), p_wanted));
-        -- keys: the same by key, for the keys of running jobs. One scan of the running jobs, because a look-up by key would also
-        -- read all jobs that wait for it.
-        if lane.key_concurrency is not null then
-            keys := keys || coalesce((
-                select jsonb_object_agg(lane.name || ' ' || taken.key, lane.key_concurrency - taken.number)
-                from (select each.key, count(*) as number
-                      from (select length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '') as key
-                            from "outrider".delivery as d
-                            where d.subscription = lane.name and d.status = 'in_flight'
-                            union all
-                            select length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '')
-                            from "outrider".delivery as d
-                            where d.id = any (p_chosen) and d.subscription = lane.name) as each
-                      where each.key is not null
-                      group by each.key) as taken), '{}');
-        end if;
-    end loop;
-    for lane in
-        -- First the tenants one by one, then all together, for those that tenants_due did not return.
-        with own as materialized (
-            select l.* from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
-                as l (subscription, generation, queue, priority, tenanted)
-        ),
-        shared as materialized (
-            select t.* from (
-                select array_agg(own.subscription) as names, array_agg(own.generation) as generations,
-                       array_agg(own.queue) as queues, array_agg(own.priority) as priorities
-                from own where own.tenanted = 1) as g
-            cross join lateral "outrider".tenants_due(
-                g.names, g.generations, g.queues, g.priorities, least(64, 2 * p_wanted + 6), p_moment) as t
-            where g.names is not null
-        ),
-        number as materialized (
-            select count(distinct shared.tenant) as tenants from shared
+    if lanes > 0 and 1 = any (array(select l.tenanted from unnest(p_lanes) as l)) then
+        places := "outrider".take_turns(p_lanes, p_wanted);
+    end if;
+    if lanes > 1 and places = '{}' then
+        -- How many of the next jobs are of each lane. Without locks, because it reads more jobs than it takes.
+        with next as (
+            select l.lane from unnest(p_lanes) with ordinality as l (subscription, generation, queue, tenanted, lane)
+            cross join lateral (
+                select j.claim_at, j.id from "outrider".job as j
+                where "outrider".in_lane(j, p_lanes[l.lane]) order by j.claim_at, j.id limit p_wanted) as j
+            order by j.claim_at, j.id limit p_wanted
         )
-        select l.subscription, l.generation, l.queue, l.priority, l.tenanted, l.tenant, s.key_concurrency, number.tenants
-        from (select own.subscription, own.generation, own.queue, own.priority, own.tenanted, null::bigint as tenant from own
-              union all
-              select shared.subscription, shared.generation, shared.queue, shared.priority, 1, shared.tenant from shared) as l
-        join "outrider".subscription as s on s.name = l.subscription
-        cross join number
-        order by l.tenant is null
-    loop
-        room := (places ->> lane.subscription)::bigint;
-        if room <= 0 then
-            continue;
-        end if;
-        if lane.tenant is not null and lane.key_concurrency is null then
-            candidates := candidates || array(
-                select d.id from "outrider".delivery as d
-                where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-                  and hashtextextended(d.workspace_id, 0) = lane.tenant and d.priority = lane.priority
-                  and d.status = 'pending' and d.queue is not null and not d.waiting
-                  and d.crashes = 0 and d.workspace_id is not null and d.run_at <= p_moment
-                order by d.run_at, d.id limit least(room, 1 + ceil(2.0 * room / lane.tenants)) for update skip locked);
-            continue;
-        end if;
-        if lane.key_concurrency is null then
-            candidates := candidates || array(
-                select d.id from "outrider".delivery as d
-                where d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-                  and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
-                  and d.status = 'pending' and d.queue is not null and not d.waiting
-                  and d.crashes = 0 and d.run_at <= p_moment
-                order by d.run_at, d.id limit room for update skip locked);
-            continue;
-        end if;
-        -- Each lane may fill the room of a key by itself. The choice between lanes comes below.
-        spare := '{}';
-        number := 0;
-        for job in
-            select own.* from (
-             select d.id, d.job_key, d.workspace_id from "outrider".delivery as d
-             where lane.tenant is null
-               and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-               and d.priority = lane.priority and num_nonnulls(d.workspace_id) = lane.tenanted
-               and d.status = 'pending' and d.queue is not null and not d.waiting
-               and d.crashes = 0 and d.run_at <= p_moment
-             order by d.run_at, d.id limit greatest(1000, p_wanted) for update skip locked) as own
-            union all
-            select turn.* from (
-             select d.id, d.job_key, d.workspace_id from "outrider".delivery as d
-             where lane.tenant is not null
-               and d.subscription = lane.subscription and d.generation = lane.generation and d.queue = lane.queue
-               and hashtextextended(d.workspace_id, 0) = lane.tenant and d.priority = lane.priority
-               and d.status = 'pending' and d.queue is not null and not d.waiting
-               and d.crashes = 0 and d.workspace_id is not null and d.run_at <= p_moment
-             order by d.run_at, d.id limit greatest(100, p_wanted) for update skip locked) as turn
-        loop
-            exit when room <= 0;
-            number := number + 1;
-            if job.job_key is not null then
-                key := lane.subscription || ' ' || length(job.job_key) || ':' || job.job_key || coalesce(job.workspace_id, '');
-                mine := coalesce((spare ->> key)::bigint, (keys ->> key)::bigint, lane.key_concurrency);
-                if mine <= 0 then
-                    passed := passed || job.id;
-                    continue;
-                end if;
-                spare := spare || jsonb_build_object(key, mine - 1);
-            end if;
-            room := room - 1;
-            candidates := candidates || job.id;
-        end loop;
-        cut := cut or room > 0 and number = greatest(case when lane.tenant is null then 1000 else 100 end, p_wanted);
-    end loop;
+        select array(select count(next.lane) from generate_series(1, lanes) as l (lane)
+                     left join next on next.lane = l.lane group by l.lane order by l.lane),
+               (select count(*) from next)
+        into number, wanted;
+        with picked as materialized (
+            select picked.place from unnest(number) with ordinality as share (jobs, lane)
+            cross join lateral (
+                select j.ctid as place from "outrider".job as j
+                where "outrider".in_lane(j, p_lanes[share.lane])
+                order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
+            where share.jobs > 0
+        )
+        select array_agg(picked.place) into places from picked;
+        places := coalesce(places, '{}');
+    end if;
+    -- The only lane; or whatever is next, if others have locked some of those above.
+    if lanes > 0 and cardinality(places) < wanted then
+        wanted := wanted - cardinality(places);
+        places := places || array(
+            select picked.place from unnest(p_lanes) as l
+            cross join lateral (
+                select j.ctid as place, j.claim_at, j.id from "outrider".job as j
+                where "outrider".in_lane(j, l) and j.ctid <> all (places)
+                order by j.claim_at, j.id limit wanted for update skip locked) as picked
+            order by picked.claim_at, picked.id limit wanted);
+    end if;
+    return places;
+end
+$$;
 
-    -- The first candidates in claim's order, and of each type and key no more than it has room for.
-    for best in
-        with running as materialized (
-            select d.workspace_id, count(*) as jobs from "outrider".delivery as d
-            where 1 = any (p_tenanted) and d.subscription = any (p_subscriptions) and d.status = 'in_flight'
-            group by d.workspace_id
-        )
-        select d.id, d.subscription, s.key_concurrency,
-               case when s.key_concurrency is not null then
-                   d.subscription || ' ' || length(d.job_key) || ':' || d.job_key || coalesce(d.workspace_id, '') end as key
-        from "outrider".delivery as d join "outrider".subscription as s on s.name = d.subscription
-        left join running on running.workspace_id is not distinct from d.workspace_id
-        where d.id = any (candidates)
-        order by case when 1 = any (p_tenanted) then coalesce(running.jobs, 0) + row_number() over (
-                     partition by d.workspace_id
-                     order by d.run_at - d.priority * interval '1 minute', d.run_at, d.id) end,
-                 case when 1 = any (p_tenanted) then hashtextextended(coalesce(d.workspace_id, ''), seed) end,
-                 d.run_at - d.priority * interval '1 minute', d.run_at, d.id
-    loop
-        exit when cardinality(picked) >= p_wanted;
-        continue when (places ->> best.subscription)::bigint <= 0;
-        if (keys ->> best.key)::bigint <= 0 then
-            passed := passed || best.id;
-            continue;
-        end if;
-        picked := picked || best.id;
-        places := jsonb_set(places, array[best.subscription], to_jsonb((places ->> best.subscription)::bigint - 1));
-        if best.key is not null then
-            keys := keys || jsonb_build_object(
-                best.key, coalesce((keys ->> best.key)::bigint, best.key_concurrency) - 1);
-        end if;
-    end loop;
-    update "outrider".delivery as d set waiting = true where d.id = any (passed);
+CREATE FUNCTION outrider.pick_limited(p_lanes outrider.lane[], p_wanted integer, p_chosen tid[], OUT places tid[], OUT cut boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    seed   bigint := (random() * 4294967296)::bigint;
+    shared boolean := 1 = any (array(select l.tenanted from unnest(p_lanes) as l));
+begin
+    with running as materialized (
+        select j.subscription, j.workspace_id, j.job_key, j.status from "outrider".job as j
+        where j.subscription = any (array(select l.subscription from unnest(p_lanes) as l)) and j.status = 'in_flight'
+        union all
+        select j.subscription, j.workspace_id, j.job_key, j.status from "outrider".job as j where j.ctid = any (p_chosen)
+    ),
+    limits as materialized (
+        select s.name, s.key_concurrency,
+               coalesce(s.concurrency - (select count(*) from running where running.subscription = s.name), p_wanted) as room
+        from "outrider".subscription as s
+        where s.name = any (array(select l.subscription from unnest(p_lanes) as l))
+    ),
+    tenant as materialized (
+        select t.lane, t.tenant from "outrider".tenants_due(p_lanes, least(64, 2 * p_wanted + 6)) as t where shared
+    ),
+    -- The tenants one by one; then all together, for those that tenants_due did not return.
+    source as materialized (
+        select l.lane, l.tenant, limits.*,
+               least(limits.room, p_wanted, case when l.tenant is not null then 1 + ceil(2.0 * p_wanted / (
+                   select count(distinct tenant.tenant) from tenant)) end)::integer
+                   + case when limits.key_concurrency is null then 0 when l.tenant is null then 100 else 10 end as most
+        from (select u as lane, null::bigint as tenant from unnest(p_lanes) as u
+              union all
+              select tenant.lane, tenant.tenant from tenant) as l
+        join limits on limits.name = (l.lane).subscription
+        where limits.room > 0 and p_wanted > 0
+    ),
+    locked as materialized (
+        select source.name, source.room, source.key_concurrency, source.most, source.lane, source.tenant, j.*
+        from source
+        cross join lateral (
+            select j.ctid as place, j.workspace_id, j.job_key, j.claim_at, j.id from "outrider".job as j
+            where "outrider".in_lane(j, source.lane)
+            order by j.claim_at, j.id limit source.most for update skip locked) as j
+        where source.tenant is null
+        union all
+        select source.name, source.room, source.key_concurrency, source.most, source.lane, source.tenant, j.*
+        from source
+        cross join lateral (
+            select j.ctid as place, j.workspace_id, j.job_key, j.claim_at, j.id from "outrider".job as j
+            where "outrider".in_turn(j, source.lane) and hashtextextended(j.workspace_id, 0) = source.tenant
+            order by j.claim_at, j.id limit source.most for update skip locked) as j
+        where source.tenant is not null
+    ),
+    -- key_room: how many more jobs of its key may run; null = any number.
+    candidate as materialized (
+        select distinct on (c.id) c.*, case when c.key_concurrency is not null and c.job_key is not null
+                   then c.key_concurrency - (
+                       select count(*) from running
+                       where running.subscription = c.name and running.job_key = c.job_key
+                         and running.workspace_id is not distinct from c.workspace_id) end as key_room
+        from locked as c order by c.id
+    ),
+    fitting as materialized (
+        select c.*, case when shared then row_number() over (partition by c.workspace_id order by c.claim_at, c.id)
+                   + (select count(*) from running where running.workspace_id is not distinct from c.workspace_id) end as turn,
+               case when shared then hashtextextended(coalesce(c.workspace_id, ''), seed) end as lot
+        from (select candidate.*, row_number() over (
+                         partition by name, workspace_id, job_key order by claim_at, id) as of_key
+              from candidate) as c
+        where c.key_room is null or c.of_key <= c.key_room
+    ),
+    picked as materialized (
+        select f.place, f.name, f.workspace_id, f.job_key
+        from (select fitting.*, row_number() over (partition by name order by turn, lot, claim_at, id) as of_type
+              from fitting) as f
+        where f.of_type <= f.room
+        order by f.turn, f.lot, f.claim_at, f.id limit p_wanted
+    ),
+    passed as materialized (
+        select c.place from candidate as c
+        where c.key_room <= (
+                  select count(*) from picked
+                  where picked.name = c.name and picked.job_key = c.job_key
+                    and picked.workspace_id is not distinct from c.workspace_id)
+          and not exists (select from picked where picked.place = c.place)
+    ),
+    set_aside as (
+        update "outrider".job as j set waits_for = 'key' from passed where j.ctid = passed.place
+    )
+    select array(select picked.place from picked),
+           exists (select from passed) and (select count(*) from picked) < p_wanted and exists (
+               select from locked as l group by l.lane, l.tenant, l.most having count(*) >= l.most)
+    into places, cut;
+end
+$$;
+
+CREATE FUNCTION outrider.pick_suspect(p_names text[], p_generation bigint, p_queues text[], p_limited boolean, p_strict boolean, OUT places tid[], OUT held boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+    found bigint[] := array(
+        select j.id from unnest(p_names) as n (name)
+        cross join lateral (
+            select j.id from "outrider".job as j
+            where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
+              and (p_queues is null or j.queue = any (p_queues))
+              and (j.generation = p_generation
+                   or not p_strict and not "outrider".has_workers(j.subscription, j.generation, j.queue))
+              and (not p_limited or "outrider".room(j.subscription, j.job_key, j.workspace_id) > 0)
+            order by j.claim_at, j.id limit 100) as j);
+begin
+    places := array(
+        select j.ctid from "outrider".job as j
+        where j.id = any (found) and j.status = 'pending' and j.waits_for is null
+        order by j.claim_at, j.id limit 1 for update skip locked);
+    held := found <> '{}' and places = '{}';
 end
 $$;
 
@@ -2839,17 +3326,17 @@ CREATE FUNCTION outrider.reap(p_names text[], p_worker uuid DEFAULT NULL::uuid, 
     SET lock_timeout TO '20ms'
     AS $$
 declare
-    job    "outrider".delivery;
+    job    "outrider".job;
     before timestamptz := case when p_worker is null then clock_timestamp() else 'infinity' end;
     reaped integer := 0;
 begin
     perform "outrider".sees_all();
-    if not exists (select from "outrider".delivery as d
+    if not exists (select from "outrider".job as d
                    where d.subscription = any (p_names) and d.status = 'in_flight' and d.lease_expires_at < before) then
         return 0;
     end if;
     for job in
-        select d.* from "outrider".delivery as d
+        select d.* from "outrider".job as d
         where d.subscription = any (p_names) and d.status = 'in_flight'
           and d.lease_expires_at < before and (p_worker is null or d.locked_by = p_worker)
         order by d.subscription, d.lease_expires_at limit p_limit
@@ -2867,7 +3354,7 @@ begin
                 p_worker => job.locked_by::text);
             reaped := reaped + 1;
         exception when lock_not_available then
-            update "outrider".delivery as d set lease_expires_at = clock_timestamp() + interval '1 second' where d.id = job.id;
+            update "outrider".job as d set lease_expires_at = clock_timestamp() + interval '1 second' where d.id = job.id;
         end;
     end loop;
     perform "outrider".wake_jobs(p_names) where reaped > 0;
@@ -2942,6 +3429,18 @@ begin
        and octet_length(new.trace_context::text) > 16384 then
         raise 'the trace context has more than 16384 bytes as text' using errcode = 'check_violation';
     end if;
+    if new.payload is distinct from old.payload then
+        perform "outrider".bounded(new.payload);
+    end if;
+    return new;
+end
+$$;
+
+CREATE FUNCTION outrider.refuse_unbounded_payload() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
     if new.payload is distinct from old.payload then
         perform "outrider".bounded(new.payload);
     end if;
@@ -3064,7 +3563,7 @@ begin
         from (select d.id, "outrider".ordering_key(p_ordering, o.workspace_id, o.aggregate_id) as line
               from "outrider".delivery as d
               left join lateral (select o.* from "outrider".outbox as o where o.seq = d.seq limit 1) as o on true
-              where d.subscription = p_name and d.queue is null) as lined
+              where d.subscription = p_name) as lined
         where d.id = lined.id;
         update "outrider".delivery as d set head = true
         from (select d.generation, d.ordering_key, min(d.seq) as seq from "outrider".delivery as d
@@ -3240,7 +3739,7 @@ begin
            p_code, p_message, clock_timestamp(),
            jsonb_build_array("outrider".failure(1, 1, p_code, p_message, p_worker))
     from "outrider".outbox as o where o.seq = p_seq
-    on conflict (subscription, seq) where seq is not null do update
+    on conflict (subscription, seq) do update
     set attempts = d.attempts + 1, run_at = excluded.run_at, last_error_code = p_code, last_error = p_message,
         first_failed_at = coalesce(d.first_failed_at, excluded.first_failed_at),
         failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
@@ -3280,7 +3779,7 @@ begin
     select distinct on (again.seq) again.subscription, 0, again.seq, again.event_id, again.event_type, 'pending', true, true,
            clock_timestamp(), again.payload, again.cycle, again.failure_history
     from again order by again.seq, again.at desc
-    on conflict (subscription, seq) where seq is not null do nothing;
+    on conflict (subscription, seq) do nothing;
     -- The cursor will pass these again; the rule is that of the view event_status.
     update "outrider".delivery as d set reached = false
     from "outrider".outbox as o
@@ -3336,13 +3835,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.release(p_job outrider.delivery, p_verdict text, p_delay double precision DEFAULT 0, p_code text DEFAULT NULL::text, p_message text DEFAULT NULL::text, p_counted boolean DEFAULT true, p_worker text DEFAULT NULL::text) RETURNS text
+CREATE FUNCTION outrider.release(p_job outrider.job, p_verdict text, p_delay double precision DEFAULT 0, p_code text DEFAULT NULL::text, p_message text DEFAULT NULL::text, p_counted boolean DEFAULT true, p_worker text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    job     "outrider".delivery := p_job;
+    job     "outrider".job := p_job;
     code    text := p_code;
     message text := p_message;
     told    text;
@@ -3398,7 +3897,7 @@ begin
         job.last_traceback := case when p_verdict in ('later', 'dead') and told <> 'cancelled' then job.last_traceback end;
         job.first_failed_at := coalesce(job.first_failed_at, now());
         job.failure_history := (case when jsonb_array_length(job.failure_history) >= 100 then job.failure_history - 0
-                                     else job.failure_history end)
+                                     else coalesce(job.failure_history, '[]') end)
                                || "outrider".failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
@@ -3408,17 +3907,17 @@ begin
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
-            or exists (select from "outrider".delivery as d
+            or exists (select from "outrider".job as d
                        where d.subscription = job.subscription
                          and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
                          and d.unique_key = job.unique_key and d.status = 'pending' and d.seq is null and not d.closed)
             or not p_job.closed and exists (
-                select from "outrider".delivery as d
+                select from "outrider".job as d
                 where d.subscription = job.subscription and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
                   and d.unique_key = job.unique_key and d.status = 'in_flight' and d.seq is null and d.id > job.id)) then
             told := 'superseded';
             job.status := 'discarded';
-            job.failure_history := job.failure_history || jsonb_build_object(
+            job.failure_history := coalesce(job.failure_history, '[]') || jsonb_build_object(
                 'cycle', job.cycle, 'superseded_at', clock_timestamp());
         end if;
         if job.status = 'pending' and job.unique_key is not null then
@@ -3466,6 +3965,7 @@ begin
             using errcode = 'OR010';
     end if;
     update "outrider".delivery as d set subscription = p_new where d.subscription = p_old;
+    update "outrider".job as j set subscription = p_new where j.subscription = p_old;
     update "outrider".subscription as s set name = p_new where s.name = p_old;
     update "outrider".event_handled as h set handler_name = p_new where h.handler_name = p_old;
     get diagnostics receipts = row_count;
@@ -3491,16 +3991,16 @@ begin
         where s.name = any (p_names)
     ),
     held as materialized (
-        select d.id, each.lease from each join "outrider".delivery as d on d.subscription = each.name
+        select d.id, each.lease from each join "outrider".job as d on d.subscription = each.name
         where d.status = 'in_flight' and d.locked_by = p_worker and d.lease_expires_at < moment + each.lease * 0.9
           and (each.timeout is null or d.locked_at + each.timeout + each.lease > moment)
         for no key update of d skip locked
     )
-    update "outrider".delivery as d set lease_expires_at = moment + held.lease from held where d.id = held.id;
+    update "outrider".job as d set lease_expires_at = moment + held.lease from held where d.id = held.id;
     return query
     select d.id, d.lease_token, extract(epoch from d.lease_expires_at - moment)::double precision,
            d.cancelled_at is not null
-    from "outrider".delivery as d
+    from "outrider".job as d
     where d.subscription = any (p_names) and d.status = 'in_flight' and d.locked_by = p_worker;
 end
 $$;
@@ -3513,18 +4013,15 @@ CREATE FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text DEFAUL
     AS $$
 #variable_conflict use_column
 declare
-    replayer  text := "outrider".signed(p_replayed_by);
-    why       text := left(p_reason, 2000);
-    allowed   bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
-    wrong     record;
-    places    bigint[];
-    held      bigint[] := '{}';
-    handled   bigint[];
-    superseded bigint[];
-    revived   bigint[];
-    erased    bigint[];
-    violated  text;
-    reasoned  jsonb := case when p_reason is null then '{}' else jsonb_build_object('reason', left(p_reason, 2000)) end;
+    who      constant text := "outrider".signed(p_replayed_by);
+    allowed  constant bigint := (select s.value from "outrider".setting as s where s.name = 'payload_max_bytes');
+    mark     constant jsonb := jsonb_strip_nulls(jsonb_build_object(
+        'replayed_at', clock_timestamp(), 'by', who, 'forced', nullif(p_force, false),
+        'edited', nullif(p_payload is not null, false), 'generation', p_new_generation));
+    reason   constant jsonb := jsonb_strip_nulls(jsonb_build_object('reason', left(p_reason, 2000)));
+    outcomes text[];
+    dead     bigint[];
+    revived  bigint[];
 begin
     perform "outrider".sees_all(true);
     if (p_force or p_payload is not null) and not "outrider".operates() then
@@ -3534,141 +4031,122 @@ begin
     if p_payload is not null and (jsonb_typeof(p_payload) <> 'object' or (octet_length(nullif("outrider".as_text(p_payload), '')) <= allowed) is not true) then
         raise 'the new payload must be a JSON object of at most % bytes', allowed using errcode = 'OR006';
     end if;
-    -- Again after the wait: partitions may have doubled, or a generation was opened or folded.
-    loop
-        places := array(
-            select distinct c.id from "outrider".delivery as d join "outrider".cursor as c
-                on c.subscription = d.subscription and c.partition = d.partition
-               and c.generation in (d.generation, coalesce(p_new_generation, d.generation))
-            where d.id = any (p_deliveries) and d.queue is null);
-        exit when places <@ held;
-        held := array(select locked.id from (
-            select c.id from "outrider".cursor as c where c.id = any (places)
-            order by c.subscription, c.generation, c.partition for update) as locked);
-    end loop;
-    -- Under the lock, so that the generation stays.
-    select d.subscription into wrong from "outrider".delivery as d
-    where d.id = any (p_deliveries) and p_new_generation is not null and d.queue is null
-      and not exists (select from "outrider".cursor as c
-                      where c.subscription = d.subscription and c.generation = p_new_generation);
-    if found then
-        raise 'no worker of generation % has started for "%"', p_new_generation, wrong.subscription
-            using errcode = 'OR006', hint = format('Its generations are %s. Start workers of that generation, or leave it out.', (
-                select string_agg(distinct c.generation::text, ', ') from "outrider".cursor as c
-                where c.subscription = wrong.subscription));
-    end if;
+    perform "outrider".hold_partitions(p_deliveries, p_new_generation);
+    perform from "outrider".delivery as d
+    where d.id = any (p_deliveries) and d.status in ('failed', 'discarded') order by d.id for update;
+    perform from "outrider".job as j
+    where j.id = any (p_deliveries) and j.status in ('failed', 'discarded') order by j.id for update;
 
-    erased := array(
-        select d.id from "outrider".delivery as d
-        where d.id = any (p_deliveries) and (d.last_error_code = '(erased)' or exists (
-            select from "outrider".outbox as o where o.seq = d.seq and o.erased_at is not null)));
-    p_deliveries := array(select asked.id from unnest(p_deliveries) as asked (id) where asked.id <> all (erased));
-    handled := array(
-        select d.id from "outrider".delivery as d join "outrider".outbox as o on o.seq = d.seq
-        join "outrider".event_handled as h
+    -- In the order of p_deliveries; null = it can be replayed.
+    outcomes := array(
+        select case when d.last_error_code = '(erased)' or o.erased_at is not null then 'erased'
+                    when d.status in ('failed', 'discarded') and h.event_id is not null and p_force is not true then 'skipped_handled'
+                    when d.status = 'failed' or d.status = 'discarded' and p_force then null
+                    else 'not_found' end
+        from unnest(p_deliveries) with ordinality as asked (id, place)
+        left join lateral (select d.* from "outrider".owed as d where d.id = asked.id limit 1) as d on true
+        left join lateral (select o.* from "outrider".outbox as o where o.seq = d.seq limit 1) as o on true
+        left join "outrider".event_handled as h
             on h.handler_name = d.subscription
            and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
-        where d.id = any (p_deliveries) and d.status in ('failed', 'discarded'));
+        order by asked.place);
+    dead := array(select told.id from unnest(p_deliveries, outcomes) as told (id, outcome) where told.outcome is null);
     if p_force then
-        with gone as (
-            delete from "outrider".event_handled as h using "outrider".delivery as d, "outrider".outbox as o
-            where d.id = any (handled) and o.seq = d.seq and h.handler_name = d.subscription
-              and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
-            returning d.id, to_jsonb(h) as receipt
-        )
-        insert into "outrider".audit (by, action, subscription, event_id, details)
-        select replayer, 'force_replay', d.subscription, d.event_id, jsonb_strip_nulls(jsonb_build_object(
-            'reason', why, 'receipt', gone.receipt, 'discarded', nullif(gone.receipt is null and d.status = 'discarded', false)))
-        from "outrider".delivery as d left join gone on gone.id = d.id
-        where d.id = any (p_deliveries) and d.status in ('failed', 'discarded');
-        handled := '{}';
+        perform "outrider".forget_receipts(dead, who, p_reason);
     end if;
+    revived := "outrider".replay_events(dead, p_new_generation, p_payload, mark)
+               || "outrider".replay_jobs(dead, p_new_generation, p_payload, mark, reason);
 
-    loop
-        -- Of the jobs with the same unique key only the newest is pending, or becomes so.
-        superseded := array(
-            select d.id from "outrider".delivery as d
-            where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
-              and d.id <> all (handled) and d.unique_key is not null and exists (
-                select from "outrider".delivery as other
-                where other.subscription = d.subscription and other.unique_key = d.unique_key and other.id <> d.id
-                  and coalesce(other.workspace_id, '') = coalesce(d.workspace_id, '')
-                  and num_nonnulls(other.seq) = num_nonnulls(d.seq)
-                  and (other.status = 'pending' or other.status = 'in_flight' and d.seq is not null
-                       or other.id > d.id and other.id = any (p_deliveries) and other.id <> all (handled)
-                          and (other.status = 'failed' or (p_force and other.status = 'discarded')))));
-        begin
-            if p_payload is not null then
-                insert into "outrider".audit (by, action, subscription, event_id, details)
-                select replayer, 'edit', d.subscription, d.event_id,
-                       -- Whose job it was: when it is done, erase finds that nowhere else.
-                       jsonb_build_object('payload', p_payload, 'before', d.payload, 'workspace', d.workspace_id,
-                                          'job', coalesce(d.job_key, '')) || reasoned
-                from "outrider".delivery as d
-                where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
-                  and d.id <> all (handled) and d.id <> all (superseded) and d.queue is not null and d.seq is null;
-            end if;
-            with back as (
-                update "outrider".delivery as d
-                set status = 'pending', head = d.ordering_key is null and d.queue is null, attempts = 0, crashes = 0,
-                    suspect = false, cycle = d.cycle + 1, run_at = now(), buried_at = null,
-                    payload = coalesce(p_payload, d.payload), generation = coalesce(p_new_generation, d.generation),
-                    -- Its cursor will not read the event again, so it need not wait for the cursor.
-                    reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
-                        select from "outrider".subscription as s where s.name = d.subscription
-                           and (s.event_types is null or d.event_type = any (s.event_types))),
-                    failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
-                                            else d.failure_history end) || jsonb_strip_nulls(jsonb_build_object(
-                        'cycle', d.cycle, 'replayed_at', clock_timestamp(), 'by', replayer,
-                        'forced', nullif(p_force, false), 'edited', nullif(p_payload is not null, false),
-                        'generation', p_new_generation))
-                where d.id = any (p_deliveries) and (d.status = 'failed' or (p_force and d.status = 'discarded'))
-                  and d.id <> all (handled) and d.id <> all (superseded)
-                returning d.id
-            )
-            select array_agg(back.id) into revived from back;
-            exit;
-        exception when unique_violation then
-            get stacked diagnostics violated = constraint_name;
-            if violated not in ('job_unique', 'job_once') then
-                raise;
-            end if;
-            -- A job with the unique key was enqueued meanwhile: look again.
-        end;
-    end loop;
     if p_payload is not null then
         insert into "outrider".audit (by, action, subscription, event_id, details)
-        select replayer, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload) || reasoned
-        from "outrider".delivery as d where d.id = any (revived) and d.seq is not null;
-    end if;
-    if revived is not null and p_force is not true and p_payload is null then
+        select who, 'edit', d.subscription, d.event_id, jsonb_build_object('payload', p_payload) || reason
+        from "outrider".owed as d where d.id = any (revived) and d.seq is not null;
+    elsif revived <> '{}' and p_force is not true then
         -- Name the subscription, or the event, if it is only one.
         perform "outrider".note(
             'replay', p_replayed_by, p_reason,
             case when min(d.subscription) = max(d.subscription) then min(d.subscription) end,
             case when min(d.event_id::text) = max(d.event_id::text) then min(d.event_id::text) end::uuid,
             jsonb_strip_nulls(jsonb_build_object(
-                'replayed', cardinality(revived), 'skipped_handled', nullif(cardinality(handled), 0),
-                'superseded', nullif(cardinality(superseded), 0), 'generation', p_new_generation)))
-        from "outrider".delivery as d where d.id = any (revived);
+                'replayed', cardinality(revived),
+                'skipped_handled', nullif(cardinality(array_positions(outcomes, 'skipped_handled')), 0),
+                'superseded', nullif(cardinality(dead) - cardinality(revived), 0), 'generation', p_new_generation)))
+        from "outrider".owed as d where d.id = any (revived);
     end if;
+    perform "outrider".notify(waiting.channel, waiting.type)
+    from (select distinct "outrider".generation_channel(d.generation) as channel,
+                          case d.kind when 'job' then d.subscription else d.event_type end as type
+          from "outrider".owed as d where d.id = any (revived)) as waiting;
+    return query
+    select asked.id, d.event_id, d.subscription,
+           case when asked.id = any (revived) then 'replayed' else coalesce(asked.outcome, 'superseded') end
+    from unnest(p_deliveries, outcomes) with ordinality as asked (id, outcome, place)
+    left join lateral (select d.* from "outrider".owed as d where d.id = asked.id limit 1) as d on true
+    order by asked.place;
+end
+$$;
+
+CREATE FUNCTION outrider.replay_events(p_deliveries bigint[], p_new_generation bigint, p_payload jsonb, p_mark jsonb) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    revived bigint[];
+begin
+    with back as (
+        update "outrider".delivery as d
+        set status = 'pending', head = d.ordering_key is null, attempts = 0, crashes = 0, suspect = false, cycle = d.cycle + 1,
+            run_at = now(), buried_at = null, payload = coalesce(p_payload, d.payload),
+            generation = coalesce(p_new_generation, d.generation),
+            -- Its cursor will not read the event again, so it need not wait for the cursor.
+            reached = d.reached or coalesce(p_new_generation <> d.generation, false) or not exists (
+                select from "outrider".subscription as s where s.name = d.subscription
+                   and (s.event_types is null or d.event_type = any (s.event_types))),
+            failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0
+                                    else d.failure_history end) || (jsonb_build_object('cycle', d.cycle) || p_mark)
+        where d.id = any (p_deliveries)
+        returning d.id
+    )
+    select coalesce(array_agg(back.id), '{}') into revived from back;
     perform "outrider".promote(line.subscription, line.generation, line.keys)
     from (select d.subscription, d.generation, array_agg(distinct d.ordering_key) as keys from "outrider".delivery as d
           where d.id = any (revived) and d.ordering_key is not null
           group by d.subscription, d.generation) as line;
-    perform "outrider".notify(poke.channel, poke.event_type)
-    from (select distinct case when d.queue is null then d.event_type else d.subscription end as event_type,
-                          "outrider".generation_channel(d.generation) as channel
-          from "outrider".delivery as d where d.id = any (revived)) as poke;
-    return query
-    select asked.id, d.event_id, d.subscription,
-           case when asked.id = any (revived) then 'replayed'
-                when asked.id = any (handled) then 'skipped_handled'
-                when asked.id = any (superseded) then 'superseded'
-                when asked.id = any (erased) then 'erased' else 'not_found' end
-    from unnest(p_deliveries || erased) with ordinality as asked (id, place)
-    left join "outrider".delivery as d on d.id = asked.id
-    order by asked.place;
+    return revived;
+end
+$$;
+
+CREATE FUNCTION outrider.replay_jobs(p_jobs bigint[], p_new_generation bigint, p_payload jsonb, p_mark jsonb, p_reason jsonb) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    dead    "outrider".job;
+    revived bigint[] := '{}';
+begin
+    for dead in select j.* from "outrider".job as j where j.id = any (p_jobs) order by j.id desc loop
+        begin
+            update "outrider".job as j
+            set status = 'pending', waits_for = null, closed = false, attempts = 0, crashes = 0, cycle = j.cycle + 1,
+                run_at = now(), buried_at = null, payload = coalesce(p_payload, j.payload),
+                generation = coalesce(p_new_generation, j.generation),
+                failure_history = (case when jsonb_array_length(j.failure_history) >= 100 then j.failure_history - 0
+                                        else coalesce(j.failure_history, '[]') end)
+                                  || (jsonb_build_object('cycle', j.cycle) || p_mark)
+            where j.id = dead.id;
+        exception when unique_violation then  -- job_unique or job_once
+            continue;
+        end;
+        revived := revived || dead.id;
+        if p_payload is not null and dead.seq is null then
+            -- Whose job it was: when it is done, erase finds that nowhere else.
+            insert into "outrider".audit (by, action, subscription, event_id, details)
+            values (p_mark ->> 'by', 'edit', dead.subscription, dead.event_id,
+                    jsonb_build_object('payload', p_payload, 'before', dead.payload, 'workspace', dead.workspace_id,
+                                       'job', coalesce(dead.job_key, '')) || p_reason);
+        end if;
+    end loop;
+    return revived;
 end
 $$;
 
@@ -3714,7 +4192,28 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.retire(p_name text, p_force boolean DEFAULT false, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, OUT unread bigint, OUT more boolean, OUT parked bigint, OUT dead bigint) RETURNS record
+CREATE FUNCTION outrider.resume_schedule(p_name text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    since timestamptz;
+begin
+    select s.paused_at into since from "outrider".schedule as s where s.name = p_name for update;
+    if not found then
+        raise 'there is no schedule %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    update "outrider".schedule as s
+    set paused_at = null,
+        fired_at = case when s.missed in ('once', 'skip') then greatest(s.fired_at, clock_timestamp()) else s.fired_at end
+    where s.name = p_name and s.paused_at is not null;
+    perform "outrider".note('resume_schedule', p_by, p_reason, null, null, jsonb_strip_nulls(jsonb_build_object(
+        'schedule', p_name, 'paused_since', since)));
+    return since is not null;
+end
+$$;
+
+CREATE FUNCTION outrider.retire(p_name text, p_force boolean DEFAULT false, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, OUT unread bigint, OUT more boolean, OUT waiting bigint, OUT dead bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '10s'
@@ -3725,28 +4224,28 @@ begin
         perform "outrider".refuse_served(p_name);
     end if;
     select u.events, u.more into unread, more from "outrider".unread(p_name) as u;
-    parked := (select count(*) from (select from "outrider".delivery as d
-                                     where d.subscription = p_name and d.status in ('pending', 'in_flight') limit 10000) as d);
-    dead := (select count(*) from (select from "outrider".delivery as d
+    waiting := (select count(*) from (select from "outrider".unfinished as u where u.subscription = p_name limit 10000) as u);
+    dead := (select count(*) from (select from "outrider".owed as d
                                    where d.subscription = p_name and d.status = 'failed' limit 10000) as d);
-    if p_force is not true and (more or unread + parked + dead > 0) then
+    if p_force is not true and (more or unread + waiting + dead > 0) then
         raise 'retiring % would lose events (% unread, % waiting for retry, % dead letters): let a worker handle them, rename it (`outrider subscription rename % NEW`), or use --force to lose them',
             p_name, case when more then 'at least ' else '' end || unread,
-            parked || case when parked = 10000 then ' or more' else '' end,
+            waiting || case when waiting = 10000 then ' or more' else '' end,
             dead || case when dead = 10000 then ' or more' else '' end, p_name using errcode = 'OR010';
     end if;
     delete from "outrider".delivery as d where d.subscription = p_name;
+    delete from "outrider".job as j where j.subscription = p_name;
     delete from "outrider".subscription as s where s.name = p_name;
     perform "outrider".note('retire', p_by, p_reason, p_name, null, jsonb_strip_nulls(jsonb_build_object(
-        'forced', nullif(p_force, false), 'unread', unread, 'more', nullif(more, false), 'parked', parked, 'dead', dead)));
+        'forced', nullif(p_force, false), 'unread', unread, 'more', nullif(more, false), 'waiting', waiting, 'dead', dead)));
 end
 $$;
 
-CREATE FUNCTION outrider.rewrite(p_job outrider.delivery) RETURNS void
+CREATE FUNCTION outrider.rewrite(p_job outrider.job) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    update "outrider".delivery as d
+    update "outrider".job as d
     set status = p_job.status, run_at = p_job.run_at, attempts = p_job.attempts, crashes = p_job.crashes,
         buried_at = p_job.buried_at, last_error_code = p_job.last_error_code, last_error = p_job.last_error,
         last_traceback = p_job.last_traceback,
@@ -3754,6 +4253,192 @@ CREATE FUNCTION outrider.rewrite(p_job outrider.delivery) RETURNS void
         locked_at = null, lease_token = null, lease_expires_at = null, cancelled_at = null, superseded_at = null, closed = false
     where d.id = p_job.id
 $$;
+
+CREATE FUNCTION outrider.rollup_check_key(p_spec jsonb) RETURNS TABLE(topic text, passed boolean, value text, detail text, blocks boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+declare
+    part    constant record := "outrider".rollup_parts(p_spec);
+    literal constant text := '(\W)';   -- characters that a pattern must escape
+    counts  record;
+    item    record;
+begin
+    topic := 'stable key'; blocks := false;
+    select count(*) as staged, count(p.group_key) as keyed into counts
+    from (select p.group_key from "outrider".rollup_pending as p where p.rollup = p_spec ->> 'name'
+          order by p.id desc limit 10000) as p;
+    if p_spec ->> 'table' is null then
+        value := 'BEFORE'; detail := 'an event does not change';
+    elsif exists (select from pg_attribute as a where a.attrelid = part.key_table and a.attname = any (part.key_columns)
+                    and not a.attisdropped and (a.attnotnull or a.atthasdef)) then
+        value := 'BEFORE'; detail := 'a column of it is always set';
+    else
+        value := 'UNKNOWN';
+        detail := 'no function of this database inserts into ' || part.key_table::text || ' with a column of the key';
+        for item in
+            select p.oid::regprocedure::text as name,
+                   p.prosrc ~* format('insert\s+into\s+%s\s*(as\s+\w+\s*)?\([^)]*(\W)(%s)\W', c.called, k.called) as inserts,
+                   p.prosrc ~* format('update\s+(only\s+)?%s\s+[^;]*(\W)(%s)"?\s*=', c.called, k.called) as updates
+            from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
+            cross join (select format('(\w+\.|"[^.]+"\.)?"?%s"?', regexp_replace(
+                                          replace(c.relname, '"', '""'), literal, '\\\1', 'g')) as called
+                        from pg_class as c where c.oid = part.key_table) as c
+            cross join (select string_agg(regexp_replace(replace(name, '"', '""'), literal, '\\\1', 'g'), '|') as called
+                        from unnest(part.key_columns) as name) as k
+            where n.nspname not in ('pg_catalog', 'information_schema') and p.prokind in ('f', 'p') and k.called <> ''
+              and p.prosrc ~* format('insert\s+into\s+%s(\W|$)', c.called)
+            order by 2 desc, 1
+        loop
+            if item.inserts and value = 'UNKNOWN' then
+                value := 'BEFORE'; detail := format('%s inserts it', item.name);
+            elsif item.updates and not item.inserts then
+                value := 'SAME_CALL';
+                detail := format('%s sets it only after it has inserted the row: insert it with the row', item.name);
+            end if;
+        end loop;
+    end if;
+    if value = 'UNKNOWN' and counts.staged > 0 and counts.keyed = counts.staged then
+        value := 'BEFORE'; detail := format('all of the last %s rows had it', counts.staged);
+    end if;
+    passed := value = 'BEFORE' and counts.keyed = counts.staged;
+    if counts.keyed < counts.staged then
+        detail := format('%s; grouping is PARTIAL: %s of the last %s rows had none, and stay single',
+                         detail, counts.staged - counts.keyed, counts.staged);
+    elsif not passed then
+        detail := detail || '; grouping is PARTIAL: rows without it stay single';
+    else
+        detail := detail || '; grouping is FULL';
+    end if;
+    return next;
+end
+$_$;
+
+CREATE FUNCTION outrider.rollup_check_sql(p_spec jsonb) RETURNS TABLE(topic text, passed boolean, value text, detail text, blocks boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+    part    constant record := "outrider".rollup_parts(p_spec);
+    -- The sub-selects of a plan.
+    nested  constant jsonpath := 'strict $.** ? (@."Parent Relationship" == "SubPlan" || @."Parent Relationship" == "InitPlan")';
+    absent  jsonb;   -- declared columns that are missing, by table
+    samples text[];  -- a row as new, a row as parent
+    plan    jsonb;
+    lookups jsonb;
+    faults  text[];
+    item    record;
+    line    record;
+begin
+    topic := 'expressions'; blocks := true;
+    begin
+        for item in select c ->> 'type' as type from jsonb_array_elements(p_spec -> 'columns') as c loop
+            if to_regtype(item.type) is null then
+                raise 'type % does not exist', quote_nullable(item.type);
+            end if;
+        end loop;
+        if p_spec ? 'parent' and part.parent is null then
+            raise 'there is no table % to look up the parent in', p_spec #>> '{parent,table}';
+        end if;
+        select coalesce(jsonb_object_agg(missing.source, missing.columns), '{}') into absent
+        from (select to_regclass(c ->> 'table')::oid::text as source, jsonb_object_agg(c ->> 'name', c ->> 'type') as columns
+              from jsonb_array_elements(p_spec -> 'columns') as c
+              where to_regclass(c ->> 'table') is not null and not exists (
+                  select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
+                    and a.attname = c ->> 'name' and not a.attisdropped)
+              group by 1) as missing;
+        samples := array(
+            select format('(select *%s from %s limit 1) as %s', (
+                       select string_agg(format(', null::%s as %I', c.value, c.key), '')
+                       from jsonb_each_text(absent -> t.relation::oid::text) as c), t.relation, t.name)
+            from (values ('new', coalesce(part.source, '"outrider".outbox'::regclass)),
+                         ('parent', part.parent)) as t (name, relation)
+            where t.relation is not null order by t.name);
+        -- A FOR loop accepts only one statement, and EXPLAIN runs none.
+        if part.source is not null and part.condition is not null then
+            for item in execute format('explain (format json) select (%s) is true from %s', part.condition, samples[1]) loop
+                plan := item."QUERY PLAN";
+            end loop;
+            if exists (select from jsonb_path_query(plan, nested, '{}', true)) then
+                raise 'when is the WHEN of a trigger, which takes no subquery';
+            end if;
+        end if;
+        plan := null;
+        for item in execute format(
+            'explain (format json) select %s nullif((%s)::text, ''''), nullif((%s)::text, ''''), %s, (%s) is true from %s',
+            case when part.parent is not null then
+                format('(select true from %s as parent where (%s)),', part.parent, part.parent_on) end,
+            part.workspace, part.group_key, part.carried,
+            coalesce(case when part.source is null then part.condition end, 'true'), array_to_string(samples, ', ')) loop
+            plan := item."QUERY PLAN";
+        end loop;
+        if p_spec ? 'notify' then
+            for item in
+                select string_agg(format('(%s)', c.value), ', ') as given,
+                       format('insert into %s (%s)', p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', ')) as target,
+                       coalesce(absent -> to_regclass(p_spec #>> '{notify,table}')::oid::text ? c.key, false) as missing
+                from jsonb_each_text(p_spec #> '{notify,columns}') as c
+                group by missing
+            loop
+                for line in execute format(
+                    'explain %s select %s from (select o.id as event_id, o.event_type, o.workspace_id, '
+                    'o.aggregate_id as key, o.payload, 1 as piece_count, o.idempotency_key, o.occurred_at '
+                    'from "outrider".outbox as o limit 1) as e %s',
+                    case when not item.missing then item.target end, item.given,
+                    case when not item.missing then 'on conflict do nothing' end) loop
+                    null;
+                end loop;
+            end loop;
+        end if;
+        for item in
+            select c ->> 'table' as source, c ->> 'check' as condition, t.relname, (
+                       select string_agg(format(', null::%s as %I', a.value, a.key), '')
+                       from jsonb_each_text(absent -> t.oid::text) as a) as more
+            from jsonb_array_elements(p_spec -> 'checks') as c join pg_class as t on t.oid = to_regclass(c ->> 'table')
+        loop
+            for line in execute format('explain select from (select * %s from %s) as %I where (%s)',
+                                       item.more, item.source, item.relname, item.condition) loop
+                null;
+            end loop;
+        end loop;
+        passed := true; value := 'VALID'; detail := 'key, condition and columns are valid SQL';
+    exception when others then
+        passed := false; value := 'INVALID';
+        detail := sqlerrm || case when sqlstate <> 'P0001' then
+            ': names of your own must be qualified with their schema, columns with new or parent' else '' end;
+    end;
+    return next;
+
+    if plan is not null then
+        topic := 'trigger cost';
+        select coalesce(jsonb_agg(distinct node), '[]') into lookups
+        from jsonb_path_query(plan, nested, '{}', true) as node
+        where jsonb_typeof(node) = 'object';
+        faults := array(
+            select node ->> 'Node Type' from jsonb_array_elements(lookups) as node
+            where node ? 'Plans' or not coalesce((
+                -- All columns of the key by equality. Several schemas may have an index of that name.
+                select bool_and(i.indisunique and not exists (
+                           select from pg_attribute as a
+                           where a.attrelid = c.oid and a.attnum <= i.indnkeyatts
+                             and node ->> 'Index Cond' !~ format('\(%s\)?(::[^=<>]*)? = (?!ANY)', regexp_replace(
+                                     quote_ident(a.attname), '(\W)', '\\\1', 'g'))))
+                       and node ? 'Index Cond'
+                from pg_class as c join pg_index as i on i.indexrelid = c.oid
+                where c.relname = node ->> 'Index Name'), false));
+        passed := faults = '{}' and jsonb_array_length(lookups) <= 1;
+        value := case when passed then 'O(1)' else 'GROWS' end;
+        detail := case when passed then format('one insert, %s look-ups by a unique key', jsonb_array_length(lookups))
+                       else format('each row would cost more than one insert and one look-up by a unique key: %s',
+                                   coalesce(nullif(array_to_string(faults, ', '), ''),
+                                            jsonb_array_length(lookups) || ' look-ups')) end;
+        return next;
+    end if;
+end
+$_$;
 
 CREATE FUNCTION outrider.rollup_commands(p_spec jsonb) RETURNS TABLE(command text)
     LANGUAGE plpgsql STABLE
@@ -3768,29 +4453,65 @@ declare
     -- The same text for every session that inserts, or one group would become two.
     same   constant text := ' set timezone = ''UTC'' set datestyle = ''ISO'' set intervalstyle = ''postgres'' '
                             'set extra_float_digits = 1 set bytea_output = ''hex''';
-    -- A trial that writes nothing takes no transaction id. The user's own insert succeeds even if an expression fails.
-    stage  constant text := format(
-        E'#variable_conflict use_column\ndeclare\n    outrider_workspace text;\n    outrider_key text;\n'
-        '    outrider_carried jsonb;\n    outrider_error text;\nbegin\n    begin\n%s'
-        '        outrider_workspace := nullif((%s)::text, '''');\n        outrider_key := nullif((%s)::text, '''');\n'
-        '        outrider_carried := %s;\n    exception when others then\n'
-        '        outrider_carried := ''null'';\n        outrider_error := left(sqlstate || '': '' || sqlerrm, 8000);\n    end;\n'
-        '    insert into "outrider".rollup_pending (rollup, workspace_id, group_key, carried, set_aside_at, error)\n'
-        '    values (%L, outrider_workspace, outrider_key, outrider_carried,\n'
-        '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
-        coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
+    -- The trigger's function. A trial that writes nothing takes no transaction id. The user's own insert succeeds even if an
+    -- expression fails.
+    stage  constant text := format($function$#variable_conflict use_column
+declare
+%1$s    outrider_workspace text;
+    outrider_key text;
+    outrider_carried jsonb;
+    outrider_error text;
+begin
+    begin
+%2$s        outrider_workspace := nullif((%3$s)::text, '');
+        outrider_key := nullif((%4$s)::text, '');
+        outrider_carried := %5$s;
+    exception when others then
+        outrider_carried := 'null';
+        outrider_error := left(sqlstate || ': ' || sqlerrm, 8000);
+    end;
+    insert into "outrider".rollup_pending (rollup, workspace_id, group_key, carried, set_aside_at, error)
+    values (%6$L, outrider_workspace, outrider_key, outrider_carried,
+            case when outrider_error is not null then clock_timestamp() end, outrider_error);
+    return null;
+end$function$,
+        case when part.parent is not null then E'    parent record;\n' end,
+        case when part.parent is not null then
+            format(E'        select parent.* into parent from %s as parent where (%s);\n', part.parent, part.parent_on) end,
         part.workspace, part.group_key, part.carried, name);
-    -- Locks the rollup's row only against uninstall, which locks it FOR UPDATE.
-    stages constant text := format(
-        E'#variable_conflict use_column\nbegin\n'
-        '    perform from "outrider".rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;\n'
-        '    if not found then\n'
-        '        raise ''the rollup %% is not installed any more'', %1$L using errcode = ''OR007'';\n    end if;\n'
-        '    insert into "outrider".rollup_pending (rollup, workspace_id, group_key, carried)\n'
-        '    select %1$L, nullif((%2$s)::text, ''''), nullif((%3$s)::text, ''''), %4$s\n'
-        '    from "outrider".outbox as new where new.seq = any (p_seqs)%5$s order by new.seq;\nend',
+    -- The same for events, called by their handler. Locks the rollup's row only against uninstall, which locks it FOR UPDATE.
+    stages constant text := format($function$#variable_conflict use_column
+begin
+    perform from "outrider".rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;
+    if not found then
+        raise 'the rollup %% is not installed any more', %1$L using errcode = 'OR007';
+    end if;
+    insert into "outrider".rollup_pending (rollup, workspace_id, group_key, carried)
+    select %1$L, nullif((%2$s)::text, ''), nullif((%3$s)::text, ''), %4$s
+    from "outrider".outbox as new%5$s where new.seq = any (p_seqs)%6$s order by new.seq;
+end$function$,
         name, part.workspace, part.group_key, part.carried,
+        case when part.parent is not null then format(' left join %s as parent on (%s)', part.parent, part.parent_on) end,
         coalesce(' and (' || part.condition || ')', ''));
+    -- Writes the user's notifications of emitted events.
+    notes  constant text := (
+        select format($function$#variable_conflict use_column
+declare
+    noted bigint;
+begin
+    insert into %s (%s)
+    select %s
+    from (
+        select o.id as event_id, o.event_type, o.workspace_id, o.aggregate_id as key, o.payload,
+               coalesce((o.payload ->> 'piece_count')::integer, 1) as piece_count, o.idempotency_key,
+               o.occurred_at
+        from "outrider".outbox as o where o.seq = any (p_seqs) order by o.seq) as e
+    on conflict do nothing;
+    get diagnostics noted = row_count;
+    return noted;
+end$function$,
+            p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', '), string_agg(format('(%s)', c.value), ', '))
+        from jsonb_each_text(p_spec #> '{notify,columns}') as c);
     home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass);
     -- Only intervals that divide an hour, because cron counts from the full hour.
     minutes constant integer := (select max(d) from unnest(array[1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]) as d
@@ -3829,9 +4550,9 @@ begin
             (format('create or replace function "outrider".%I() returns trigger %s as %L', 'rollup_stage_' || part.slug,
                     pinned || same, stage)),
             (format('revoke all on function "outrider".%I() from public', 'rollup_stage_' || part.slug)),
-            (format('create or replace trigger %I after insert on %s for each row execute function "outrider".%I()',
+            (format('create or replace trigger %I after insert on %s for each row %sexecute function "outrider".%I()',
                     'outrider_rollup_' || part.slug, coalesce(part.source::text, p_spec ->> 'table'),
-                    'rollup_stage_' || part.slug));
+                    'when (' || part.condition || ') ', 'rollup_stage_' || part.slug));
     else
         return query values
             (format('create or replace function "outrider".%I(p_seqs bigint[]) returns void %s as %L',
@@ -3847,17 +4568,7 @@ begin
     if p_spec ? 'notify' then
         return query values
             (format('create or replace function "outrider".%I(p_seqs bigint[]) returns bigint %s as %L',
-                    'rollup_note_' || part.slug, pinned, (
-                select format(
-                    E'#variable_conflict use_column\ndeclare\n    noted bigint;\nbegin\n    insert into %s (%s)\n    select %s\n    from (\n'
-                    '        select o.id as event_id, o.event_type, o.workspace_id, o.aggregate_id as key, o.payload,\n'
-                    '               coalesce((o.payload ->> ''piece_count'')::integer, 1) as piece_count, o.idempotency_key,\n'
-                    '               o.occurred_at\n'
-                    '        from "outrider".outbox as o where o.seq = any (p_seqs) order by o.seq) as e\n'
-                    '    on conflict do nothing;\n    get diagnostics noted = row_count;\n    return noted;\nend',
-                    p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', '),
-                    string_agg(format('(%s)', c.value), ', '))
-                from jsonb_each_text(p_spec #> '{notify,columns}') as c))),
+                    'rollup_note_' || part.slug, pinned, notes)),
             (format('revoke all on function "outrider".%I(bigint[]) from public', 'rollup_note_' || part.slug));
         return query
         select format('grant execute on function "outrider".%I(bigint[]) to %s', 'rollup_note_' || part.slug,
@@ -3907,43 +4618,6 @@ COMMENT ON COLUMN outrider.rollup.trigger IS 'its definition when it was made';
 
 COMMENT ON COLUMN outrider.rollup.uninstalled_at IS 'its trigger is gone; it stays for rows that wait';
 
-CREATE FUNCTION outrider.rollup_culprits(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT culprits integer[], OUT unsifted integer[]) RETURNS record
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    lows   integer[] := array[1];
-    highs  integer[] := array[cardinality(p_ends)];
-    low    integer;
-    high   integer;
-    middle integer;
-begin
-    culprits := '{}';
-    unsifted := '{}';
-    while cardinality(lows) > 0 loop
-        low := lows[cardinality(lows)];
-        high := highs[cardinality(highs)];
-        lows := trim_array(lows, 1);
-        highs := trim_array(highs, 1);
-        if cardinality(culprits) >= 200 then
-            if "outrider".rollup_fault(
-                   p_rollup, p_ids[coalesce(p_ends[low - 1], 0) + 1 : p_ends[high]], p_threshold) is not null then
-                unsifted := unsifted || array(select generate_series(low, high));
-            end if;
-        elsif "outrider".rollup_fault(
-                  p_rollup, p_ids[coalesce(p_ends[low - 1], 0) + 1 : p_ends[high]], p_threshold) is not null then
-            if low = high then
-                culprits := culprits || low;
-            else
-                middle := (low + high) / 2;
-                lows := lows || array[middle + 1, low];
-                highs := highs || array[high, middle];
-            end if;
-        end if;
-    end loop;
-end
-$$;
-
 CREATE FUNCTION outrider.rollup_emit(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer, OUT groups_emitted bigint, OUT pieces_emitted bigint, OUT conflicts_skipped bigint, OUT rows_marked bigint) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3971,18 +4645,25 @@ begin
               having count(*) = piece.size and count(distinct each.value) = 1) as field
         group by field.first
     ),
+    leader as (
+        select piece.id, jsonb_object_agg(field.name, piece.carried -> field.carried) as fields
+        from piece cross join jsonb_each_text(spec -> 'first') as field (name, carried)
+        where piece.id = piece.first and piece.size >= p_threshold
+        group by piece.id
+    ),
     unit as (
         select piece.id as first, false as grouped, piece.workspace_id, piece.group_key, piece.carried as payload
         from piece where piece.size < p_threshold
         union all
         select whole.first, true, whole.workspace_id, whole.group_key,
-               coalesce(alike.carried, '{}') || jsonb_build_object(
+               coalesce(alike.carried, '{}') || coalesce(leader.fields, '{}') || jsonb_build_object(
                    'key', whole.group_key, 'piece_count', whole.size, 'first_at', whole.first_at, 'last_at', whole.last_at)
         from (select piece.first, piece.workspace_id, piece.group_key, piece.size, min(piece.staged_at) as first_at,
                      max(piece.staged_at) as last_at
               from piece where piece.size >= p_threshold
               group by piece.first, piece.workspace_id, piece.group_key, piece.size) as whole
         left join alike on alike.first = whole.first
+        left join leader on leader.id = whole.first
     ),
     emitted as (
         insert into "outrider".outbox (
@@ -4033,6 +4714,65 @@ exception
 end
 $$;
 
+CREATE FUNCTION outrider.rollup_faulty_groups(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT faulty integer[], OUT undecided integer[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    untried int4range[] := array[int4range(1, cardinality(p_ends), '[]')];  -- the last one is tried next
+    low     integer;
+    high    integer;
+    middle  integer;
+begin
+    faulty := '{}';
+    undecided := '{}';
+    while cardinality(untried) > 0 loop
+        low := lower(untried[cardinality(untried)]);
+        high := upper(untried[cardinality(untried)]) - 1;
+        untried := trim_array(untried, 1);
+        if "outrider".rollup_fault(p_rollup, "outrider".rollup_rows(p_ids, p_ends, low, high), p_threshold) is null then
+            continue;
+        elsif cardinality(faulty) >= 200 then
+            undecided := undecided || array(select generate_series(low, high));
+        elsif low = high then
+            faulty := faulty || low;
+        else
+            middle := (low + high) / 2;
+            untried := untried || array[int4range(middle + 1, high, '[]'), int4range(low, middle, '[]')];
+        end if;
+    end loop;
+end
+$$;
+
+CREATE FUNCTION outrider.rollup_faulty_rows(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer, OUT faulty bigint[], OUT reason text) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    never   constant integer := 2147483647;     -- with this threshold every row becomes an event of its own
+    each    constant integer[] := array(select generate_subscripts(p_ids, 1));
+    alone   record;
+    failing bigint[];
+    rest    bigint[];
+begin
+    faulty := p_ids;
+    reason := "outrider".rollup_fault(p_rollup, p_ids, p_threshold);
+    if cardinality(p_ids) = 1 then
+        return;
+    end if;
+    alone := "outrider".rollup_faulty_groups(p_rollup, p_ids, each, never);
+    failing := array(select p_ids[place] from unnest(alone.faulty) as place);
+    rest := array(select id from unnest(p_ids) as id where id <> all (failing));
+    if failing = '{}' or rest = '{}' or alone.undecided <> '{}' then
+        return;
+    end if;
+    if "outrider".rollup_fault(p_rollup, rest, p_threshold) is null then
+        faulty := failing;
+        reason := "outrider".rollup_fault(p_rollup, failing[1:1], never);
+    end if;
+end
+$$;
+
 CREATE FUNCTION outrider.rollup_install(p_spec jsonb) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4042,9 +4782,7 @@ declare
     name     constant text := p_spec ->> 'name';
     part     constant record := "outrider".rollup_parts(p_spec);
     refused  text;
-    before   "outrider".rollup;
-    held     record;
-    changed  jsonb;
+    noted    jsonb;
     command  text;
     commands jsonb := '[]';
 begin
@@ -4054,40 +4792,11 @@ begin
     if refused is not null then
         raise '% was not installed: %', name, refused using errcode = 'OR007';
     end if;
-    -- At once in the strongest mode needed: two sessions that upgrade their locks would deadlock.
-    for held in
-        select t.relation, case when bool_or(t.altered) then 'access exclusive' else 'share row exclusive' end as mode
-        from (select part.source as relation, false as altered where part.source is not null
-              union all
-              select to_regclass(c ->> 'table'), true
-              from jsonb_array_elements(coalesce(p_spec -> 'columns', '[]') || coalesce(p_spec -> 'checks', '[]')) as c
-              where exists (select from "outrider".rollup_commands(p_spec) as k
-                            where starts_with(k.command, format('alter table %s ', c ->> 'table')))
-              union all
-              select t.tgrelid, true from pg_trigger as t
-              where t.tgname = 'outrider_rollup_' || part.slug and t.tgparentid = 0 and t.tgrelid is distinct from part.source) as t
-        group by t.relation order by t.relation::oid
-    loop
-        execute format('lock table %s in %s mode', held.relation, held.mode);
-    end loop;
-    select r.* into before from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;
-    -- What uninstall must restore, noted before anything changes; the notes of an earlier install stay.
-    select coalesce(jsonb_agg(undo.entry order by undo.kind, undo.place), '[]') into changed from (
-        select c || jsonb_build_object('kind', 'column', 'oid', to_regclass(c ->> 'table')::oid::bigint) as entry, 1 as kind, place
-        from jsonb_array_elements(p_spec -> 'columns') with ordinality as item (c, place)
-        where not exists (select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
-                            and a.attname = c ->> 'name' and not a.attisdropped)
-        union all
-        select c || jsonb_build_object('kind', 'check', 'oid', k.conrelid::bigint, 'definition', pg_get_constraintdef(k.oid),
-                                       'before', pg_get_expr(k.conbin, k.conrelid)), 2, place
-        from jsonb_array_elements(p_spec -> 'checks') with ordinality as item (c, place)
-        join pg_constraint as k on k.conrelid = to_regclass(c ->> 'table') and k.conname = c ->> 'name') as undo
-    where not exists (select from jsonb_array_elements(before.undo) as noted
-                      where noted ->> 'table' = undo.entry ->> 'table' and noted ->> 'name' = undo.entry ->> 'name'
-                        and noted ->> 'kind' = undo.entry ->> 'kind');
+    perform "outrider".rollup_lock(p_spec);
+    select r.undo into noted from "outrider".rollup as r where r.name = p_spec ->> 'name' for no key update;
     insert into "outrider".rollup as r (name, slug, context, spec, scheduler, every, others, undo)
     values (name, part.slug, p_spec ->> 'context', '{}', part.scheduler, make_interval(secs => (p_spec ->> 'every')::numeric),
-            "outrider".rollup_others(part.source), changed)
+            "outrider".rollup_others(part.source), "outrider".rollup_undo(p_spec, noted))
     on conflict on constraint rollup_pkey do update
     set context = excluded.context, scheduler = excluded.scheduler, every = excluded.every, others = excluded.others,
         undo = r.undo || excluded.undo, installed_at = clock_timestamp(), uninstalled_at = null;
@@ -4105,13 +4814,7 @@ begin
     set spec = p_spec,
         trigger = (select pg_get_triggerdef(t.oid) from pg_trigger as t
                    where t.tgrelid = part.source and t.tgname = 'outrider_rollup_' || part.slug),
-        undo = coalesce((
-            select jsonb_agg(u || case when u ->> 'kind' = 'check' and c is not null then jsonb_build_object(
-                'check', c ->> 'check', 'after', pg_get_constraintdef(k.oid)) else '{}' end order by place)
-            from jsonb_array_elements(r.undo) with ordinality as noted (u, place)
-            left join jsonb_array_elements(p_spec -> 'checks') as c
-                on c ->> 'table' = u ->> 'table' and c ->> 'name' = u ->> 'name'
-            left join pg_constraint as k on k.conrelid = to_regclass(u ->> 'table') and k.conname = u ->> 'name'), '[]')
+        undo = "outrider".rollup_undo_made(p_spec, r.undo)
     where r.name = p_spec ->> 'name';
     return jsonb_build_object('name', name, 'scheduler', part.scheduler, 'commands', commands);
 end
@@ -4121,6 +4824,32 @@ CREATE FUNCTION outrider.rollup_is_outage(p_sqlstate text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$ select p_sqlstate ~ '^(08|25|40|42|53|55|57|58|XX)' and p_sqlstate <> '42501' $$;
+
+CREATE FUNCTION outrider.rollup_lock(p_spec jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    part constant record := "outrider".rollup_parts(p_spec);
+    held record;
+begin
+    for held in
+        select t.relation, case when bool_or(t.altered) then 'access exclusive' else 'share row exclusive' end as mode
+        from (select part.source as relation, false as altered where part.source is not null
+              union all
+              select to_regclass(c ->> 'table'), true
+              from jsonb_array_elements(coalesce(p_spec -> 'columns', '[]') || coalesce(p_spec -> 'checks', '[]')) as c
+              where exists (select from "outrider".rollup_commands(p_spec) as k
+                            where starts_with(k.command, format('alter table %s ', c ->> 'table')))
+              union all
+              select t.tgrelid, true from pg_trigger as t  -- of an older declaration, on another table
+              where t.tgname = 'outrider_rollup_' || part.slug and t.tgparentid = 0 and t.tgrelid is distinct from part.source) as t
+        group by t.relation order by t.relation::oid
+    loop
+        execute format('lock table %s in %s mode', held.relation, held.mode);
+    end loop;
+end
+$$;
 
 CREATE FUNCTION outrider.rollup_others(p_source regclass) RETURNS jsonb
     LANGUAGE plpgsql STABLE
@@ -4134,19 +4863,22 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.rollup_parts(p_spec jsonb, OUT slug text, OUT source regclass, OUT condition text, OUT workspace text, OUT group_key text, OUT carried text, OUT key_columns text[], OUT scheduler text, OUT job text) RETURNS record
+CREATE FUNCTION outrider.rollup_parts(p_spec jsonb, OUT slug text, OUT source regclass, OUT parent regclass, OUT parent_on text, OUT condition text, OUT workspace text, OUT group_key text, OUT carried text, OUT key_table regclass, OUT key_columns text[], OUT scheduler text, OUT job text) RETURNS record
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $_$
+    AS $$
 declare
     as_text constant text := case when p_spec ->> 'table' is null then 'new.payload ->> %L' else 'new.%I' end;
-    as_pair constant text := case when p_spec ->> 'table' is null then '%1$L, new.payload -> %1$L' else '%1$L, new.%1$I' end;
+    as_json constant text := case when p_spec ->> 'table' is null then 'new.payload -> %L' else 'new.%I' end;
 begin
     slug := replace(p_spec ->> 'name', '.', '_');
     source := to_regclass(p_spec ->> 'table');
+    parent := to_regclass(p_spec #>> '{parent,table}');
+    parent_on := p_spec #>> '{parent,on}';
     condition := p_spec ->> 'when';
     workspace := coalesce(p_spec ->> 'workspace', case when p_spec ->> 'table' is null then 'new.workspace_id'
                                                        else 'current_setting(''app.workspace_id'', true)' end);
+    key_table := source;
     if jsonb_typeof(p_spec -> 'key') = 'array' then
         key_columns := array(select jsonb_array_elements_text(p_spec -> 'key'));
         group_key := (select format('coalesce(%s)', string_agg(format('nullif((' || as_text || ')::text, '''')', name), ', '))
@@ -4154,14 +4886,24 @@ begin
     else
         group_key := p_spec ->> 'key';
         key_columns := array(select lower(word[1]) from regexp_matches(group_key, '\mnew\.(\w+)', 'gi') as word);
+        if key_columns = '{}' and parent is not null then
+            key_table := parent;
+            key_columns := array(select lower(word[1]) from regexp_matches(group_key, '\mparent\.(\w+)', 'gi') as word);
+        end if;
     end if;
-    carried := (select format('jsonb_build_object(%s)', coalesce(string_agg(format(as_pair, name), ', '), ''))
-                from jsonb_array_elements_text(p_spec -> 'carry') as name);
+    -- Names of columns, or of fields with an expression each.
+    carried := (select format('jsonb_build_object(%s)', string_agg(format('%L, %s', field.name, field.value), ', '))
+                from (select name, format(as_json, name) as value from jsonb_array_elements_text(
+                          case jsonb_typeof(p_spec -> 'carry') when 'array' then p_spec -> 'carry' end) as name
+                      union all
+                      select name, format('(%s)', expression) from jsonb_each_text(
+                          case jsonb_typeof(p_spec -> 'carry') when 'object' then p_spec -> 'carry' end)
+                          as given (name, expression)) as field);
     scheduler := case when p_spec ->> 'scheduler' <> 'worker' and exists (select from pg_extension where extname = 'pg_cron')
                       then 'cron' else 'worker' end;
     job := format('%s.rollup.%s', trim(both '".' from '"outrider".'), p_spec ->> 'name');
 end
-$_$;
+$$;
 
 CREATE FUNCTION outrider.rollup_plan(p_name text, p_force boolean DEFAULT false) RETURNS TABLE(step integer, action text, what text, command text, why text)
     LANGUAGE plpgsql STABLE
@@ -4176,7 +4918,9 @@ declare
     waiting bigint;
     kept    boolean;
     item    record;
-    holds   bigint;
+    -- How many rows of a table meet a condition, as text; null if none does.
+    many    constant text := 'select case count(*) when 0 then null when 1000 then ''1000 or more'' else count(*)::text end '
+                             'from (select from %s where %s limit 1000) as rows';
 begin
     if rollup.name is null then
         raise 'there is no rollup %', quote_nullable(p_name) using errcode = 'OR007';
@@ -4217,28 +4961,25 @@ begin
                        (u.entry ->> 'oid')::oid as relation
                 from jsonb_array_elements(rollup.undo) with ordinality as u (entry, place) order by u.place desc
     loop
-        step := step + 1; action := 'do'; why := null;
+        step := step + 1; why := null;
         if item.kind = 'check' then
             what := format('give %s its CHECK constraint %s back as it was', item.source, item.name);
             command := format('alter table %s drop constraint %I, add constraint %2$I %s',
                               item.source, item.name, item.definition);
             if to_regclass(item.source) is distinct from item.relation::regclass then
-                action := 'keep'; why := 'the table is gone';
+                why := 'the table is gone';
             elsif item.after is distinct from (select pg_get_constraintdef(k.oid) from pg_constraint as k
                                                where k.conrelid = item.relation and k.conname = item.name) then
-                action := 'keep'; why := 'it was changed since';
+                why := 'it was changed since';
             elsif exists (select from "outrider".rollup as r, jsonb_array_elements(r.undo) as u
                           where r.name <> p_name and u ->> 'kind' = 'check' and (u ->> 'oid')::oid = item.relation
                             and u ->> 'name' = item.name and u ->> 'definition' = item.after) then
-                action := 'keep'; why := 'another rollup was installed upon it';
+                why := 'another rollup was installed upon it';
             elsif kept then
-                action := 'keep'; why := 'the rows that wait may need it';
+                why := 'the rows that wait may need it';
             else
-                execute format('select count(*) from (select from %s where not (%s) limit 1000) as rows', item.source, item.before)
-                    into holds;
-                if holds > 0 then
-                    action := 'keep'; why := format('%s%s rows would violate it', holds, case when holds = 1000 then ' or more' else '' end);
-                end if;
+                execute format(many, item.source, format('not (%s)', item.before)) into why;
+                why := why || ' rows would violate it';
             end if;
         else
             what := format('drop the column %s.%s', item.source, item.name);
@@ -4246,43 +4987,37 @@ begin
             if to_regclass(item.source) is distinct from item.relation::regclass
                or not exists (select from pg_attribute as a where a.attrelid = item.relation
                                 and a.attname = item.name and not a.attisdropped) then
-                action := 'keep'; why := 'it is gone already';
+                why := 'it is gone already';
             elsif exists (select from pg_attribute as a where a.attrelid = item.relation and a.attname = item.name
                             and (a.attnotnull or a.atthasdef)) then
-                action := 'keep'; why := 'it was changed since';
+                why := 'it was changed since';
             elsif kept and rollup.spec #> '{notify,columns}' ? item.name
                   and to_regclass(rollup.spec #>> '{notify,table}') = to_regclass(item.source) then
-                action := 'keep'; why := 'the rows that wait need it';
+                why := 'the rows that wait need it';
             else
-                execute format('select count(*) from (select from %s where %I is not null limit 1000) as rows', item.source, item.name)
-                    into holds;
-                if holds > 0 then
-                    action := 'keep'; why := format('%s%s rows hold data in it', holds, case when holds = 1000 then ' or more' else '' end);
-                else
-                    select string_agg(p.oid::regprocedure::text, ', ' order by 1) into why from pg_proc as p
-                    where p.prosrc ~ format('(^|\W)%s(\W|$)', regexp_replace(
-                              replace(item.name, '"', '""'), '(\W)', '\\\1', 'g'))
-                      and not (p.pronamespace = home and (
-                              p.proname in ('rollup_stage_' || part.slug, 'rollup_note_' || part.slug)
-                              or p.proname !~ '^rollup_(stage|note)_'))
-                      and p.pronamespace <> 'pg_catalog'::regnamespace;
-                    if why is not null then
-                        action := 'keep'; why := format('functions name it: %s', why);
-                    else
-                        select string_agg(distinct pg_describe_object(d.classid, d.objid, d.objsubid), ', ') into why
-                        from pg_depend as d join pg_attribute as a
-                            on a.attrelid = d.refobjid and a.attnum = d.refobjsubid and a.attname = item.name
-                        where d.refclassid = 'pg_class'::regclass and d.refobjid = to_regclass(item.source) and d.deptype = 'n'
-                          and not (d.classid = 'pg_trigger'::regclass and exists (
-                                  select from pg_trigger as t where t.oid = d.objid
-                                    and t.tgname = 'outrider_rollup_' || part.slug));
-                        if why is not null then
-                            action := 'keep'; why := format('it is needed: %s', why);
-                        end if;
-                    end if;
-                end if;
+                execute format(many, item.source, format('%I is not null', item.name)) into why;
+                why := why || ' rows hold data in it';
+            end if;
+            if why is null then
+                select 'functions name it: ' || string_agg(p.oid::regprocedure::text, ', ' order by 1) into why from pg_proc as p
+                where p.prosrc ~ format('(^|\W)%s(\W|$)', regexp_replace(
+                          replace(item.name, '"', '""'), '(\W)', '\\\1', 'g'))
+                  and not (p.pronamespace = home and (
+                          p.proname in ('rollup_stage_' || part.slug, 'rollup_note_' || part.slug)
+                          or p.proname !~ '^rollup_(stage|note)_'))
+                  and p.pronamespace <> 'pg_catalog'::regnamespace;
+            end if;
+            if why is null then
+                select 'it is needed: ' || string_agg(distinct pg_describe_object(d.classid, d.objid, d.objsubid), ', ') into why
+                from pg_depend as d join pg_attribute as a
+                    on a.attrelid = d.refobjid and a.attnum = d.refobjsubid and a.attname = item.name
+                where d.refclassid = 'pg_class'::regclass and d.refobjid = to_regclass(item.source) and d.deptype = 'n'
+                  and not (d.classid = 'pg_trigger'::regclass and exists (
+                          select from pg_trigger as t where t.oid = d.objid
+                            and t.tgname = 'outrider_rollup_' || part.slug));
             end if;
         end if;
+        action := case when why is null then 'do' else 'keep' end;
         return next;
     end loop;
     if rollup.spec ->> 'table' is null then
@@ -4305,27 +5040,26 @@ $_$;
 CREATE FUNCTION outrider.rollup_preflight(p_spec jsonb) RETURNS TABLE(topic text, passed boolean, value text, detail text, blocks boolean)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
     AS $_$
 #variable_conflict use_column
 declare
     aggregates constant text := '\m(count|sum|avg|min|max|\w+_agg)\s*\(|\mgroup\s+by\M|\mjoin\M';
-    part     constant record := "outrider".rollup_parts(p_spec);
-    rollup   constant "outrider".rollup := (select r from "outrider".rollup as r where r.name = p_spec ->> 'name');
-    here     constant boolean := rollup.name is not null and rollup.uninstalled_at is null;
-    sample   constant text := case when part.source is null then '"outrider".outbox' else part.source::text end;
-    plan     jsonb;
-    lookups  jsonb;
+    part       constant record := "outrider".rollup_parts(p_spec);
+    rollup     constant "outrider".rollup := (select r from "outrider".rollup as r where r.name = p_spec ->> 'name');
+    here       constant boolean := rollup.name is not null and rollup.uninstalled_at is null;
+    notified   constant regclass := to_regclass(p_spec #>> '{notify,table}');
+    our_schema constant oid := (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass);
+    -- Checks replace constraints, columns are added where they are missing.
+    changes    constant jsonb := coalesce(p_spec -> 'checks', '[]') || coalesce(p_spec -> 'columns', '[]');
     item     record;
-    faults    text[];
+    faults   text[];
     counts   record;
     settings record;
-    line     record;
-    absent   jsonb;
     loaded   boolean;
     served   text;
-    literal  constant text := '(\W)';   -- characters that a pattern must escape
+    doubled  boolean;
 begin
+    -- Where do rows come from?
     topic := 'source'; blocks := true;
     if coalesce(p_spec ->> 'name' !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$', true)
        or octet_length(p_spec ->> 'name') > 47 then
@@ -4347,8 +5081,7 @@ begin
         passed := false; value := 'NO_TABLE'; detail := format('%s is no table: a trigger for each row needs one', part.source);
         return next;
         return;
-    elsif (select c.relnamespace from pg_class as c where c.oid = part.source)
-          = (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass) then
+    elsif (select c.relnamespace from pg_class as c where c.oid = part.source) = our_schema then
         passed := false; value := 'OURS'; detail := format('%s is Outrider''s own: it would feed itself', part.source);
         return next;
         return;
@@ -4378,7 +5111,7 @@ begin
         select array_agg(format('%s belongs to %s', c.oid::regclass, c.relowner::regrole)), bool_or(me.rolsuper and not r.rolsuper)
         into faults, loaded
         from pg_class as c join pg_roles as r on r.oid = c.relowner cross join pg_roles as me
-        where c.oid in (part.source, to_regclass(p_spec #>> '{notify,table}')) and me.rolname = current_user
+        where c.oid in (part.source, part.parent, notified) and me.rolname = current_user
           and c.relowner <> me.oid;
         passed := faults is null; blocks := coalesce(loaded, false);
         value := case when passed then 'OWNER' else 'ANOTHERS' end;
@@ -4390,6 +5123,7 @@ begin
     end if;
     return next;
 
+    -- Who will tick?
     topic := 'pg_cron'; blocks := true;
     -- Not every role may read these settings; but a setting that does not exist is null for every role.
     begin
@@ -4420,7 +5154,8 @@ begin
                               'until then workers tick', served, current_database()) end end;
     return next;
 
-    topic := 'staging'; blocks := false; passed := true;
+    -- Do rows of an earlier installation wait?
+    topic := 'staging'; blocks := false;
     select count(*) filter (where p.set_aside_at is null) as waiting, count(p.set_aside_at) as aside into counts
     from "outrider".rollup_pending as p where p.rollup = p_spec ->> 'name' and p.processed_at is null;
     value := case when here then 'PRESENT' else 'ABSENT' end;
@@ -4429,17 +5164,17 @@ begin
         || case when passed then '' else ': see why in rollup_pending.error, then outrider rollup run --retry' end;
     return next;
 
+    -- Is the name of the trigger free, or its trigger ours?
     topic := 'trigger'; blocks := true;
     select t.tgenabled, p.proname into item
     from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
     where t.tgrelid = part.source and t.tgname = 'outrider_rollup_' || part.slug;
     value := case when not found then 'ABSENT' when item.proname <> 'rollup_stage_' || part.slug or not here then 'FOREIGN'
                   when item.tgenabled = 'D' then 'DISABLED' else 'PRESENT' end;
-    passed := value <> 'FOREIGN' and not exists (
-        select from "outrider".rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name');
+    doubled := exists (select from "outrider".rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name');
+    passed := value <> 'FOREIGN' and not doubled;
     detail := case
-        when exists (select from "outrider".rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name') then
-            format('another rollup has the same short name, %s: choose another name', part.slug)
+        when doubled then format('another rollup has the same short name, %s: choose another name', part.slug)
         when value = 'FOREIGN' then format('%s has a trigger outrider_rollup_%s that no installed rollup knows: drop it, or '
                                            'choose another name', part.source, part.slug)
         when p_spec ->> 'table' is null then 'none is needed for events'
@@ -4448,6 +5183,7 @@ begin
         else format('outrider_rollup_%s will be made on %s', part.slug, part.source) end;
     return next;
 
+    -- Other triggers of the table, which stay as they are: are they costly, or changed since the rollup was installed?
     topic := 'other triggers'; blocks := false;
     select array_agg(format('%s (%s)', t.tgname, p.oid::regproc) order by t.tgname) filter (
                where t.tgtype & 1 = 1 and p.prosrc ~* aggregates) as costly,
@@ -4468,19 +5204,20 @@ begin
         else format('%s others, left alone', item.many) end;
     return next;
 
-    topic := 'settings';
+    -- The settings in force, or complaints about them.
+    topic := 'settings'; blocks := false;
     settings := "outrider".rollup_settings(p_spec ->> 'name');
     passed := settings.complaints = '{}';
     value := case when passed then 'OK' else 'ADJUSTED' end;
-    detail := case when passed then format('debounce %s, threshold %s, longest wait %s',
-                  coalesce((p_spec ->> 'debounce') || ' s', settings.debounce::text), coalesce(p_spec ->> 'threshold', settings.threshold::text),
-                  coalesce((p_spec ->> 'max_wait') || ' s', settings.max_wait::text))
-                   else array_to_string(settings.complaints, '; ') end;
-    if here and passed then
-        detail := format('debounce %s, threshold %s, longest wait %s', settings.debounce, settings.threshold, settings.max_wait);
-    end if;
+    detail := case
+        when not passed then array_to_string(settings.complaints, '; ')
+        when here then format('debounce %s, threshold %s, longest wait %s', settings.debounce, settings.threshold, settings.max_wait)
+        else format('debounce %s, threshold %s, longest wait %s', coalesce((p_spec ->> 'debounce') || ' s', settings.debounce::text),
+                    coalesce(p_spec ->> 'threshold', settings.threshold::text),
+                    coalesce((p_spec ->> 'max_wait') || ' s', settings.max_wait::text)) end;
     return next;
 
+    -- Can constraints be replaced and columns be added as declared?
     topic := 'constraints'; blocks := true;
     begin
         faults := array(
@@ -4492,7 +5229,7 @@ begin
                                 and k.conname = c ->> 'name' and k.contype = 'c')
             union all
             select format('user %s does not own %s, whose constraint or column shall change', current_user, c ->> 'table')
-            from jsonb_array_elements(coalesce(p_spec -> 'checks', '[]') || coalesce(p_spec -> 'columns', '[]')) as c
+            from jsonb_array_elements(changes) as c
             join pg_class as t on t.oid = to_regclass(c ->> 'table')
             where not pg_has_role(t.relowner, 'usage')
             union all
@@ -4502,7 +5239,7 @@ begin
             where a.atttypid is distinct from to_regtype(c ->> 'type')
             union all
             select format('there is no table %s', c ->> 'table')
-            from jsonb_array_elements(coalesce(p_spec -> 'checks', '[]') || coalesce(p_spec -> 'columns', '[]')) as c
+            from jsonb_array_elements(changes) as c
             where to_regclass(c ->> 'table') is null);
     exception when others then
         faults := array[sqlerrm];
@@ -4518,152 +5255,19 @@ begin
         else array_to_string(faults, '; ') end;
     return next;
 
-    topic := 'expressions';
-    begin
-        for item in select c ->> 'type' as type from jsonb_array_elements(p_spec -> 'columns') as c loop
-            if to_regtype(item.type) is null then
-                raise 'type % does not exist', quote_nullable(item.type);
-            end if;
-        end loop;
-        -- The missing columns, by table.
-        select coalesce(jsonb_object_agg(missing.source, missing.columns), '{}') into absent
-        from (select to_regclass(c ->> 'table')::oid::text as source, jsonb_object_agg(c ->> 'name', c ->> 'type') as columns
-              from jsonb_array_elements(p_spec -> 'columns') as c
-              where to_regclass(c ->> 'table') is not null and not exists (
-                  select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
-                    and a.attname = c ->> 'name' and not a.attisdropped)
-              group by 1) as missing;
-        -- A FOR loop accepts only one statement, and EXPLAIN runs none.
-        for item in execute format(
-            'explain (format json) select nullif((%s)::text, ''''), nullif((%s)::text, ''''), %s, (%s) is true '
-            'from (select * %s from %s limit 1) as new',
-            part.workspace, part.group_key, part.carried, coalesce(part.condition, 'true'),
-            coalesce((select string_agg(format(', null::%s as %I', c.value, c.key), '')
-                      from jsonb_each_text(absent -> part.source::oid::text) as c), ''),
-            sample) loop
-            plan := item."QUERY PLAN";
-        end loop;
-        if p_spec ? 'notify' then
-            for item in
-                select string_agg(format('(%s)', c.value), ', ') as given,
-                       format('insert into %s (%s)', p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', ')) as target,
-                       coalesce(absent -> to_regclass(p_spec #>> '{notify,table}')::oid::text ? c.key, false) as missing
-                from jsonb_each_text(p_spec #> '{notify,columns}') as c
-                group by missing
-            loop
-                for line in execute format(
-                    'explain %s select %s from (select o.id as event_id, o.event_type, o.workspace_id, '
-                    'o.aggregate_id as key, o.payload, 1 as piece_count, o.idempotency_key, o.occurred_at '
-                    'from "outrider".outbox as o limit 1) as e %s',
-                    case when not item.missing then item.target end, item.given,
-                    case when not item.missing then 'on conflict do nothing' end) loop
-                    null;
-                end loop;
-            end loop;
-        end if;
-        for item in
-            select c ->> 'table' as source, c ->> 'check' as condition, t.relname, (
-                       select string_agg(format(', null::%s as %I', a.value, a.key), '')
-                       from jsonb_each_text(absent -> t.oid::text) as a) as more
-            from jsonb_array_elements(p_spec -> 'checks') as c join pg_class as t on t.oid = to_regclass(c ->> 'table')
-        loop
-            for line in execute format('explain select from (select * %s from %s) as %I where (%s)',
-                                       item.more, item.source, item.relname, item.condition) loop
-                null;
-            end loop;
-        end loop;
-        passed := true; value := 'VALID'; detail := 'key, condition and columns are valid SQL';
-    exception when others then
-        passed := false; value := 'INVALID';
-        detail := sqlerrm || ': names of your own must be qualified with their schema, columns with new';
-    end;
-    return next;
-
-    topic := 'trigger cost';
-    if plan is not null then
-        select coalesce(jsonb_agg(distinct node), '[]') into lookups
-        from jsonb_path_query(plan, 'strict $.** ? (@."Parent Relationship" == "SubPlan" || @."Parent Relationship" == "InitPlan")',
-                              '{}', true) as node
-        where jsonb_typeof(node) = 'object';
-        faults := array(
-            select node ->> 'Node Type' from jsonb_array_elements(lookups) as node
-            where node ? 'Plans' or not coalesce((
-                -- All columns of the key by equality. Several schemas may have an index of that name.
-                select bool_and(i.indisunique and not exists (
-                           select from pg_attribute as a
-                           where a.attrelid = c.oid and a.attnum <= i.indnkeyatts
-                             and node ->> 'Index Cond' !~ format('\(%s\)?(::[^=<>]*)? = ', regexp_replace(
-                                     quote_ident(a.attname), literal, '\\\1', 'g'))))
-                       and node ? 'Index Cond'
-                from pg_class as c join pg_index as i on i.indexrelid = c.oid
-                where c.relname = node ->> 'Index Name'), false));
-        passed := faults = '{}' and jsonb_array_length(lookups) <= 1;
-        value := case when passed then 'O(1)' else 'GROWS' end;
-        detail := case when passed then format('one insert, %s look-ups by a unique key', jsonb_array_length(lookups))
-                       else format('each row would cost more than one insert and one look-up by a unique key: %s',
-                                   coalesce(nullif(array_to_string(faults, ', '), ''),
-                                            jsonb_array_length(lookups) || ' look-ups')) end;
-        return next;
-    end if;
-
-    topic := 'stable key'; blocks := false;
-    select count(*) as staged, count(p.group_key) as keyed into counts
-    from (select p.group_key from "outrider".rollup_pending as p where p.rollup = p_spec ->> 'name'
-          order by p.id desc limit 10000) as p;
-    if p_spec ->> 'table' is null then
-        value := 'BEFORE'; detail := 'an event does not change';
-    elsif exists (select from pg_attribute as a where a.attrelid = part.source and a.attname = any (part.key_columns)
-                    and not a.attisdropped and (a.attnotnull or a.atthasdef)) then
-        value := 'BEFORE'; detail := 'a column of it is always set';
-    else
-        value := 'UNKNOWN';
-        detail := 'no function of this database inserts into ' || part.source::text || ' with a column of the key';
-        for item in
-            select p.oid::regprocedure::text as name,
-                   p.prosrc ~* format('insert\s+into\s+%s\s*(as\s+\w+\s*)?\([^)]*(\W)(%s)\W', c.called, k.called) as inserts,
-                   p.prosrc ~* format('update\s+(only\s+)?%s\s+[^;]*(\W)(%s)"?\s*=', c.called, k.called) as updates
-            from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
-            cross join (select format('(\w+\.|"[^.]+"\.)?"?%s"?', regexp_replace(
-                                          replace(c.relname, '"', '""'), literal, '\\\1', 'g')) as called
-                        from pg_class as c where c.oid = part.source) as c
-            cross join (select string_agg(regexp_replace(replace(name, '"', '""'), literal, '\\\1', 'g'), '|') as called
-                        from unnest(part.key_columns) as name) as k
-            where n.nspname not in ('pg_catalog', 'information_schema') and p.prokind in ('f', 'p') and k.called <> ''
-              and p.prosrc ~* format('insert\s+into\s+%s(\W|$)', c.called)
-            order by 2 desc, 1
-        loop
-            if item.inserts and value = 'UNKNOWN' then
-                value := 'BEFORE'; detail := format('%s inserts it', item.name);
-            elsif item.updates and not item.inserts then
-                value := 'SAME_CALL';
-                detail := format('%s sets it only after it has inserted the row: insert it with the row', item.name);
-            end if;
-        end loop;
-    end if;
-    if value = 'UNKNOWN' and counts.staged > 0 and counts.keyed = counts.staged then
-        value := 'BEFORE'; detail := format('all of the last %s rows had it', counts.staged);
-    end if;
-    passed := value = 'BEFORE' and counts.keyed = counts.staged;
-    if counts.keyed < counts.staged then
-        detail := format('%s; grouping is PARTIAL: %s of the last %s rows had none, and stay single',
-                         detail, counts.staged - counts.keyed, counts.staged);
-    elsif not passed then
-        detail := detail || '; grouping is PARTIAL: rows without it stay single';
-    else
-        detail := detail || '; grouping is FULL';
-    end if;
-    return next;
+    return query select c.* from "outrider".rollup_check_sql(p_spec) as c;
+    return query select c.* from "outrider".rollup_check_key(p_spec) as c;
 
     if p_spec ? 'notify' then
+        -- Can the user's notification table take a row per event, and does it skip a second one?
         topic := 'notification'; blocks := false;
         select array_agg(a.attname) into faults from pg_attribute as a
-        where a.attrelid = to_regclass(p_spec #>> '{notify,table}') and a.attnum > 0 and not a.attisdropped and a.attnotnull
+        where a.attrelid = notified and a.attnum > 0 and not a.attisdropped and a.attnotnull
           and not a.atthasdef and a.attidentity = '' and a.attgenerated = '' and not p_spec #> '{notify,columns}' ? a.attname;
         select string_agg(i.indexrelid::regclass::text, ', ') as keys into item from pg_index as i
-        where i.indrelid = to_regclass(p_spec #>> '{notify,table}') and i.indisunique and not i.indimmediate;
-        if faults is not null or item.keys is not null or to_regclass(p_spec #>> '{notify,table}') = part.source
-           or (select c.relnamespace from pg_class as c where c.oid = to_regclass(p_spec #>> '{notify,table}'))
-              = (select c.relnamespace from pg_class as c where c.oid = '"outrider".rollup'::regclass) then
+        where i.indrelid = notified and i.indisunique and not i.indimmediate;
+        if faults is not null or item.keys is not null or notified = part.source
+           or (select c.relnamespace from pg_class as c where c.oid = notified) = our_schema then
             passed := false; blocks := true; value := 'UNFIT';
             detail := case
                 when faults is not null then format('these columns of %s must not be null, and get nothing: %s',
@@ -4673,7 +5277,7 @@ begin
             return next;
             return;
         end if;
-        passed := exists (select from pg_index as i where i.indrelid = to_regclass(p_spec #>> '{notify,table}')
+        passed := exists (select from pg_index as i where i.indrelid = notified
                             and i.indisunique and (not i.indisprimary or not exists (
                                 select from pg_attribute as a where a.attrelid = i.indrelid and a.attnum = any (i.indkey)
                                   and (a.attidentity <> '' or a.atthasdef))));
@@ -4702,6 +5306,10 @@ begin
     return back;
 end
 $$;
+
+CREATE FUNCTION outrider.rollup_rows(p_ids bigint[], p_ends integer[], p_first integer, p_last integer) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (p_ids)[(COALESCE((p_ends)[(p_first - 1)], 0) + 1):(p_ends)[p_last]];
 
 CREATE FUNCTION outrider.rollup_run(p_name text, p_flush boolean DEFAULT false, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -4758,51 +5366,32 @@ CREATE FUNCTION outrider.rollup_sift(p_rollup outrider.rollup, p_ids bigint[], p
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
-    never   constant integer := 2147483647;     -- with this threshold every row becomes an event of its own
-    found   record := "outrider".rollup_culprits(p_rollup, p_ids, p_ends, p_threshold);
-    culprit integer;
-    ids     bigint[];
-    rows    bigint[];
-    alone   record;
-    fault   text;
-    first   text;
-    bad     bigint[] := '{}';
-    spot    integer;
+    groups   constant record := "outrider".rollup_faulty_groups(p_rollup, p_ids, p_ends, p_threshold);
+    place    integer;
+    fault    record;
+    reason   text;
+    left_out bigint[] := '{}';
 begin
-    aside := 0;
-    foreach culprit in array found.culprits loop
-        ids := p_ids[coalesce(p_ends[culprit - 1], 0) + 1 : p_ends[culprit]];
-        fault := "outrider".rollup_fault(p_rollup, ids, p_threshold);
-        first := coalesce(first, fault);
-        rows := ids;
-        if cardinality(ids) > 1 then
-            alone := "outrider".rollup_culprits(p_rollup, ids, array(select generate_subscripts(ids, 1)), never);
-            if cardinality(alone.culprits) between 1 and cardinality(ids) - 1 and alone.unsifted = '{}' then
-                rows := array(select ids[place] from unnest(alone.culprits) as place);
-                fault := "outrider".rollup_fault(p_rollup, rows[1:1], never);
-                if "outrider".rollup_fault(
-                       p_rollup, array(select kept from unnest(ids) as kept where kept <> all (rows)), p_threshold)
-                   is not null then
-                    rows := ids;
-                end if;
-            end if;
-        end if;
-        update "outrider".rollup_pending as p set set_aside_at = clock_timestamp(), error = fault where p.id = any (rows);
-        aside := aside + cardinality(rows);
-        bad := bad || rows;
+    foreach place in array groups.faulty loop
+        fault := "outrider".rollup_faulty_rows(p_rollup, "outrider".rollup_rows(p_ids, p_ends, place, place), p_threshold);
+        update "outrider".rollup_pending as p set set_aside_at = clock_timestamp(), error = fault.reason
+        where p.id = any (fault.faulty);
+        left_out := left_out || fault.faulty;
+        reason := coalesce(reason, fault.reason);
     end loop;
-    foreach culprit in array found.unsifted loop
-        bad := bad || p_ids[coalesce(p_ends[culprit - 1], 0) + 1 : p_ends[culprit]];
+    aside := cardinality(left_out);
+    foreach place in array groups.undecided loop
+        left_out := left_out || "outrider".rollup_rows(p_ids, p_ends, place, place);
     end loop;
-    good := array(select kept from unnest(p_ids) as kept where kept <> all (bad));
+    good := array(select id from unnest(p_ids) as id where id <> all (left_out));
     if good = '{}' and cardinality(p_ends) > 10 then
-        -- Groups that were not tried may be good: try a few, from all over.
-        for spot in select distinct (cardinality(p_ends) - n * cardinality(p_ends) / 20) from generate_series(0, 19) as n loop
-            if "outrider".rollup_fault(p_rollup, p_ids[coalesce(p_ends[spot - 1], 0) + 1 : p_ends[spot]], p_threshold) is null then
+        -- Some of the undecided groups may be good: try twenty, from all over.
+        for place in select distinct cardinality(p_ends) - n * cardinality(p_ends) / 20 from generate_series(0, 19) as n loop
+            if "outrider".rollup_fault(p_rollup, "outrider".rollup_rows(p_ids, p_ends, place, place), p_threshold) is null then
                 return;
             end if;
         end loop;
-        raise 'nothing could be emitted, so the rows are not to blame: %', first using errcode = 'OR007';
+        raise 'nothing could be emitted, so the rows are not to blame: %', reason using errcode = 'OR007';
     end if;
 end
 $$;
@@ -4815,6 +5404,41 @@ begin
     set constraints all immediate;  -- the caller's deferred checks fail here, as its own error; those of the emission run at once
     return "outrider".rollup_work(p_name, p_flush);
 end
+$$;
+
+CREATE FUNCTION outrider.rollup_undo(p_spec jsonb, p_noted jsonb) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    with change as (
+        select 'column' as kind, c ->> 'table' as source, c ->> 'name' as name, place,
+               c || jsonb_build_object('kind', 'column', 'oid', to_regclass(c ->> 'table')::oid::bigint) as note
+        from jsonb_array_elements(p_spec -> 'columns') with ordinality as item (c, place)
+        where not exists (select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
+                            and a.attname = c ->> 'name' and not a.attisdropped)
+        union all
+        select 'check', c ->> 'table', c ->> 'name', place,
+               c || jsonb_build_object('kind', 'check', 'oid', k.conrelid::bigint, 'definition', pg_get_constraintdef(k.oid),
+                                       'before', pg_get_expr(k.conbin, k.conrelid))
+        from jsonb_array_elements(p_spec -> 'checks') with ordinality as item (c, place)
+        join pg_constraint as k on k.conrelid = to_regclass(c ->> 'table') and k.conname = c ->> 'name'
+    )
+    select coalesce(jsonb_agg(change.note order by change.kind = 'check', change.place), '[]') from change
+    where not exists (
+        select from jsonb_array_elements(p_noted) as noted
+        where noted ->> 'kind' = change.kind and noted ->> 'table' = change.source and noted ->> 'name' = change.name)
+$$;
+
+CREATE FUNCTION outrider.rollup_undo_made(p_spec jsonb, p_noted jsonb) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select coalesce(jsonb_agg(case when made.c is null then noted.note else noted.note || jsonb_build_object(
+                                  'check', made.c ->> 'check', 'after', pg_get_constraintdef(k.oid)) end order by noted.place), '[]')
+    from jsonb_array_elements(p_noted) with ordinality as noted (note, place)
+    left join jsonb_array_elements(p_spec -> 'checks') as made (c)
+        on noted.note ->> 'kind' = 'check' and made.c ->> 'table' = noted.note ->> 'table' and made.c ->> 'name' = noted.note ->> 'name'
+    left join pg_constraint as k on k.conrelid = to_regclass(made.c ->> 'table') and k.conname = made.c ->> 'name'
 $$;
 
 CREATE FUNCTION outrider.rollup_uninstall(p_name text, p_force boolean DEFAULT false) RETURNS TABLE(step integer, action text, what text, command text, why text)
@@ -5114,9 +5738,9 @@ CREATE FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id te
     SET enable_seqscan TO 'off'
     AS $$
     select least(
-        s.concurrency - (select count(*) from "outrider".delivery as d
+        s.concurrency - (select count(*) from "outrider".job as d
                          where d.subscription = p_subscription and d.status = 'in_flight' and s.concurrency is not null),
-        s.key_concurrency - (select count(*) from "outrider".delivery as d
+        s.key_concurrency - (select count(*) from "outrider".job as d
                              where d.subscription = p_subscription and d.job_key = p_key
                                and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '') and d.status = 'in_flight'
                                and s.key_concurrency is not null),
@@ -5139,11 +5763,9 @@ begin
         select t.* from "outrider".take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
     ),
     made as (
-        insert into "outrider".delivery (
-            subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, queue, priority,
-            job_key, unique_key, workspace_id)
-        select p_subscription, t.generation, 0, t.seq, t.id, t.event_type, 'pending', false, true, clock_timestamp(), p_queue,
-               p_priority, t.aggregate_id,
+        insert into "outrider".job (
+            subscription, generation, seq, event_id, event_type, run_at, queue, priority, job_key, unique_key, workspace_id)
+        select p_subscription, t.generation, t.seq, t.id, t.event_type, clock_timestamp(), p_queue, p_priority, t.aggregate_id,
                case when t.idempotency_key <> t.id::text then t.event_type || ':' || t.idempotency_key end,
                t.workspace_id
         from taken as t
@@ -5169,13 +5791,13 @@ begin
     into outcome, routed, keyed;
     -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
     if keyed is not null then
-        delete from "outrider".delivery as d
+        delete from "outrider".job as d
         where d.id = any (keyed) and exists (
             select from "outrider".event_handled as h
             where h.handler_name = p_subscription
               and h.idempotency_key = "outrider".in_workspace(d.workspace_id, d.unique_key));
         if found then
-            routed := routed - (select cardinality(keyed) - count(*) from "outrider".delivery as d where d.id = any (keyed));
+            routed := routed - (select cardinality(keyed) - count(*) from "outrider".job as d where d.id = any (keyed));
         end if;
     end if;
 end
@@ -5189,13 +5811,13 @@ CREATE FUNCTION outrider.run_now(p_job_id uuid, p_subscription text DEFAULT NULL
     AS $$
 #variable_conflict use_column
 declare
-    job  "outrider".delivery;
+    job  "outrider".job;
     seen boolean := false;
 begin
     perform "outrider".sees_all(true);
     for job in
-        select d.* from "outrider".delivery as d
-        where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
+        select d.* from "outrider".job as d
+        where d.event_id = p_job_id and d.subscription = coalesce(p_subscription, d.subscription)
         order by d.id for update
     loop
         seen := true;
@@ -5203,29 +5825,44 @@ begin
         outcome := case job.status when 'pending' then 'due' when 'in_flight' then 'running' when 'failed' then 'dead'
                                    else 'cancelled' end;
         if job.status = 'pending' then
-            update "outrider".delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
-            perform "outrider".notify(
-                "outrider".generation_channel(job.generation),
-                job.subscription);
+            perform "outrider".make_due(job);
             perform "outrider".note('run_now', p_by, p_reason, job.subscription, p_job_id,
                                    jsonb_build_object('run_at', job.run_at));
         end if;
         return next;
     end loop;
     if not seen then
-        return query
-        select h.handler_name, 'done' from "outrider".subscription as s
-        left join lateral (select o.* from "outrider".outbox as o where o.id = p_job_id limit 1) as o on true
-        join "outrider".event_handled as h
-            on h.handler_name = s.name
-           and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
-        where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
-        if not found then
-            subscription := p_subscription;
-            outcome := 'not_found';
-            return next;
-        end if;
+        return query select g.* from "outrider".gone_job(p_job_id, p_subscription) as g;
     end if;
+end
+$$;
+
+CREATE FUNCTION outrider.run_schedule(p_name text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    AS $$
+declare
+    asked "outrider".schedule;
+    made  uuid;
+begin
+    perform "outrider".sees_all(true);
+    update "outrider".schedule as s set enqueued_at = clock_timestamp() where s.name = p_name and s.job is not null
+    returning s.* into asked;
+    if not found then
+        if exists (select from "outrider".schedule as s where s.name = p_name) then
+            raise 'the job of % is not known here: run outrider migrate --app for its app', p_name using errcode = 'OR010';
+        end if;
+        raise 'there is no schedule %', quote_nullable(left(p_name, 100)) using errcode = 'OR010';
+    end if;
+    made := ("outrider".enqueue_one(
+        asked.job_type, asked.job -> 'payload', null, null, (asked.job ->> 'priority')::integer, null, 'keep',
+        asked.job ->> 'queue', asked.job ->> 'key', (asked.job ->> 'version')::integer, asked.job ->> 'source',
+        asked.job ->> 'workspace_id', null, coalesce((
+            select max(w.generation) from "outrider".worker as w
+            where "outrider".has_workers(asked.job_type, w.generation, asked.job ->> 'queue')), 0))).job_id;
+    perform "outrider".note('run_schedule', p_by, p_reason, asked.job_type, made, jsonb_build_object('schedule', p_name));
+    return made;
 end
 $$;
 
@@ -5249,8 +5886,8 @@ CREATE FUNCTION outrider.sees_all(p_caller boolean DEFAULT false) RETURNS void
 declare
     asked name := case when p_caller then coalesce(nullif(current_setting('role'), 'none'), session_user) else current_user end;
 begin
-    if not p_caller
-       and not (row_security_active('"outrider".outbox'::regclass) or row_security_active('"outrider".delivery'::regclass)) then
+    if not p_caller and not (row_security_active('"outrider".outbox'::regclass) or row_security_active('"outrider".delivery'::regclass)
+                             or row_security_active('"outrider".job'::regclass)) then
         return;
     end if;
     if not "outrider".sees_every_tenant(asked) then
@@ -5271,7 +5908,7 @@ CREATE FUNCTION outrider.sees_every_tenant(p_role name) RETURNS boolean
                   and case held.role when 0 then true else pg_has_role(p_role, held.role, 'usage') end)
         and not exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive))), false)
     from pg_class as c cross join pg_roles as r
-    where r.rolname = p_role and c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass)
+    where r.rolname = p_role and c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass, '"outrider".job'::regclass)
 $$;
 
 CREATE FUNCTION outrider.set_setting(p_name text, p_value text, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS void
@@ -5347,11 +5984,11 @@ begin
         select n.id, n.token, n.result from unnest(p_done, p_tokens, p_results) as n (id, token, result)
     ),
     gone as (
-        delete from "outrider".delivery as d using named
+        delete from "outrider".job as d using named
         -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
         where d.id = named.id and d.lease_token = named.token
         returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
-                  nullif(d.failure_history, '[]') as failure_history, named.result
+                  d.failure_history, named.result
     ),
     receipts as (
         insert into "outrider".event_handled (
@@ -5373,7 +6010,7 @@ begin
     into landed, newer, names, tenants, keys
     from gone cross join lateral (select gone.unique_key is not null and gone.seq is null) as u (own);
     if newer is not null then
-        update "outrider".delivery as d set superseded_at = clock_timestamp()
+        update "outrider".job as d set superseded_at = clock_timestamp()
         from unnest(newer, names, tenants, keys) as n (id, name, tenant, key)
         where d.subscription = n.name and coalesce(d.workspace_id, '') = n.tenant and d.unique_key = n.key
           and d.status = 'in_flight' and d.seq is null and d.id < n.id and not d.closed;
@@ -5395,7 +6032,7 @@ CREATE FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens b
 declare
     limited text[];
     asked   record;
-    job     "outrider".delivery;
+    job     "outrider".job;
     landed  bigint[] := '{}';
     held    bigint[] := '{}';
 begin
@@ -5426,7 +6063,7 @@ begin
         order by o.delivery
     loop
         begin
-            select d.* into job from "outrider".delivery as d
+            select d.* into job from "outrider".job as d
             where d.id = asked.delivery and d.lease_token = asked.token and d.status = 'in_flight'
             for no key update;
             continue when not found;
@@ -5586,7 +6223,7 @@ begin
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
     )
-    select * from jsonb_populate_record(head, jsonb_build_object('conceded', case when settles then
+    select * from jsonb_populate_record(head, jsonb_build_object('duplicates', case when settles then
         cardinality(seqs) - (select count(*) from receipts) end))
     union all
     (select null, null, null, null, null, null, null,
@@ -5625,7 +6262,7 @@ declare
 begin
     perform "outrider".sees_all();
     head.outcome := 'more';
-    head.conceded := 0;
+    head.duplicates := 0;
 
     if p_suspicious then
         update "outrider".delivery as d set suspect = true
@@ -5741,7 +6378,7 @@ begin
         returning seq
     )
     select * from jsonb_populate_record(head, jsonb_build_object(
-        'conceded', (select count(*) from batch) - (select count(*) from receipts)))
+        'duplicates', (select count(*) from batch) - (select count(*) from receipts)))
     union all
     (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,
@@ -5756,7 +6393,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.take_turns(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone) RETURNS tid[]
+CREATE FUNCTION outrider.take_turns(p_lanes outrider.lane[], p_wanted integer) RETURNS tid[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -5769,96 +6406,62 @@ declare
     seed bigint := (random() * 4294967296)::bigint;
 begin
     if (select count(*) from (
-            select from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
-                as l (subscription, generation, queue, priority, tenanted)
-            cross join lateral (
-                select from "outrider".delivery as d
-                where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-                  and d.priority = l.priority and num_nonnulls(d.workspace_id) = l.tenanted
-                  and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-                  and d.run_at <= p_moment
-                order by d.run_at limit p_wanted + 1) as d
-            limit p_wanted + 1) as due) <= p_wanted then
-        return null;
+            select from unnest(p_lanes) as l
+            cross join lateral (select from "outrider".job as j where "outrider".in_lane(j, l) limit p_wanted + 1) as j
+            limit p_wanted + 1) as ready) <= p_wanted then
+        return '{}';
     end if;
     return array(
-        with own as materialized (
-            select l.subscription, l.generation, l.queue, l.priority
-            from unnest(p_subscriptions, p_generations, p_queues, p_priorities, p_tenanted)
-                as l (subscription, generation, queue, priority, tenanted)
-            where l.tenanted = 0
+        with tenant as materialized (
+            select t.lane, t.tenant from "outrider".tenants_due(p_lanes, least(64, 2 * p_wanted + 6)) as t
         ),
-        shared as materialized (
-            select t.* from "outrider".tenants_due(
-                array(select l.name from unnest(p_subscriptions, p_tenanted) with ordinality as l (name, tenanted, place)
-                      where l.tenanted = 1 order by l.place),
-                array(select l.generation from unnest(p_generations, p_tenanted) with ordinality as l (generation, tenanted, place)
-                      where l.tenanted = 1 order by l.place),
-                array(select l.queue from unnest(p_queues, p_tenanted) with ordinality as l (queue, tenanted, place)
-                      where l.tenanted = 1 order by l.place),
-                array(select l.priority from unnest(p_priorities, p_tenanted) with ordinality as l (priority, tenanted, place)
-                      where l.tenanted = 1 order by l.place),
-                least(64, 2 * p_wanted + 6), p_moment) as t
-        ),
-        -- Of each tenant about twice its share, because some have fewer; claim fills what is left.
+        -- Of each tenant about twice its share, because some have fewer; pick adds what is missing.
         most as materialized (
-            select least(p_wanted, 1 + ceil(2.0 * p_wanted / greatest(1, count(distinct shared.tenant)))::integer) as jobs
-            from shared
+            select least(p_wanted, 1 + ceil(2.0 * p_wanted / greatest(1, count(distinct tenant.tenant)))::integer) as jobs
+            from tenant
         ),
         running as materialized (
             select r.tenant, count(*) as jobs
-            from (select hashtextextended(d.workspace_id, 0) as tenant from "outrider".delivery as d
-                  where d.subscription = any (p_subscriptions) and d.status = 'in_flight' limit 1000) as r
+            from (select hashtextextended(j.workspace_id, 0) as tenant from "outrider".job as j
+                  where j.subscription = any (array(select l.subscription from unnest(p_lanes) as l))
+                    and j.status = 'in_flight' limit 1000) as r
             group by r.tenant
         ),
         next as materialized (
-            select own.*, null::bigint as tenant, d.run_at, d.id from own cross join most
+            select tenant.lane, tenant.tenant, j.claim_at, j.id from tenant cross join most
             cross join lateral (
-                select d.run_at, d.id from "outrider".delivery as d
-                where d.subscription = own.subscription and d.generation = own.generation and d.queue = own.queue
-                  and d.priority = own.priority and num_nonnulls(d.workspace_id) = 0
-                  and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-                  and d.run_at <= p_moment
-                order by d.run_at, d.id limit most.jobs) as d
+                select j.claim_at, j.id from "outrider".job as j
+                where "outrider".in_turn(j, tenant.lane) and hashtextextended(j.workspace_id, 0) = tenant.tenant
+                order by j.claim_at, j.id limit most.jobs) as j
             union all
-            select shared.*, d.run_at, d.id from shared cross join most
+            select l, null, j.claim_at, j.id from unnest(p_lanes) as l cross join most
             cross join lateral (
-                select d.run_at, d.id from "outrider".delivery as d
-                where d.subscription = shared.subscription and d.generation = shared.generation and d.queue = shared.queue
-                  and hashtextextended(d.workspace_id, 0) = shared.tenant and d.priority = shared.priority
-                  and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-                  and d.workspace_id is not null and d.run_at <= p_moment
-                order by d.run_at, d.id limit most.jobs) as d
+                select j.claim_at, j.id from "outrider".job as j
+                where "outrider".in_lane(j, l) order by j.claim_at, j.id limit most.jobs) as j
+            where l.tenanted = 0
         ),
-        -- How many jobs of each lane have their turn. Without locks, because it reads more jobs than it takes.
         share as materialized (
-            select turn.subscription, turn.generation, turn.queue, turn.priority, turn.tenant, count(*) as jobs
-            from (select next.*, coalesce(running.jobs, 0) + row_number() over (
-                             partition by next.tenant
-                             order by next.run_at - next.priority * interval '1 minute', next.run_at, next.id) as number
-                  from next left join running on running.tenant is not distinct from next.tenant
-                  -- Ties are broken at random, anew each time.
-                  order by number, hashint8extended(coalesce(next.tenant, 0), seed), next.run_at, next.id
+            select turn.lane, turn.tenant, count(*) as jobs
+            from (select next.lane, next.tenant from next
+                  left join running on running.tenant is not distinct from next.tenant
+                  order by coalesce(running.jobs, 0)
+                               + row_number() over (partition by next.tenant order by next.claim_at, next.id),
+                           hashint8extended(coalesce(next.tenant, 0), seed), next.claim_at, next.id
                   limit p_wanted) as turn
-            group by 1, 2, 3, 4, 5
+            group by 1, 2
         )
-        select picked.ctid from share
+        select picked.place from share
         cross join lateral (
-            select d.ctid from "outrider".delivery as d
-            where d.subscription = share.subscription and d.generation = share.generation and d.queue = share.queue
-              and d.priority = share.priority and num_nonnulls(d.workspace_id) = 0
-              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= p_moment
-            order by d.run_at, d.id limit share.jobs for update skip locked) as picked
+            select j.ctid as place from "outrider".job as j
+            where "outrider".in_lane(j, share.lane)
+            order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
         where share.tenant is null
         union all
-        select picked.ctid from share
+        select picked.place from share
         cross join lateral (
-            select d.ctid from "outrider".delivery as d
-            where d.subscription = share.subscription and d.generation = share.generation and d.queue = share.queue
-              and hashtextextended(d.workspace_id, 0) = share.tenant and d.priority = share.priority
-              and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-              and d.workspace_id is not null and d.run_at <= p_moment
-            order by d.run_at, d.id limit share.jobs for update skip locked) as picked
+            select j.ctid as place from "outrider".job as j
+            where "outrider".in_turn(j, share.lane) and hashtextextended(j.workspace_id, 0) = share.tenant
+            order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
         where share.tenant is not null);
 end
 $$;
@@ -5881,23 +6484,23 @@ begin
         select case when max(step.bytes) >= "outrider".batch_bytes() then min(step.id) filter (where step.bytes >= "outrider".batch_bytes())
                     when count(*) = p_scan then max(step.id) end
         into ends
-        from (select d.id, sum("outrider".stored_bytes(d.payload)) filter (
-                         where d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)) over (order by d.id) as bytes
-              from (select d.* from "outrider".delivery as d where d.id > p_after order by d.id limit p_scan) as d) as step;
+        from (select j.id, sum("outrider".stored_bytes(j.payload)) filter (
+                         where j.seq is null and (p_workspace_id is null or j.workspace_id = p_workspace_id)) over (order by j.id) as bytes
+              from (select j.* from "outrider".job as j where j.id > p_after order by j.id limit p_scan) as j) as step;
         place := ends;
         return next;
         return query
         select step.id, step.event_id, step.erased, case when "outrider".as_text(step.payload) = ''
                then (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased' || '{"payload": null, "unreadable": true}')::text
                else (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text end
-        from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
-                     d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
-                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = '(erased)', false) as erased
-              from "outrider".delivery as d
-              where d.id > p_after and d.id <= coalesce(ends, 9223372036854775807)
-                and d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)
-                and (p_subject is null or p_jobs and d.job_key = p_subject)
-              order by d.id) as step;
+        from (select j.id, j.event_id, j.subscription, j.subscription as event_type, j.event_version, j.source, j.workspace_id,
+                     j.generation, j.status, j.queue, j.priority, j.job_key, j.unique_key, j.run_at, j.attempts, j.last_error_code,
+                     j.last_error, j.created_at, j.progress, j.payload, coalesce(j.last_error_code = '(erased)', false) as erased
+              from "outrider".job as j
+              where j.id > p_after and j.id <= coalesce(ends, 9223372036854775807)
+                and j.seq is null and (p_workspace_id is null or j.workspace_id = p_workspace_id)
+                and (p_subject is null or p_jobs and j.job_key = p_subject)
+              order by j.id) as step;
         return;
     end if;
     source := case p_from when 'events' then 'outbox' else (
@@ -5932,7 +6535,7 @@ begin
 end
 $_$;
 
-CREATE FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_most integer, p_moment timestamp with time zone) RETURNS TABLE(subscription text, generation bigint, queue text, priority smallint, tenant bigint)
+CREATE FUNCTION outrider.tenants_due(p_lanes outrider.lane[], p_most integer) RETURNS TABLE(lane outrider.lane, tenant bigint)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -5946,49 +6549,25 @@ declare
 begin
     return query
     with recursive step as (
-        select g.subscription, g.generation, g.queue, start as tenant, (-32768)::smallint as priority,
-               false as due, false as wrapped, null::bigint as newest, 0 as tenants, 0 as looked, 0 as lanes
-        from (select distinct u.* from unnest(p_subscriptions, p_generations, p_queues)
-                  as u (subscription, generation, queue)) as g
+        select l as lane, start as tenant, false as wrapped, 0 as found from unnest(p_lanes) as l where l.tenanted = 1
         union all
-        select step.subscription, step.generation, step.queue, next.tenant, next.priority, next.run_at <= p_moment,
-               next.wrapped, case when next.run_at <= p_moment then next.tenant else step.newest end,
-               step.tenants + (next.run_at <= p_moment and next.tenant is distinct from step.newest)::integer,
-               step.looked + 1, case when next.tenant = step.tenant then step.lanes + 1 else 1 end
+        select step.lane, next.tenant, next.wrapped, step.found + 1
         from step
         cross join lateral (
-            (select hashtextextended(d.workspace_id, 0) as tenant, d.priority, d.run_at, step.wrapped as wrapped
-             from "outrider".delivery as d
-             where d.subscription = step.subscription and d.generation = step.generation and d.queue = step.queue
-               and (hashtextextended(d.workspace_id, 0), d.priority)
-                   > (step.tenant, case when step.lanes < 8 then step.priority else 32767::smallint end)
-               and (not step.wrapped or hashtextextended(d.workspace_id, 0) < start)
-               and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-               and d.workspace_id is not null
-             order by hashtextextended(d.workspace_id, 0), d.priority, d.run_at, d.id limit 1)
+            (select hashtextextended(j.workspace_id, 0) as tenant, step.wrapped as wrapped
+             from "outrider".job as j
+             where "outrider".in_turn(j, step.lane) and hashtextextended(j.workspace_id, 0) > step.tenant
+               and (not step.wrapped or hashtextextended(j.workspace_id, 0) <= start)
+             order by hashtextextended(j.workspace_id, 0) limit 1)
             union all
-            (select hashtextextended(d.workspace_id, 0), d.priority, d.run_at, true
-             from "outrider".delivery as d
-             where not step.wrapped
-               and d.subscription = step.subscription and d.generation = step.generation and d.queue = step.queue
-               and hashtextextended(d.workspace_id, 0) < start
-               and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-               and d.workspace_id is not null
-             order by hashtextextended(d.workspace_id, 0), d.priority, d.run_at, d.id limit 1)
+            (select hashtextextended(j.workspace_id, 0), true
+             from "outrider".job as j
+             where not step.wrapped and "outrider".in_turn(j, step.lane) and hashtextextended(j.workspace_id, 0) <= start
+             order by hashtextextended(j.workspace_id, 0) limit 1)
             limit 1) as next
-        where step.tenants < p_most and step.looked < 400
+        where step.found < p_most
     )
-    select step.subscription, step.generation, step.queue, step.priority, step.tenant from step where step.due
-    union
-    select l.subscription, l.generation, l.queue, l.priority, hashtextextended(d.workspace_id, 0)
-    from unnest(p_subscriptions, p_generations, p_queues, p_priorities) as l (subscription, generation, queue, priority)
-    cross join lateral (
-        select d.workspace_id from "outrider".delivery as d
-        where d.subscription = l.subscription and d.generation = l.generation and d.queue = l.queue
-          and d.priority = l.priority and num_nonnulls(d.workspace_id) = 1
-          and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0 and d.run_at <= p_moment
-        order by d.run_at desc, d.id desc limit 16) as d
-    where (select coalesce(max(step.tenants), 0) from step) < p_most;
+    select step.lane, step.tenant from step where step.found > 0;
 end
 $$;
 
@@ -6003,8 +6582,8 @@ declare
 begin
     for part in
         select c.oid::regclass as name, c.relowner::regrole as owner,
-               case c.relname when 'delivery' then ' and seq is null' else '' end as only_jobs
-        from pg_class as c where c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass) order by c.oid
+               case c.relname when 'outbox' then own when 'job' then own || ' and seq is null' else 'false' end as may_write
+        from pg_class as c where c.oid in ('"outrider".outbox'::regclass, '"outrider".delivery'::regclass, '"outrider".job'::regclass) order by c.oid
     loop
         command := format('drop policy if exists own_workspace on %s', part.name); return next;
         command := format('drop policy if exists every_tenant on %s', part.name); return next;
@@ -6012,8 +6591,7 @@ begin
             heads := concat_ws(', ', part.owner, (
                 select string_agg(r.name::regrole::text, ', ' order by r.place)
                 from unnest(p_roles) with ordinality as r (name, place) where r.name::regrole <> part.owner));
-            command := format('create policy own_workspace on %s using (%s) with check (%s%s)',
-                              part.name, own, own, part.only_jobs);
+            command := format('create policy own_workspace on %s using (%s) with check (%s)', part.name, own, part.may_write);
             return next;
             command := format('create policy every_tenant on %s to %s using (true) with check (true)', part.name, heads);
             return next;
@@ -6121,6 +6699,8 @@ CREATE FUNCTION outrider.upkeep_dead_letters(p_dry boolean DEFAULT false, p_limi
 declare
     before timestamptz := clock_timestamp()
                           - make_interval(days => "outrider".setting_value('retention.dead_letter_days')::integer);
+    events bigint[];
+    jobs   bigint[];
     gone   bigint[];
 begin
     if (p_limit between 1 and 10000) is not true then
@@ -6130,24 +6710,28 @@ begin
         return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
         return;
     end if;
-    gone := array(select d.id from "outrider".delivery as d
-                  where d.status in ('failed', 'discarded') and coalesce(d.buried_at, d.created_at) < before
-                    and (d.seq is null or d.reached)
-                  order by coalesce(d.buried_at, d.created_at) limit p_limit for update skip locked);
+    events := array(select d.id from "outrider".delivery as d
+                    where d.status in ('failed', 'discarded') and coalesce(d.buried_at, d.created_at) < before and d.reached
+                    order by coalesce(d.buried_at, d.created_at) limit p_limit for update skip locked);
+    jobs := array(select j.id from "outrider".job as j
+                  where j.status in ('failed', 'discarded') and coalesce(j.buried_at, j.created_at) < before
+                  order by coalesce(j.buried_at, j.created_at) limit p_limit - cardinality(events) for update skip locked);
+    gone := events || jobs;
     if gone = '{}' then
         return;
     end if;
     return query
     select 'expired', 'dead letters of ' || d.subscription, count(*), format('buried before %s', date_trunc('second', before))
-    from "outrider".delivery as d where d.id = any (gone) group by d.subscription order by d.subscription;
+    from "outrider".owed as d where d.id = any (gone) group by d.subscription order by d.subscription;
     if p_dry then
         return;
     end if;
     insert into "outrider".audit (by, action, subscription, details)
     select 'upkeep', 'expire_dead_letters', d.subscription, jsonb_build_object(
         'dead_letters', count(*), 'buried_before', before, 'codes', jsonb_agg(distinct d.last_error_code))
-    from "outrider".delivery as d where d.id = any (gone) group by d.subscription;
-    delete from "outrider".delivery as d where d.id = any (gone);
+    from "outrider".owed as d where d.id = any (gone) group by d.subscription;
+    delete from "outrider".delivery as d where d.id = any (events);
+    delete from "outrider".job as j where j.id = any (jobs);
     if cardinality(gone) = p_limit then
         return next ('more', 'dead letters', 0, null)::"outrider".upkept;
     end if;
@@ -6190,12 +6774,19 @@ declare
     reasons text;
     told    "outrider".upkept;
     dropped bigint;
+    jobs    bigint;
 begin
     if not "outrider".upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
         return;
     end if;
     perform "outrider".note_segments();
+    if not p_dry then
+        perform "outrider".canary_end(old.name, null)
+        from (select s.name from "outrider".subscription as s join "outrider".cursor as c on c.subscription = s.name
+              where s.name ~ '^outrider[.]canary_[0-9a-f]{8}$' and s.created_at < now() - interval '10 minutes'
+              for update of s, c skip locked) as old;
+    end if;
 
     for this in select s.* from "outrider".segment as s
                 where s.detached_at < clock_timestamp() - make_interval(days => grace) order by s.first_seq loop
@@ -6241,12 +6832,15 @@ begin
                 if reasons is null then
                     execute format('alter table "outrider".outbox detach partition "outrider".%I', this.name);
                     execute format('comment on table "outrider".%I is ''a detached segment of the log''', this.name);
-                    -- Nobody waits for a discarded delivery, and without its event it cannot be replayed.
+                    -- Nobody waits for what was discarded, and without its event it cannot be replayed.
                     delete from "outrider".delivery as d using "outrider".subscription as s
                     where d.subscription = s.name and d.seq between this.first_seq and this.last_seq and d.status = 'discarded';
                     get diagnostics dropped = row_count;
+                    delete from "outrider".job as j using "outrider".subscription as s
+                    where j.subscription = s.name and j.seq between this.first_seq and this.last_seq and j.status = 'discarded';
+                    get diagnostics jobs = row_count;
                     insert into "outrider".audit (by, action, details) values (
-                        'upkeep', 'detach_segment', to_jsonb(this) || jsonb_build_object('discarded', dropped));
+                        'upkeep', 'detach_segment', to_jsonb(this) || jsonb_build_object('discarded', dropped + jobs));
                 else
                     told := ('kept', this.name, 0, reasons);
                 end if;
@@ -6286,8 +6880,8 @@ begin
         return next ('busy', 'upkeep', 0, 'another session is at it')::"outrider".upkept;
         return;
     end if;
-    select array_agg(distinct d.subscription order by d.subscription), count(*) into names, jobs
-    from "outrider".delivery as d where d.status = 'in_flight' and d.lease_expires_at < before;
+    select array_agg(distinct j.subscription order by j.subscription), count(*) into names, jobs
+    from "outrider".job as j where j.status = 'in_flight' and j.lease_expires_at < before;
     if names is null then
         return;
     end if;
@@ -6343,7 +6937,7 @@ begin
     behind := array(
         select s.name from "outrider".subscription as s
         where exists (select from "outrider".cursor as c where c.subscription = s.name and "outrider".owes(c, 1, until))
-           or exists (select from "outrider".delivery as d
+           or exists (select from "outrider".owed as d
                       where d.subscription = s.name and d.seq <= until and d.status in ('pending', 'in_flight'))
         order by s.name);
     if p_dry then
@@ -6553,6 +7147,73 @@ CREATE FUNCTION outrider.uuid7() RETURNS uuid
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$select uuidv7()$$;
 
+CREATE FUNCTION outrider.waiting_behind(p_event_id uuid, p_subscription text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 50) RETURNS TABLE(subscription text, event_id uuid, seq bigint, event_type text, attempts integer, since timestamp with time zone)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+    perform "outrider".sees_all();
+    return query
+    select f.subscription, f.event_id, f.seq, f.event_type, f.attempts, f.created_at
+    from "outrider".delivery as d
+    cross join lateral (
+        select f.* from "outrider".delivery as f
+        where f.subscription = d.subscription and f.generation = d.generation and f.ordering_key = d.ordering_key
+          and f.status = 'pending' and f.seq > greatest(d.seq, p_after)
+        order by f.seq limit p_limit) as f
+    where d.event_id = p_event_id and d.status = 'pending' and (p_subscription is null or d.subscription = p_subscription)
+    order by f.subscription, f.seq;
+end
+$$;
+
+CREATE FUNCTION outrider.waiting_events(p_subscription text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_most integer DEFAULT 1000) RETURNS TABLE(subscription text, event_id uuid, seq bigint, event_type text, key text, attempts integer, run_at timestamp with time zone, code text, error text, behind bigint, ordering text, generation bigint, place text)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET row_security TO 'on'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+    after constant text[] := regexp_match(p_after, '^(.+)/(\d{1,18})/(\d{1,9})/([\d:.T-]{26}Z)/(\d{1,18})$');
+begin
+    perform "outrider".sees_all();
+    if p_after is not null and after is null then
+        raise '% is not the place of a waiting event', quote_nullable(left(p_after, 100)) using errcode = 'OR010';
+    end if;
+    return query
+    select d.subscription, d.event_id, d.seq, d.event_type, d.ordering_key, d.attempts, d.run_at, d.last_error_code, d.last_error,
+           (select count(*) from (
+                select from "outrider".delivery as f
+                where f.subscription = d.subscription and f.generation = d.generation and f.ordering_key = d.ordering_key
+                  and f.status = 'pending' and f.seq > d.seq
+                limit p_most) as behind),
+           s.ordering, d.generation,
+           format('%s/%s/%s/%s/%s', d.subscription, d.generation, d.partition,
+                  to_char(d.run_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.USZ'), d.id)
+    from "outrider".subscription as s
+    cross join lateral (select coalesce(s.name = after[1], false) as first) as page
+    cross join lateral (
+        select d.* from "outrider".delivery as d
+        where d.subscription = s.name and d.status = 'pending' and d.head and d.reached
+          and (d.generation, d.partition, d.run_at, d.id) > (
+              case when page.first then after[2]::bigint else -1 end, case when page.first then after[3]::integer else -1 end,
+              case when page.first then after[4]::timestamptz else '-infinity' end,
+              case when page.first then after[5]::bigint else -1 end)
+        order by d.generation, d.partition, d.run_at, d.id limit p_limit) as d
+    where (p_subscription is null or s.name = p_subscription) and (after is null or s.name >= after[1])
+    order by s.name, d.generation, d.partition, d.run_at, d.id limit p_limit;
+end
+$_$;
+
 CREATE FUNCTION outrider.wake(p_names text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6603,21 +7264,7 @@ CREATE TABLE outrider.outbox (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 PARTITION BY RANGE (seq);
 
@@ -6631,9 +7278,11 @@ COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; n
 
 COMMENT ON COLUMN outrider.outbox.erased_at IS 'its payload is gone, for good';
 
+COMMENT ON COLUMN outrider.outbox.caused_by IS 'the event, or the job, whose handler published this event';
+
 CREATE FUNCTION outrider.wanted(p_event outrider.outbox, p_subscription outrider.subscription, p_cursor outrider.cursor, p_others bigint[], p_withdrawn boolean) RETURNS boolean
     LANGUAGE sql STABLE
-    RETURN ((((p_subscription).event_types IS NULL) OR ((p_event).event_type = ANY ((p_subscription).event_types))) AND CASE (p_subscription).kind WHEN 'relay'::text THEN (((p_subscription).forwards OR ((p_event).origin IS NULL)) AND (((p_subscription).workspace_id IS NULL) OR ((p_event).workspace_id = (p_subscription).workspace_id))) ELSE (((p_event).target IS NULL) OR ((p_event).target = (p_subscription).context)) END AND (((p_subscription).partitions = 1) OR ((COALESCE(hashtextextended((p_event).aggregate_id, (0)::bigint), (p_event).seq) & (((p_subscription).partitions - 1))::bigint) = (p_cursor).partition)) AND CASE (p_cursor).generation WHEN 0 THEN ((p_event).generation <> ALL (p_others)) ELSE ((p_event).generation = (p_cursor).generation) END AND (NOT (p_withdrawn AND outrider.is_withdrawn((p_event).seq))));
+    RETURN ((((p_subscription).event_types IS NULL) OR ((p_event).event_type = ANY ((p_subscription).event_types))) AND CASE (p_subscription).kind WHEN 'relay'::text THEN ((NOT starts_with((p_event).event_type, 'outrider.canary_'::text)) AND ((p_subscription).forwards OR ((p_event).origin IS NULL)) AND (((p_subscription).workspace_id IS NULL) OR ((p_event).workspace_id = (p_subscription).workspace_id))) ELSE (((p_event).target IS NULL) OR ((p_event).target = (p_subscription).context)) END AND (((p_subscription).partitions = 1) OR ((COALESCE(hashtextextended((p_event).aggregate_id, (0)::bigint), (p_event).seq) & (((p_subscription).partitions - 1))::bigint) = (p_cursor).partition)) AND CASE (p_cursor).generation WHEN 0 THEN ((p_event).generation <> ALL (p_others)) ELSE ((p_event).generation = (p_cursor).generation) END AND (NOT (p_withdrawn AND outrider.is_withdrawn((p_event).seq))));
 
 CREATE FUNCTION outrider.withdraw(p_event_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6648,6 +7297,7 @@ declare
     held      text[] := '{}';
     outcomes  jsonb;
     gone      "outrider".delivery;
+    job       "outrider".job;
     owed      jsonb := '[]';
     who       text := "outrider".signed(p_by);
     why       text := left(p_reason, 2000);
@@ -6681,12 +7331,16 @@ begin
     loop
         owed := owed || to_jsonb(gone);
         perform "outrider".promote(gone.subscription, gone.generation, array[gone.ordering_key]);
-        if gone.job_key is not null then
-            perform "outrider".wake_jobs(array[gone.subscription]);
+        perform "outrider".notify("outrider".generation_channel(gone.generation), gone.event_type);
+    end loop;
+    for job in
+        delete from "outrider".job as j where j.subscription = any (concerned) and j.seq = any (seqs) returning j.*
+    loop
+        owed := owed || to_jsonb(job);
+        if job.job_key is not null then
+            perform "outrider".wake_jobs(array[job.subscription]);
         end if;
-        perform "outrider".notify(
-            "outrider".generation_channel(gone.generation),
-            case when gone.queue is null then gone.event_type else gone.subscription end);
+        perform "outrider".notify("outrider".generation_channel(job.generation), job.subscription);
     end loop;
     perform "outrider".note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
         'outcomes', outcomes, 'owed', nullif(owed, '[]'))));
@@ -6716,15 +7370,6 @@ ALTER TABLE outrider.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
 
 ALTER TABLE outrider.cursor ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME outrider.cursor_id_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
-ALTER TABLE outrider.delivery ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME outrider.delivery_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -6811,59 +7456,32 @@ CREATE VIEW outrider.event_status AS
           ORDER BY c.generation DESC
          LIMIT 1) place)
      LEFT JOIN LATERAL ( SELECT h_1.handler_name,
-            h_1.idempotency_key,
             h_1.event_id,
-            h_1.seq,
             h_1.handled_at,
-            h_1.generation,
-            h_1.content_class,
-            h_1.result,
             h_1.failure_history
            FROM outrider.event_handled h_1
           WHERE ((h_1.handler_name = s.name) AND (h_1.idempotency_key = COALESCE((((COALESCE((((length(o.workspace_id) || ':'::text) || o.workspace_id) || ':'::text), ''::text) || o.event_type) || ':'::text) || o.idempotency_key), (o.id)::text)) AND ((h_1.event_id = o.id) OR fits.addressed))
          LIMIT 1) h ON (true))
      LEFT JOIN LATERAL ( SELECT d_1.id,
-            d_1.subscription,
-            d_1.generation,
-            d_1.partition,
-            d_1.seq,
-            d_1.event_id,
-            d_1.event_type,
-            d_1.ordering_key,
             d_1.status,
-            d_1.head,
-            d_1.reached,
-            d_1.run_at,
             d_1.attempts,
-            d_1.suspect,
-            d_1.crashes,
+            d_1.run_at,
             d_1.last_error_code,
             d_1.last_error,
-            d_1.first_failed_at,
-            d_1.cycle,
-            d_1.failure_history,
-            d_1.created_at,
-            d_1.payload,
-            d_1.buried_at,
-            d_1.fingerprint,
-            d_1.queue,
-            d_1.priority,
-            d_1.job_key,
-            d_1.unique_key,
-            d_1.waiting,
-            d_1.event_version,
-            d_1.source,
-            d_1.workspace_id,
-            d_1.trace_context,
-            d_1.locked_by,
-            d_1.locked_at,
-            d_1.lease_token,
-            d_1.lease_expires_at,
-            d_1.cancelled_at,
-            d_1.progress
+            d_1.failure_history
            FROM outrider.delivery d_1
           WHERE ((d_1.subscription = s.name) AND (d_1.seq = o.seq))
-         LIMIT 1) d ON (true))
+        UNION ALL
+         SELECT j.id,
+            j.status,
+            j.attempts,
+            j.run_at,
+            j.last_error_code,
+            j.last_error,
+            j.failure_history
+           FROM outrider.job j
+          WHERE ((j.subscription = s.name) AND (j.seq = o.seq))
+ LIMIT 1) d ON (true))
      LEFT JOIN LATERAL ( SELECT w_1.seq,
             w_1.outcomes
            FROM outrider.withdrawal w_1
@@ -6916,21 +7534,7 @@ CREATE TABLE outrider.outbox_s0 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -6955,21 +7559,7 @@ CREATE TABLE outrider.outbox_s1 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -6994,21 +7584,7 @@ CREATE TABLE outrider.outbox_s10 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7033,21 +7609,7 @@ CREATE TABLE outrider.outbox_s11 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7072,21 +7634,7 @@ CREATE TABLE outrider.outbox_s12 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7111,21 +7659,7 @@ CREATE TABLE outrider.outbox_s13 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7150,21 +7684,7 @@ CREATE TABLE outrider.outbox_s14 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7189,21 +7709,7 @@ CREATE TABLE outrider.outbox_s15 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7228,21 +7734,7 @@ CREATE TABLE outrider.outbox_s2 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7267,21 +7759,7 @@ CREATE TABLE outrider.outbox_s3 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7306,21 +7784,7 @@ CREATE TABLE outrider.outbox_s4 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7345,21 +7809,7 @@ CREATE TABLE outrider.outbox_s5 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7384,21 +7834,7 @@ CREATE TABLE outrider.outbox_s6 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7423,21 +7859,7 @@ CREATE TABLE outrider.outbox_s7 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7462,21 +7884,7 @@ CREATE TABLE outrider.outbox_s8 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7501,21 +7909,7 @@ CREATE TABLE outrider.outbox_s9 (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7549,21 +7943,7 @@ CREATE TABLE outrider.outbox_tail (
     trace_context jsonb,
     origin text,
     erased_at timestamp with time zone,
-    CONSTRAINT outbox_aggregate_id_check CHECK (((octet_length(aggregate_id) >= 1) AND (octet_length(aggregate_id) <= 512))),
-    CONSTRAINT outbox_aggregate_kind_check CHECK (((octet_length(aggregate_kind) >= 1) AND (octet_length(aggregate_kind) <= 200))),
-    CONSTRAINT outbox_channel_check CHECK (((octet_length(channel) >= 1) AND (octet_length(channel) <= 63))),
-    CONSTRAINT outbox_content_class_known CHECK ((content_class = ANY (ARRAY['public'::text, 'internal'::text, 'confidential'::text, 'restricted'::text]))),
-    CONSTRAINT outbox_event_type_check CHECK (((octet_length(event_type) >= 1) AND (octet_length(event_type) <= 200))),
-    CONSTRAINT outbox_event_version_check CHECK ((event_version >= 1)),
-    CONSTRAINT outbox_generation_check CHECK ((generation >= 0)),
-    CONSTRAINT outbox_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 512))),
-    CONSTRAINT outbox_occurred_at_check CHECK (((occurred_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (occurred_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT outbox_origin_check CHECK (((octet_length(origin) >= 1) AND (octet_length(origin) <= 63))),
-    CONSTRAINT outbox_payload_bounded CHECK ((((pg_column_size(payload) <= 4000) AND (octet_length((payload)::text) <= 8192)) OR outrider.bounded(payload))),
-    CONSTRAINT outbox_source_check CHECK (((octet_length(source) >= 1) AND (octet_length(source) <= 63))),
-    CONSTRAINT outbox_target_check CHECK (((octet_length(target) >= 1) AND (octet_length(target) <= 63))),
-    CONSTRAINT outbox_trace_context_bounded CHECK ((octet_length((trace_context)::text) <= 16384)),
-    CONSTRAINT outbox_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7640,7 +8020,12 @@ CREATE TABLE outrider.schedule (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     context text,
     ahead timestamp with time zone,
+    missed text,
+    job jsonb,
+    enqueued_at timestamp with time zone,
+    paused_at timestamp with time zone,
     CONSTRAINT schedule_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
+    CONSTRAINT schedule_missed_check CHECK ((missed = ANY (ARRAY['once'::text, 'skip'::text, 'all'::text]))),
     CONSTRAINT schedule_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
 );
 
@@ -7652,6 +8037,14 @@ COMMENT ON COLUMN outrider.schedule.context IS 'who fires it; null: whoever regi
 
 COMMENT ON COLUMN outrider.schedule.ahead IS 'the last time that was fired while the clock was ahead: it has its job';
 
+COMMENT ON COLUMN outrider.schedule.missed IS 'as declared; null = registered by code that did not write it';
+
+COMMENT ON COLUMN outrider.schedule.job IS 'the job as declared, for run_schedule: payload, version, source, queue, priority, key, workspace_id';
+
+COMMENT ON COLUMN outrider.schedule.enqueued_at IS 'when it last enqueued a job';
+
+COMMENT ON COLUMN outrider.schedule.paused_at IS 'since when it does not fire';
+
 CREATE TABLE outrider.setting (
     name text NOT NULL,
     value bigint NOT NULL,
@@ -7661,6 +8054,8 @@ CREATE TABLE outrider.setting (
     entered text,
     CONSTRAINT setting_check CHECK (((value >= "least") AND (value <= "greatest")))
 );
+
+COMMENT ON TABLE outrider.setting IS 'limits that operators may change; content_class.NAME: an added content class, treated like 0 public to 3 restricted';
 
 COMMENT ON COLUMN outrider.setting.entered IS 'of a rollup''s settings: what an operator wants instead of value; clamped, and if it is no number, value holds';
 
@@ -7723,6 +8118,40 @@ CREATE TABLE outrider.stream_replayed (
     failure_history jsonb NOT NULL
 );
 
+CREATE TABLE outrider.takeover (
+    name text NOT NULL,
+    phase text DEFAULT 'rehearsal'::text NOT NULL,
+    source text NOT NULL,
+    brought bigint DEFAULT 0 NOT NULL,
+    log_start bigint NOT NULL,
+    started_at timestamp with time zone DEFAULT now() NOT NULL,
+    cut_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    CONSTRAINT takeover_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200))),
+    CONSTRAINT takeover_phase_check CHECK ((phase = ANY (ARRAY['rehearsal'::text, 'taken'::text, 'finished'::text])))
+);
+
+COMMENT ON TABLE outrider.takeover IS 'tables whose rows become events or jobs';
+
+COMMENT ON COLUMN outrider.takeover.name IS 'schema.table';
+
+COMMENT ON COLUMN outrider.takeover.phase IS 'rehearsal: new rows are tried out, the old dispatcher has them; taken: new rows are published here';
+
+COMMENT ON COLUMN outrider.takeover.source IS 'the source of the events and jobs that it makes';
+
+COMMENT ON COLUMN outrider.takeover.brought IS 'how many rows the cut-over brought; the trigger takes the later ones';
+
+COMMENT ON COLUMN outrider.takeover.log_start IS 'no event of it has a position below this one';
+
+CREATE TABLE outrider.takeover_refused (
+    name text NOT NULL,
+    row_id text NOT NULL,
+    error text NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+COMMENT ON TABLE outrider.takeover_refused IS 'rows that could not become an event or a job; they stay owed';
+
 CREATE VIEW outrider.tenant_event WITH (security_barrier='true') AS
  SELECT event_id,
     event_type,
@@ -7773,59 +8202,32 @@ CREATE VIEW outrider.tenant_event WITH (security_barrier='true') AS
                   ORDER BY c.generation DESC
                  LIMIT 1) place)
              LEFT JOIN LATERAL ( SELECT h_1.handler_name,
-                    h_1.idempotency_key,
                     h_1.event_id,
-                    h_1.seq,
                     h_1.handled_at,
-                    h_1.generation,
-                    h_1.content_class,
-                    h_1.result,
                     h_1.failure_history
                    FROM outrider.event_handled h_1
                   WHERE ((h_1.handler_name = s.name) AND (h_1.idempotency_key = COALESCE((((COALESCE((((length(o.workspace_id) || ':'::text) || o.workspace_id) || ':'::text), ''::text) || o.event_type) || ':'::text) || o.idempotency_key), (o.id)::text)) AND ((h_1.event_id = o.id) OR fits.addressed))
                  LIMIT 1) h ON (true))
              LEFT JOIN LATERAL ( SELECT d_1.id,
-                    d_1.subscription,
-                    d_1.generation,
-                    d_1.partition,
-                    d_1.seq,
-                    d_1.event_id,
-                    d_1.event_type,
-                    d_1.ordering_key,
                     d_1.status,
-                    d_1.head,
-                    d_1.reached,
-                    d_1.run_at,
                     d_1.attempts,
-                    d_1.suspect,
-                    d_1.crashes,
+                    d_1.run_at,
                     d_1.last_error_code,
                     d_1.last_error,
-                    d_1.first_failed_at,
-                    d_1.cycle,
-                    d_1.failure_history,
-                    d_1.created_at,
-                    d_1.payload,
-                    d_1.buried_at,
-                    d_1.fingerprint,
-                    d_1.queue,
-                    d_1.priority,
-                    d_1.job_key,
-                    d_1.unique_key,
-                    d_1.waiting,
-                    d_1.event_version,
-                    d_1.source,
-                    d_1.workspace_id,
-                    d_1.trace_context,
-                    d_1.locked_by,
-                    d_1.locked_at,
-                    d_1.lease_token,
-                    d_1.lease_expires_at,
-                    d_1.cancelled_at,
-                    d_1.progress
+                    d_1.failure_history
                    FROM outrider.delivery d_1
                   WHERE ((d_1.subscription = s.name) AND (d_1.seq = o.seq))
-                 LIMIT 1) d ON (true))
+                UNION ALL
+                 SELECT j.id,
+                    j.status,
+                    j.attempts,
+                    j.run_at,
+                    j.last_error_code,
+                    j.last_error,
+                    j.failure_history
+                   FROM outrider.job j
+                  WHERE ((j.subscription = s.name) AND (j.seq = o.seq))
+         LIMIT 1) d ON (true))
              LEFT JOIN LATERAL ( SELECT w_1.seq,
                     w_1.outcomes
                    FROM outrider.withdrawal w_1
@@ -7838,6 +8240,63 @@ CREATE VIEW outrider.tenant_event WITH (security_barrier='true') AS
                  LIMIT 1) told ON (true))
           WHERE ((h.handler_name IS NOT NULL) OR (d.id IS NOT NULL) OR (told.outcome IS NOT NULL) OR (w.outcomes ? s.name) OR (fits.addressed AND fits.wanted AND ((NOT place.passed) OR ((s.kind = ANY (ARRAY['reader'::text, 'relay'::text])) AND (o.occurred_at >= s.created_at)))))) e
   WHERE (workspace_id = NULLIF(current_setting('app.workspace_id'::text, true), ''::text));
+
+CREATE VIEW outrider.unfinished WITH (security_invoker='true') AS
+ SELECT j.subscription,
+    j.seq,
+    j.status,
+    j.run_at,
+    j.lease_expires_at AS due_at
+   FROM outrider.job j
+  WHERE (j.status = 'in_flight'::text)
+UNION ALL
+ SELECT d.subscription,
+    d.seq,
+    d.status,
+    d.run_at,
+    d.run_at AS due_at
+   FROM outrider.delivery d
+  WHERE ((d.status = 'pending'::text) AND d.head AND d.reached)
+UNION ALL
+ SELECT d.subscription,
+    d.seq,
+    d.status,
+    d.run_at,
+    NULL::timestamp with time zone AS due_at
+   FROM outrider.delivery d
+  WHERE ((d.status = 'pending'::text) AND (NOT (d.head AND d.reached)))
+UNION ALL
+ SELECT j.subscription,
+    j.seq,
+    j.status,
+    j.run_at,
+    j.run_at AS due_at
+   FROM outrider.job j
+  WHERE ((j.status = 'pending'::text) AND (j.waits_for IS NULL) AND (j.crashes = 0))
+UNION ALL
+ SELECT j.subscription,
+    j.seq,
+    j.status,
+    j.run_at,
+    j.run_at AS due_at
+   FROM outrider.job j
+  WHERE ((j.status = 'pending'::text) AND (j.waits_for IS NULL) AND (j.crashes > 0))
+UNION ALL
+ SELECT j.subscription,
+    j.seq,
+    j.status,
+    j.run_at,
+    j.run_at AS due_at
+   FROM outrider.job j
+  WHERE (j.waits_for = 'time'::text)
+UNION ALL
+ SELECT j.subscription,
+    j.seq,
+    j.status,
+    j.run_at,
+    NULL::timestamp with time zone AS due_at
+   FROM outrider.job j
+  WHERE (j.waits_for = 'key'::text);
 
 CREATE TABLE outrider.upkeep (
     task text NOT NULL,
@@ -7871,6 +8330,7 @@ CREATE TABLE outrider.worker (
     report jsonb,
     reported_at timestamp with time zone,
     backend integer,
+    strict boolean DEFAULT false NOT NULL,
     CONSTRAINT worker_report_check CHECK ((length((report)::text) <= 8192))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
@@ -7927,9 +8387,6 @@ ALTER TABLE ONLY outrider.audit
 ALTER TABLE ONLY outrider.cursor
     ADD CONSTRAINT cursor_pkey PRIMARY KEY (subscription, generation, partition);
 
-ALTER TABLE outrider.delivery
-    ADD CONSTRAINT delivery_job_is_no_head CHECK (((queue IS NULL) OR (NOT head))) NOT VALID;
-
 ALTER TABLE ONLY outrider.delivery
     ADD CONSTRAINT delivery_pkey PRIMARY KEY (id);
 
@@ -7941,6 +8398,9 @@ ALTER TABLE ONLY outrider.event_handled
 
 ALTER TABLE ONLY outrider.job_limit
     ADD CONSTRAINT job_limit_pkey PRIMARY KEY (subscription);
+
+ALTER TABLE ONLY outrider.job
+    ADD CONSTRAINT job_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY outrider.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (version);
@@ -8038,6 +8498,12 @@ ALTER TABLE ONLY outrider.stream_replayed
 ALTER TABLE ONLY outrider.subscription
     ADD CONSTRAINT subscription_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY outrider.takeover
+    ADD CONSTRAINT takeover_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY outrider.takeover_refused
+    ADD CONSTRAINT takeover_refused_pkey PRIMARY KEY (name, row_id);
+
 ALTER TABLE ONLY outrider.upkeep
     ADD CONSTRAINT upkeep_pkey PRIMARY KEY (task);
 
@@ -8057,7 +8523,7 @@ CREATE INDEX delivery_dead_since ON outrider.delivery USING btree (COALESCE(buri
 
 CREATE INDEX delivery_due ON outrider.delivery USING btree (subscription, generation, partition, run_at) WHERE ((status = 'pending'::text) AND head AND reached);
 
-CREATE UNIQUE INDEX delivery_event ON outrider.delivery USING btree (subscription, seq) WHERE (seq IS NOT NULL);
+CREATE UNIQUE INDEX delivery_event ON outrider.delivery USING btree (subscription, seq);
 
 CREATE INDEX delivery_failed ON outrider.delivery USING btree (subscription, id) WHERE (status = 'failed'::text);
 
@@ -8069,23 +8535,35 @@ CREATE INDEX delivery_line ON outrider.delivery USING btree (subscription, gener
 
 CREATE INDEX delivery_of_event ON outrider.delivery USING btree (event_id);
 
-CREATE INDEX job_cancelled ON outrider.delivery USING btree (locked_by) WHERE ((status = 'in_flight'::text) AND (cancelled_at IS NOT NULL));
+CREATE INDEX job_cancelled ON outrider.job USING btree (locked_by) WHERE ((status = 'in_flight'::text) AND (cancelled_at IS NOT NULL));
 
-CREATE INDEX job_due ON outrider.delivery USING btree (subscription, generation, queue, priority, num_nonnulls(workspace_id), run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes = 0));
+CREATE INDEX job_dead_since ON outrider.job USING btree (COALESCE(buried_at, created_at)) WHERE (status = ANY (ARRAY['failed'::text, 'discarded'::text]));
 
-CREATE UNIQUE INDEX job_once ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = ANY (ARRAY['pending'::text, 'in_flight'::text])) AND (unique_key IS NOT NULL) AND (seq IS NOT NULL));
+CREATE UNIQUE INDEX job_event ON outrider.job USING btree (subscription, seq) WHERE (seq IS NOT NULL);
 
-CREATE INDEX job_running ON outrider.delivery USING btree (subscription, lease_expires_at) WHERE (status = 'in_flight'::text);
+CREATE INDEX job_failed ON outrider.job USING btree (subscription, id) WHERE (status = 'failed'::text);
 
-CREATE INDEX job_suspect ON outrider.delivery USING btree (subscription, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes > 0));
+CREATE INDEX job_fingerprint ON outrider.job USING btree (subscription, fingerprint) WHERE (status = 'failed'::text);
 
-CREATE INDEX job_turn ON outrider.delivery USING btree (subscription, generation, queue, hashtextextended(workspace_id, (0)::bigint), priority, run_at, id) WHERE ((status = 'pending'::text) AND (queue IS NOT NULL) AND (NOT waiting) AND (crashes = 0) AND (workspace_id IS NOT NULL));
+CREATE INDEX job_of_event ON outrider.job USING btree (event_id);
 
-CREATE UNIQUE INDEX job_unique ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL) AND (NOT closed));
+CREATE UNIQUE INDEX job_once ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = ANY (ARRAY['pending'::text, 'in_flight'::text])) AND (unique_key IS NOT NULL) AND (seq IS NOT NULL));
 
-CREATE INDEX job_unique_running ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'in_flight'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL));
+CREATE INDEX job_ready ON outrider.job USING btree (subscription, generation, queue, num_nonnulls(workspace_id), claim_at, id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes = 0));
 
-CREATE INDEX job_waiting ON outrider.delivery USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, queue, generation, priority, run_at, id) WHERE waiting;
+CREATE INDEX job_running ON outrider.job USING btree (subscription, lease_expires_at) WHERE (status = 'in_flight'::text);
+
+CREATE INDEX job_scheduled ON outrider.job USING btree (subscription, run_at, id) WHERE (waits_for = 'time'::text);
+
+CREATE INDEX job_suspect ON outrider.job USING btree (subscription, claim_at, id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes > 0));
+
+CREATE INDEX job_turn ON outrider.job USING btree (subscription, generation, queue, hashtextextended(workspace_id, (0)::bigint), claim_at, id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes = 0) AND (workspace_id IS NOT NULL));
+
+CREATE UNIQUE INDEX job_unique ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL) AND (NOT closed));
+
+CREATE INDEX job_unique_running ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'in_flight'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL));
+
+CREATE INDEX job_waiting ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, queue, generation, claim_at, id) WHERE (waits_for = 'key'::text);
 
 CREATE INDEX outbox_id ON ONLY outrider.outbox USING btree (id);
 
@@ -8271,15 +8749,21 @@ ALTER INDEX outrider.outbox_pkey ATTACH PARTITION outrider.outbox_tail_pkey;
 
 ALTER INDEX outrider.outbox_tx_seq ATTACH PARTITION outrider.outbox_tail_tx_seq_idx;
 
-CREATE TRIGGER make_counter AFTER INSERT OR DELETE ON outrider.cursor FOR EACH ROW EXECUTE FUNCTION outrider.make_counter();
+CREATE TRIGGER accept_event BEFORE INSERT OR UPDATE ON outrider.outbox FOR EACH ROW EXECUTE FUNCTION outrider.accept_event();
 
-CREATE TRIGGER notify_inserted AFTER INSERT ON outrider.outbox REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((current_setting('outrider.notified'::text, true) IS DISTINCT FROM (statement_timestamp())::text) OR (pg_trigger_depth() > 0))) EXECUTE FUNCTION outrider.notify_inserted();
+CREATE TRIGGER await_changed_time BEFORE UPDATE OF run_at ON outrider.job FOR EACH ROW EXECUTE FUNCTION outrider.await_time();
+
+CREATE TRIGGER await_time BEFORE INSERT ON outrider.job FOR EACH ROW WHEN ((new.run_at > clock_timestamp())) EXECUTE FUNCTION outrider.await_time();
+
+CREATE TRIGGER make_counter AFTER INSERT OR DELETE ON outrider.cursor FOR EACH ROW EXECUTE FUNCTION outrider.make_counter();
 
 CREATE CONSTRAINT TRIGGER refuse_retention AFTER INSERT OR DELETE OR UPDATE ON outrider.setting DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION outrider.refuse_retention();
 
-CREATE TRIGGER refuse_unbounded BEFORE INSERT ON outrider.delivery FOR EACH ROW WHEN (((octet_length(concat(new.subscription, new.event_type, new.source, new.workspace_id)) > 581) OR (octet_length((new.trace_context)::text) > 16384) OR (pg_column_size(new.payload) > 4000) OR (octet_length((new.payload)::text) > 8192))) EXECUTE FUNCTION outrider.refuse_unbounded();
+CREATE TRIGGER refuse_unbounded BEFORE INSERT ON outrider.job FOR EACH ROW WHEN (((octet_length(concat(new.subscription, new.event_type, new.source, new.workspace_id)) > 581) OR (octet_length((new.trace_context)::text) > 16384) OR (pg_column_size(new.payload) > 4000) OR (octet_length((new.payload)::text) > 8192))) EXECUTE FUNCTION outrider.refuse_unbounded();
 
-CREATE TRIGGER refuse_unbounded_change BEFORE UPDATE OF payload ON outrider.delivery FOR EACH ROW EXECUTE FUNCTION outrider.refuse_unbounded();
+CREATE TRIGGER refuse_unbounded_change BEFORE UPDATE OF payload ON outrider.job FOR EACH ROW EXECUTE FUNCTION outrider.refuse_unbounded();
+
+CREATE TRIGGER refuse_unbounded_payload BEFORE INSERT OR UPDATE OF payload ON outrider.delivery FOR EACH ROW WHEN ((new.payload IS NOT NULL)) EXECUTE FUNCTION outrider.refuse_unbounded_payload();
 
 CREATE CONSTRAINT TRIGGER refuse_unsettled AFTER UPDATE OF takes ON outrider.cursor DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((old.takes IS DISTINCT FROM new.takes)) EXECUTE FUNCTION outrider.refuse_unsettled();
 
@@ -8307,7 +8791,16 @@ ALTER TABLE ONLY outrider.stream_replayed
 ALTER TABLE ONLY outrider.stream
     ADD CONSTRAINT stream_subscription_fkey FOREIGN KEY (subscription) REFERENCES outrider.subscription(name) ON UPDATE CASCADE ON DELETE CASCADE;
 
+ALTER TABLE ONLY outrider.takeover_refused
+    ADD CONSTRAINT takeover_refused_name_fkey FOREIGN KEY (name) REFERENCES outrider.takeover(name) ON DELETE CASCADE;
+
+REVOKE ALL ON FUNCTION outrider.accept_event() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.admit(p_names text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.admit_scheduled(p_names text[], p_moment timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.allow_content_class(p_name text, p_like text, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.as_long_text(p_value jsonb) FROM PUBLIC;
 
@@ -8319,25 +8812,39 @@ REVOKE ALL ON FUNCTION outrider.attach_part(p_name text, p_first bigint, p_last 
 
 REVOKE ALL ON FUNCTION outrider.attach_segment(p_name text, p_days integer, p_by text, p_reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.await_time() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.batch_bytes() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.bounded(p_payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.canary_begin(p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.canary_end(p_name text, p_event uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.canary_send(p_name text, p_generation bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.cancel(p_job_id uuid, p_by text, p_reason text, p_subscription text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint, p_queues text[], p_suspect boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamp with time zone, p_limit integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.cancel_job(p_job outrider.job, p_by text, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.close_kept(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_moment timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.change_jobs(p_action text, p_jobs bigint[], p_states text[], p_by text, p_reason text, p_which jsonb, OUT changed integer, OUT stopping integer, OUT skipped integer, OUT held bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint, p_queues text[], p_suspect boolean, p_strict boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_since timestamp with time zone, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.claimable(p_job outrider.job) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.close_kept(p_lanes outrider.lane[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.count_deaths(p_cursor outrider.cursor, p_excused integer, OUT batch bigint, OUT excused bigint, OUT deaths bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.dead_letters(p_subscription text, p_event_type text, p_error_code text, p_fingerprint text, p_since timestamp with time zone, p_until timestamp with time zone, p_workspace_id text, p_generation bigint, p_after bigint, p_limit bigint) FROM PUBLIC;
 
@@ -8355,6 +8862,14 @@ REVOKE ALL ON FUNCTION outrider.enqueue_onto(p_job_type text, p_payload jsonb, p
 
 REVOKE ALL ON FUNCTION outrider.erase(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer, p_reason text, p_by text, p_audit bigint, OUT place bigint, OUT audit bigint, OUT events bigint, OUT jobs bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.erase_events(p_source text, p_seqs bigint[], p_ids uuid[], p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.erase_jobs(p_jobs bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.erase_receipts(p_workspace_id text, p_subject text, p_jobs boolean, p_page bigint, p_pages integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.erase_rest(p_workspace_id text, p_subject text, p_jobs boolean, p_audit bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_code text, p_message text, p_worker text, p_batch text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.fire(p_name text, p_seen timestamp with time zone, p_to timestamp with time zone, p_times timestamp with time zone[], p_job_type text, p_payload jsonb, p_queue text, p_priority integer, p_version integer, p_source text, p_key text, p_workspace_id text, p_generation bigint, p_poke boolean) FROM PUBLIC;
@@ -8363,15 +8878,25 @@ REVOKE ALL ON FUNCTION outrider.fold_generation(p_subscription text, p_generatio
 
 REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.forget_receipts(p_deliveries bigint[], p_by text, p_reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.forget_workers(p_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.generation_channel(p_generation bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.gone_job(p_job_id uuid, p_subscription text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.has_workers(p_subscription text, p_generation bigint, p_queue text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.hold_limits(p_names text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.hold_partitions(p_deliveries bigint[], p_new_generation bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.hold_subscription(p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.in_lane(p_job outrider.job, p_lane outrider.lane) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.in_turn(p_job outrider.job, p_lane outrider.lane) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.in_workspace(p_workspace_id text, p_name text) FROM PUBLIC;
 
@@ -8380,6 +8905,10 @@ REVOKE ALL ON FUNCTION outrider.ingest(p_subscription text, p_stream text, p_aft
 REVOKE ALL ON FUNCTION outrider.is_live(p_seen_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.is_withdrawn(p_seq bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.jobs_page(p_type text, p_queue text, p_key text, p_workspace_id text, p_states text[], p_payload jsonb, p_after bigint, p_until bigint, p_scan integer, p_classes text[], OUT place bigint, OUT searched integer, OUT jobs bigint[], OUT states text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.lanes(p_names text[], p_generation bigint, p_queues text[], p_strict boolean, OUT lanes outrider.lane[], OUT partly boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) FROM PUBLIC;
 
@@ -8392,6 +8921,8 @@ REVOKE ALL ON FUNCTION outrider.log_holders() FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.log_home() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.make_due(p_job outrider.job) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_segment(p_first bigint) FROM PUBLIC;
 
@@ -8411,8 +8942,6 @@ REVOKE ALL ON FUNCTION outrider.note_segments() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.notify(p_channel text, p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.notify_inserted() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION outrider.obstacle(p_cursor outrider.cursor, p_subscription outrider.subscription, p_knows text[], p_armed bigint, p_first_seq bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.open_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
@@ -8429,11 +8958,19 @@ REVOKE ALL ON FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p
 
 REVOKE ALL ON FUNCTION outrider.park(p_subscription text, p_cursor bigint, p_failed jsonb, p_armed bigint, p_worker text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.pass_over(p_subscription text, p_generation bigint, p_scan integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.pause(p_name text, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.pause_all(p_by text, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.pick_limited(p_chosen bigint[], p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone, OUT picked bigint[], OUT cut boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.pause_schedule(p_name text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.pick(p_lanes outrider.lane[], p_wanted integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.pick_limited(p_lanes outrider.lane[], p_wanted integer, p_chosen tid[], OUT places tid[], OUT cut boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.pick_suspect(p_names text[], p_generation bigint, p_queues text[], p_limited boolean, p_strict boolean, OUT places tid[], OUT held boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.promote(p_subscription text, p_generation bigint, p_lines text[]) FROM PUBLIC;
 
@@ -8452,6 +8989,8 @@ REVOKE ALL ON FUNCTION outrider.refuse_retention() FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.refuse_served(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.refuse_unbounded() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.refuse_unbounded_payload() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.refuse_unsettled() FROM PUBLIC;
 
@@ -8479,7 +9018,7 @@ REVOKE ALL ON FUNCTION outrider.relay_settle(p_subscription text, p_streams text
 
 REVOKE ALL ON FUNCTION outrider.relay_take(p_subscription text, p_limit integer, p_scan integer, p_knows text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.release(p_job outrider.delivery, p_verdict text, p_delay double precision, p_code text, p_message text, p_counted boolean, p_worker text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.release(p_job outrider.job, p_verdict text, p_delay double precision, p_code text, p_message text, p_counted boolean, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rename(p_old text, p_new text, p_force boolean, p_by text, p_reason text) FROM PUBLIC;
 
@@ -8487,35 +9026,51 @@ REVOKE ALL ON FUNCTION outrider.renew(p_worker uuid, p_names text[]) FROM PUBLIC
 
 REVOKE ALL ON FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb, p_reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.replay_events(p_deliveries bigint[], p_new_generation bigint, p_payload jsonb, p_mark jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.replay_jobs(p_jobs bigint[], p_new_generation bigint, p_payload jsonb, p_mark jsonb, p_reason jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.resume(p_name text, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.resume_all(p_by text, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.retire(p_name text, p_force boolean, p_by text, p_reason text, OUT unread bigint, OUT more boolean, OUT parked bigint, OUT dead bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.resume_schedule(p_name text, p_by text, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.rewrite(p_job outrider.delivery) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.retire(p_name text, p_force boolean, p_by text, p_reason text, OUT unread bigint, OUT more boolean, OUT waiting bigint, OUT dead bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rewrite(p_job outrider.job) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_check_key(p_spec jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_check_sql(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_commands(p_spec jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION outrider.rollup_culprits(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT culprits integer[], OUT unsifted integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_emit(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer, OUT groups_emitted bigint, OUT pieces_emitted bigint, OUT conflicts_skipped bigint, OUT rows_marked bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_fault(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.rollup_faulty_groups(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT faulty integer[], OUT undecided integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_faulty_rows(p_rollup outrider.rollup, p_ids bigint[], p_threshold integer, OUT faulty bigint[], OUT reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.rollup_install(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_is_outage(p_sqlstate text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.rollup_lock(p_spec jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.rollup_others(p_source regclass) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.rollup_parts(p_spec jsonb, OUT slug text, OUT source regclass, OUT condition text, OUT workspace text, OUT group_key text, OUT carried text, OUT key_columns text[], OUT scheduler text, OUT job text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.rollup_parts(p_spec jsonb, OUT slug text, OUT source regclass, OUT parent regclass, OUT parent_on text, OUT condition text, OUT workspace text, OUT group_key text, OUT carried text, OUT key_table regclass, OUT key_columns text[], OUT scheduler text, OUT job text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_plan(p_name text, p_force boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_preflight(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_retry(p_name text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_rows(p_ids bigint[], p_ends integer[], p_first integer, p_last integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_run(p_name text, p_flush boolean, p_by text, p_reason text) FROM PUBLIC;
 
@@ -8524,6 +9079,10 @@ REVOKE ALL ON FUNCTION outrider.rollup_settings(p_name text, OUT debounce interv
 REVOKE ALL ON FUNCTION outrider.rollup_sift(p_rollup outrider.rollup, p_ids bigint[], p_ends integer[], p_threshold integer, OUT good bigint[], OUT aside bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_tick(p_name text, p_flush boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_undo(p_spec jsonb, p_noted jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.rollup_undo_made(p_spec jsonb, p_noted jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.rollup_uninstall(p_name text, p_force boolean) FROM PUBLIC;
 
@@ -8538,6 +9097,8 @@ REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text, p_workspac
 REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.run_schedule(p_name text, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.scrubbed(p_history jsonb) FROM PUBLIC;
 
@@ -8563,11 +9124,11 @@ REVOKE ALL ON FUNCTION outrider.take(p_subscription text, p_partition integer, p
 
 REVOKE ALL ON FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.cursor, p_limit integer, p_armed bigint, p_suspicious boolean, p_excused bigint, p_head outrider.taken, p_worker text, p_alone boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.take_turns(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_tenanted integer[], p_wanted integer, p_moment timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.take_turns(p_lanes outrider.lane[], p_wanted integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.tenant_page(p_workspace_id text, p_kind text, p_subject text, p_jobs boolean, p_from text, p_after bigint, p_scan integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.tenants_due(p_subscriptions text[], p_generations bigint[], p_queues text[], p_priorities smallint[], p_most integer, p_moment timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.tenants_due(p_lanes outrider.lane[], p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.tenants_plan(p_enable boolean, p_roles text[]) FROM PUBLIC;
 
@@ -8590,6 +9151,10 @@ REVOKE ALL ON FUNCTION outrider.upkeep_segments(p_dry boolean) FROM PUBLIC;
 REVOKE ALL ON FUNCTION outrider.upkeep_traces(p_dry boolean, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.waiting_behind(p_event_id uuid, p_subscription text, p_after bigint, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.waiting_events(p_subscription text, p_after text, p_limit integer, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.wake(p_names text[]) FROM PUBLIC;
 

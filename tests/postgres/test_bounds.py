@@ -45,9 +45,8 @@ SHORT = {
     "a scalar": '"x"',
 }
 INSERT = "insert into outrider.outbox (event_type, source, payload) values ('a.b', 'a', %s::text::jsonb)"
-JOB = """insert into outrider.delivery (
-             subscription, partition, event_id, event_type, status, head, reached, run_at, queue, payload)
-         values ('a.b', 0, gen_random_uuid(), 'a.b', 'pending', false, false, now(), 'default', %s::text::jsonb)"""
+JOB = """insert into outrider.job (subscription, event_id, run_at, queue, payload)
+         values ('a.b', gen_random_uuid(), now(), 'default', %s::text::jsonb)"""
 
 
 @pytest.fixture
@@ -73,6 +72,47 @@ def test_no_writer_stores_what_readers_cannot_read(conn: Conn, name: str, insert
 @pytest.mark.parametrize("name", SHORT)
 def test_what_is_long_and_harmless_is_stored(conn: Conn, name: str, insert: str) -> None:
     conn.execute(insert.encode(), [SHORT[name]])
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "outbox_aggregate_id_check": {"aggregate_id": "x" * 513},
+    "outbox_aggregate_kind_check": {"aggregate_kind": "x" * 201},
+    "outbox_channel_check": {"channel": "x" * 64},
+    "outbox_content_class_known": {"content_class": "secret"},
+    "outbox_event_type_check": {"event_type": ""},
+    "outbox_event_version_check": {"event_version": 0},
+    "outbox_generation_check": {"generation": -1},
+    "outbox_idempotency_key_check": {"idempotency_key": ""},
+    "outbox_occurred_at_check": {"occurred_at": "infinity"},
+    "outbox_origin_check": {"origin": "x" * 64},
+    "outbox_source_check": {"source": "ä" * 32},
+    "outbox_target_check": {"target": ""},
+    "outbox_trace_context_bounded": {"trace_context": json.dumps({"traceparent": "x" * 16_384})},
+    "outbox_workspace_id_check": {"workspace_id": "x" * 256},
+}
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_every_writer_meets_every_rule(conn: Conn, rule: str) -> None:
+    """An update, too. Null breaks none of these rules."""
+    columns = {"event_type": "a.b", "source": "a", "payload": "{}"} | WRONG[rule]
+    insert = f"insert into outrider.outbox ({', '.join(columns)}) values ({', '.join(['%s'] * len(columns))})"
+    [(column, value)] = WRONG[rule].items()
+    conn.execute(INSERT.encode(), ["{}"])
+    for query, params in (
+        (insert, [*columns.values()]),
+        (f"update outrider.outbox set {column} = %s", [value]),
+    ):
+        with pytest.raises(psycopg.errors.CheckViolation) as error:
+            conn.execute(query.encode(), params)
+        diag = error.value.diag
+        assert diag.message_primary == f'new row for relation "outbox_s0" violates check constraint "{rule}"'
+        assert (diag.schema_name, diag.table_name, diag.constraint_name) == ("outrider", "outbox_s0", rule)
+
+
+def test_a_column_that_must_be_there_is_named(conn: Conn) -> None:
+    with pytest.raises(psycopg.errors.NotNullViolation, match="event_type"):
+        conn.execute("insert into outrider.outbox (source, payload) values ('a', '{}')")
 
 
 def test_one_that_comes_compressed_from_a_table(conn: Conn) -> None:
@@ -115,11 +155,9 @@ def test_the_functions_say_so_too(conn: Conn) -> None:
 def test_columns_of_a_job_are_bounded(conn: Conn, wrong: str) -> None:
     column, value = wrong.split(" = ")
     names = {
-        "subscription": "'a.b'", "partition": "0", "event_id": "gen_random_uuid()", "event_type": "'a.b'",
-        "status": "'pending'", "head": "false", "reached": "false", "run_at": "now()", "queue": "'default'",
-        "payload": "'{}'",
+        "subscription": "'a.b'", "event_id": "gen_random_uuid()", "run_at": "now()", "queue": "'default'", "payload": "'{}'",
     } | {column: value}  # fmt: skip
-    error_of(conn, f"insert into outrider.delivery ({', '.join(names)}) values ({', '.join(names.values())})")
+    error_of(conn, f"insert into outrider.job ({', '.join(names)}) values ({', '.join(names.values())})")
 
 
 def test_an_enqueue_that_replaces_a_job_is_bounded(conn: Conn) -> None:

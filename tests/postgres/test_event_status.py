@@ -439,6 +439,8 @@ from outrider.outbox as o, outrider.subscription as s where o.seq %% 3 = 0 and s
 insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
 select 'a.handler', 0, o.seq, o.id, o.event_type, 'failed', false, true, now()
 from outrider.outbox as o where o.seq %% 3 = 1;
+insert into outrider.job (subscription, seq, event_id, event_type, status, run_at, queue)
+select 'a.job', o.seq, o.id, o.event_type, 'failed', now(), 'default' from outrider.outbox as o where o.seq %% 3 = 1;
 insert into outrider.withdrawal (seq, event_id, withdrawn_by)
 select o.seq, o.id, 'me' from outrider.outbox as o where o.seq %% 10 = 0;
 insert into outrider.audit (by, action, event_id, details)
@@ -449,7 +451,7 @@ SMALL = {"subscription", "cursor"}
 
 @pytest.fixture(scope="module")
 def long_log(server: str) -> Iterator[str]:
-    """Fifteen segments, a dozen subscriptions, receipts, dead letters and withdrawals by the thousand."""
+    """Fifteen segments, a dozen subscriptions, jobs, receipts, dead letters and withdrawals by the thousand."""
     name = "test_event_status"
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(f"create database {name} template outrider_template".encode())
@@ -463,6 +465,7 @@ def long_log(server: str) -> Iterator[str]:
             log.register("a.handler", start="beginning")
             for number in range(10):
                 log.register(f"a.h{number}", partitions=4, start="beginning")
+            log.register("a.job", kind="job", start="beginning")
             log.register("a.reader", kind="reader", partitions=2)
             with psycopg.ClientCursor(log.conn) as cursor:
                 cursor.execute(SEED, {"events": EVENTS})
@@ -486,9 +489,14 @@ def test_it_is_read_by_index(long_log: str, by: str, seq: int, analyzed: bool) -
         assert found is not None
         [(listed,)] = conn.execute("select count(*) from outrider.event_status where seq = %s", [seq]).fetchall()
     used = [node for node in nodes(found[0][0]["Plan"]) if node.get("Relation Name") and node["Actual Loops"] > 0]
-    assert listed == 12
+    assert listed == 13
     large = [node for node in used if node["Relation Name"] not in SMALL]
-    assert {node["Relation Name"].rstrip("0123456789") for node in large} >= {"event_handled", "delivery", "withdrawal"}
+    assert {node["Relation Name"].rstrip("0123456789") for node in large} >= {
+        "event_handled",
+        "delivery",
+        "job",
+        "withdrawal",
+    }
     assert {node["Node Type"] for node in large} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in large) <= 5 * listed
     if by == "seq":

@@ -14,6 +14,7 @@ from outrider import Event, Outrider
 from outrider.errors import CursorError
 from outrider.postgres import handler_batches, relays
 from outrider.postgres.log import TakeRequest
+from outrider.postgres.tenant_context import home_of
 from outrider.postgres.worker_sessions import WorkerSessions
 
 GONE = "select count(*) from pg_stat_activity where pid = %s"
@@ -71,8 +72,8 @@ async def test_who_leaves_while_a_session_is_made_ready_leaves_none_behind(
     """The fixture counts the sessions. `again`: one that is there is made ready for another handler."""
     lanes, begun = WorkerSessions(database, 1, 30), asyncio.Event()
     if again:
-        async with lanes.session("a"):
-            pass
+        async with lanes.session("a") as conn:
+            home_of(conn).leave(None, None)
 
     async def never(*_: object, **__: object) -> None:
         begun.set()
@@ -91,4 +92,26 @@ async def test_who_leaves_while_a_session_is_made_ready_leaves_none_behind(
     with pytest.raises(asyncio.CancelledError):
         await entering
     monkeypatch.undo()
+    await lanes.close()
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_a_session_is_reset_for_another_handler_if_one_has_used_it(database: str, used: bool) -> None:
+    lanes = WorkerSessions(database, 1)
+    async with lanes.session("lanes.one") as conn:
+        await conn.execute("set lanes.trace = 'behind'")
+        if used:
+            home_of(conn).leave(None, None)
+    async with lanes.session("lanes.two") as conn:
+        row = await (await conn.execute("select current_setting('lanes.trace', true)")).fetchone()
+    assert row == ("" if used else "behind",)
+    await lanes.close()
+
+
+async def test_a_session_is_reset_for_a_handler_with_another_timeout(database: str) -> None:
+    lanes = WorkerSessions(database, 1, idles={"lanes.slow": 77.0})
+    for owner, idle in (("lanes.one", "30s"), ("lanes.slow", "77s"), ("lanes.two", "30s")):
+        async with lanes.session(owner) as conn:
+            row = await (await conn.execute("show idle_in_transaction_session_timeout")).fetchone()
+            assert row == (idle,)
     await lanes.close()

@@ -26,6 +26,7 @@ KNOWN = migrate.known()
 NEWEST = KNOWN[-1].version
 ADD = Migration(NEWEST + 1, "add", False, "-", "create table /*schema*/added ();")
 BREAK = Migration(NEWEST + 2, "break", True, "-", "create table /*schema*/broken ();")
+STOP = Migration(NEWEST + 2, "stop", True, "-", "create table /*schema*/stopped ();", stop=True)
 
 Know = Callable[..., None]
 
@@ -90,6 +91,23 @@ async def test_a_breaking_step_of_an_earlier_release_belongs_to_the_pre_phase(da
     assert await run(database, phase=Phase.pre) == ["add", "break", "later"]
 
 
+async def test_a_step_that_new_code_needs_and_old_code_does_not_bear(database: str, know: Know) -> None:
+    """It is in the pre phase, and waits for the workers to stop."""
+    know(ADD, STOP)
+    await seen(database, 41, NEWEST)
+    with pytest.raises(MigrationRefused) as refused:
+        await run(database, phase=Phase.pre)
+    assert "stop has to wait" in str(refused.value)
+    assert "--phase pre" not in str(refused.value)
+    assert await versions(database) == list(range(1, NEWEST + 1)), "half an upgrade"
+    async with connected(database) as conn:
+        with pytest.raises(SchemaMismatch, match=f"needs version {NEWEST + 2}: .*; when older workers are stopped"):
+            await migrate.check_needed(conn, "outrider")
+        await conn.execute("delete from outrider.worker")
+        assert await run(database, phase=Phase.pre) == ["add", "stop"]
+        await migrate.check_needed(conn, "outrider")
+
+
 async def has_settle(dsn: str) -> bool:
     async with connected(dsn) as conn:
         found = await rows(conn, "select exists (select from pg_proc where proname = 'settle' and proacl is not null)")
@@ -104,6 +122,17 @@ async def test_each_phase_brings_the_functions(database: str, know: Know, phase:
     async with connected(database) as conn:
         await conn.execute("drop function outrider.settle")
     assert await run(database, phase=phase)
+    assert await has_settle(database)
+
+
+async def test_nobody_sees_new_tables_with_old_functions(database: str, know: Know) -> None:
+    """What a step drops comes back with the last one: both are one transaction."""
+    drop = Migration(NEWEST + 1, "drop", False, "-", "drop function /*schema*/settle;")
+    know(drop, Migration(NEWEST + 2, "add", False, "-", ""))
+    assert await run(database) == ["drop", "add"]
+    async with connected(database) as conn:
+        query = "select count(distinct xmin::text) from outrider.migration where version > %s"
+        assert await (await conn.execute(query, [NEWEST])).fetchone() == (1,)
     assert await has_settle(database)
 
 

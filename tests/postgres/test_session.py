@@ -274,3 +274,20 @@ async def test_a_database_that_cannot_hold_all_text(kind: str, server: str, enco
         f"the database '{name}' has the encoding {encoding}; Outrider needs UTF8: "
         f"create one with: createdb -E UTF8 -T template0 {name}_utf8"
     )
+
+
+async def test_a_caller_that_is_cancelled_leaves_no_session(database: str) -> None:
+    kept: list[object] = []  # an error holds what it was raised in; else Python would close the session
+    for steps in range(0, 200, 2):
+        connecting = asyncio.create_task(connection.connect(database))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        connecting.cancel()
+        [ended] = await asyncio.gather(connecting, return_exceptions=True)
+        kept.append(ended)
+        if isinstance(ended, psycopg.AsyncConnection):
+            await ended.close()
+    others = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn, asyncio.timeout(10):
+        while await (await conn.execute(others)).fetchall():  # noqa: ASYNC110 (a backend ends a moment after its session)
+            await asyncio.sleep(0.05)

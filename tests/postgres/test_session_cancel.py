@@ -92,3 +92,24 @@ async def test_a_pool_that_is_closed_under_who_is_cancelled(database: str, monke
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_session_of_the_pool_that_is_cancelled_in_a_transaction(database: str) -> None:
+    """The cancelled statement leaves a failed transaction, in which the session cannot be given back as it was."""
+    begun: list[connection.AsyncSession] = []
+    ready = asyncio.Event()
+
+    async def work(pool: Pool) -> None:
+        async with pool.autocommit() as conn:
+            await conn.execute("begin")
+            begun.append(conn)
+            ready.set()
+            await conn.execute("select pg_sleep(60)")
+
+    async with Pool(database, 1) as pool:
+        working = asyncio.create_task(work(pool))
+        await ready.wait()
+        await asleep(begun[0], database)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working

@@ -44,6 +44,12 @@ class Depot:
             events = [Sent(parcel="abcdefgh"[n % 8], n=n) for n in range(start, start + number)]
             return [each.id for each in await self.app.publish_many(conn, events)]
 
+    async def publish_classes(self, *classes: str) -> None:
+        """One event of each channel class, together; and one of a type of its own, which makes them many."""
+        async with self.app.connect() as conn, conn.transaction():
+            events = [self.app.envelope(Sent(parcel="a"), channel_class=each) for each in classes]
+            await self.app.publish_many(conn, [*events, Lost(parcel="a")])
+
     async def envelopes(self, ids: Sequence[UUID]) -> list[Envelope]:
         """As a relay reads them."""
         reader = self.app.reader(name=f"depot.r{uuid4().hex[:8]}", start="beginning")

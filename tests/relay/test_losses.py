@@ -11,7 +11,8 @@ import pytest
 from tests.relay.depot import depot, ids_in
 
 from outrider import Envelope
-from outrider.signals import Relayed, Rewound
+from outrider.relay import relay_loop
+from outrider.signals import Relayed, Rewound, Signal, Taken, Woken
 from outrider.streams import Appended, Sink
 from outrider.testing import expect
 
@@ -81,3 +82,29 @@ async def test_a_relay_with_nothing_to_send_looks_what_is_there(
         async with AsyncExitStack() as ending, expect(house.app, Relayed), expect(house.app, Rewound):
             await ending.enter_async_context(house.app.worker())
         assert await ids_in(sink, name) == [*sent[1:], sent[0]]
+
+
+async def test_an_idle_relay_asks_the_broker_and_not_the_database(
+    database: str, sink: Sink, name: str, remove: Forget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next poll is an hour away: the check of the streams finds the loss, and until then nothing is taken."""
+    monkeypatch.setattr(relay_loop, "CHECK_INTERVAL", 0.05)
+    taken: list[Signal] = []
+    async with depot(database) as house:
+        house.app.relay("depot.out", sink, poll="1h")
+        await house.app.migrate()
+        sent = await house.publish_many(4)
+        async with AsyncExitStack() as ending:
+            async with (
+                expect(house.app, Relayed),
+                expect(house.app, Woken, lambda each: each.reason == "poll", times=3),
+            ):
+                await ending.enter_async_context(house.app.worker())
+            async with expect(house.app, Woken, lambda each: each.reason == "poll", times=5):
+                ending.callback(
+                    house.app.signals.listen(lambda each: taken.append(each) if isinstance(each, Taken) else None)
+                )
+            assert taken == []
+            async with expect(house.app, Relayed), expect(house.app, Rewound):
+                await remove()
+        assert await ids_in(sink, name) == sent

@@ -9,16 +9,19 @@ from typing import Any
 
 import psycopg
 import pytest
+from prometheus_client import CollectorRegistry
 from psycopg.conninfo import make_conninfo
 from redis.asyncio import Redis
 from tests.brokers import RedisServer
 from tests.postgres.roles.house import before, opened
-from tests.relay.depot import Depot
+from tests.relay.depot import Depot, Lost, Sent
 from tests.relay.test_relay import Refusing
 
 from outrider import Outrider
-from outrider.inbox.destination import destination_of
-from outrider.inbox.retry import retry_refused
+from outrider.inbox.inbox import destination_of
+from outrider.inbox.receiver import retry_refused
+from outrider.observe import exposed
+from outrider.observe.metrics import Metrics
 from outrider.postgres import replicas
 from outrider.postgres.statement import statement
 from outrider.signals import Relayed, Rewound
@@ -54,6 +57,28 @@ def role(*owners: psycopg.Connection[Any], made_before: bool) -> Iterator[str]:
         for each in owners:
             each.execute(f"drop owned by {name}".encode())
         owners[0].execute(f"drop role {name}".encode())
+
+
+async def test_the_role_of_relays_may_measure_them(database: str, redis_server: RedisServer, name: str) -> None:
+    """It may not read the state of everything else; the database is up nevertheless."""
+
+    def made(dsn: str) -> Outrider:
+        app = Outrider(context="depot", dsn=dsn)
+        app.relay("depot.out", RedisStreams(redis_server.url, stream=name), events=[Sent, Lost])
+        return app
+
+    async with made(database) as app:
+        await app.migrate()
+        await Depot(app, database).publish("a1", "a2")
+    registry = CollectorRegistry()
+    with psycopg.connect(database, autocommit=True) as owner, opened(owner) as house:
+        async with made(make_conninfo(database, user=house.login("relay"))) as app:
+            missing = await exposed.sample(app, "outrider", Metrics(app.signals, registry).instruments)
+    assert "permission denied" in (missing or "")
+    assert registry.get_sample_value("outrider_database_up") == 1
+    assert registry.get_sample_value("outrider_workers") is None
+    for topic, depth in (("depot.sent", 2), ("depot.lost", 0)):
+        assert registry.get_sample_value("outrider_relay_depth", {"relay": "depot.out", "topic": topic}) == depth
 
 
 @pytest.mark.verify
@@ -109,4 +134,4 @@ async def test_they_are_enough(
         async with receiving(make_conninfo(other_database, user=user)) as app, app.connect() as conn:
             assert (await app.drain()).ingested == 5
             destination = destination_of(app.inboxes[0], app.settings)
-            assert len((await retry_refused(conn, "shop.in", destination, None, "outrider")).refused) == 1
+            assert len((await retry_refused(conn, "shop.in", destination, "outrider")).refused) == 1

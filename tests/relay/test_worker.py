@@ -52,6 +52,37 @@ async def test_a_publish_wakes_it(database: str, redis_server: RedisServer, name
         assert await ids_in(sink_of(redis_server, name), name) == ids
 
 
+@pytest.mark.parametrize("how", ["publish", "publish_many", "sql", "generation"])
+async def test_an_event_of_any_class_wakes_it(database: str, redis_server: RedisServer, name: str, how: str) -> None:
+    """Its worker names no class: the relay is woken nevertheless, the handler is not."""
+    other: dict[str, Any] = {"generation": 7} if how == "generation" else {}
+    async with (
+        depot(database, poll="1h") as house,
+        depot(database, **other) as publisher,
+        AsyncExitStack() as ending,
+    ):
+        house.app.relay("depot.out", sink_of(redis_server, name), events=[Sent])
+        house.app.handler(Sent, name="depot.handled")(lambda _: None)
+        await house.app.migrate()
+        async with expect(house.app, ListenerUp):
+            await ending.enter_async_context(house.app.worker())
+        woken: list[tuple[str, str]] = []
+        house.app.signals.listen(
+            lambda each: woken.append((each.subscription, each.reason)) if isinstance(each, Woken) else None
+        )
+        while ("depot.out", "notification") not in woken:  # the first may come while the relay looks anyway
+            async with expect(house.app, Relayed, lambda each: each.events == 1):
+                if how == "publish_many":
+                    await publisher.publish_classes("heavy")
+                elif how == "sql":
+                    await publisher.execute(
+                        "select outrider.publish('depot.sent', '{\"parcel\": \"a\"}', channel_class => 'heavy')"
+                    )
+                else:
+                    await publisher.publish("a1", channel_class="heavy")
+        assert ("depot.handled", "notification") not in woken
+
+
 async def test_polling_covers_what_notifications_miss(database: str, redis_server: RedisServer, name: str) -> None:
     async with depot(database, notify="off", poll="1h") as house:
         house.app.relay("depot.out", sink_of(redis_server, name), poll=0.1)

@@ -57,8 +57,11 @@ def declared(scheduler: Scheduler = "auto") -> Outrider:
     app.rollup(
         known.name,
         table=known.table,
+        when=known.when,
+        parent=known.parent,
         key=known.key,
         carry=known.carry,
+        first=known.first,
         single=hub.NewPieceCreated,
         rollup=hub.DocumentImported,
         notify=known.notify,
@@ -148,10 +151,10 @@ async def test_t15_pg_cron_ticks_and_nobody_else(desk: Desk, preloaded: Embedded
     assert {(run["jobid"], run["status"]) for run in cron.runs(desk)} == {(first["jobid"], "succeeded")}
     [tick] = ask(desk, "select * from outrider.rollup_log where result = 'processed'")
     assert (tick["groups_emitted"], tick["pieces_emitted"], tick["rows_marked"], tick["pending_post"]) == (1, 1, 4, 1)
-    births = "select subject, piece_count from fn_iu_notification_board('ada') where event_stream = 'births'"
+    births = "select canonical_address, payload from fn_iu_notification_board('ada') where event_stream = 'update'"
     assert ask(desk, births) == [
-        {"subject": "handbook.pdf", "piece_count": 3},
-        {"subject": "notes/1", "piece_count": 1},
+        {"canonical_address": "handbook/1", "payload": {"piece_count": 3}},
+        {"canonical_address": "notes/1", "payload": None},
     ]
     [partial] = unsound(desk)
     assert (partial["topic"], "PARTIAL" in partial["detail"]) == ("stable key", True), "the notes have no document"
@@ -211,4 +214,4 @@ async def test_what_a_doctor_says_of_it() -> None:
             assert install(desk, "pg_cron") == "cron"
             assert await said() == "ok: ticks 1 of 1 rollup"
             desk.execute("drop extension pg_cron")
-            assert await said() == "warning: should tick 1 rollup, and is not there (AVAILABLE): workers tick meanwhile"
+            assert await said() == "warning: should tick 1 rollup, but is not there (AVAILABLE): workers tick meanwhile"

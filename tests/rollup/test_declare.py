@@ -10,7 +10,7 @@ from tests.rollup.archive import NAME, NOTE, DocumentImported, PieceAdded, decla
 
 from outrider import Event, Outrider
 from outrider.errors import DeclarationError
-from outrider.rollup import Check, Column, Notification
+from outrider.rollup import Check, Column, Notification, Parent
 from outrider.rollup.rollup import MOST_CARRIED
 
 
@@ -56,6 +56,26 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "carry as text": ({"carry": "id"}, "carry='id' is text: write a list of names"),
     "too many": ({"carry": [f"c{n}" for n in range(MOST_CARRIED + 1)]}, "carry names 41 columns, at most 40"),
     "hidden": ({"carry": ["id", "key", "last_at"]}, "carry=['key', 'last_at'] would hide what every rollup event has"),
+    "too many expressions": (
+        {"carry": {f"c{n}": "1" for n in range(MOST_CARRIED + 1)}},
+        "carry names 41 columns, at most 40",
+    ),
+    "hidden expressions": ({"carry": {"key": "1"}}, "carry=['key'] would hide what every rollup event has"),
+    "an empty expression": ({"carry": {"id": ""}}, "carry: id is empty"),
+    "an expression that is none": ({"carry": {"id": 7}}, "carry: id 7 is int, not str"),
+    "first as text": ({"first": "id"}, "first='id' is text: write a list of names"),
+    "first of what is not carried": (
+        {"first": ["id", "kind", "body"]},
+        "first names body, kind, which carry does not",
+    ),
+    "the first time": (
+        {"carry": ["at"], "first": ["at"], "single": "a.b"},
+        "first=['first_at'] would hide what every rollup event has",
+    ),
+    "first and carried": ({"first": {"author": "id"}}, "first and carry both give author: rename one of them"),
+    "first of a number": ({"first": {"first_id": 1}}, "first: 1 is int, not str"),
+    "a parent's table": ({"parent": Parent("n;", "true")}, "'n;' is no name of a table"),
+    "a parent without a key": ({"parent": Parent("note", "")}, "parent: on is empty"),
     "an empty condition": ({"when": ""}, "when is empty"),
     "no text as workspace": ({"workspace": 7}, "workspace 7 is int, not str"),
     "a type": ({"single": "No Type"}, "single: the event type 'No Type' is not lower-case words"),
@@ -63,7 +83,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a needy single": ({"single": Needy}, "Needy needs key, pages, title, but it gets the carried columns"),
     "a needy rollup": (
         {"rollup": Needy},
-        "Needy needs pages, title, but it gets key, piece_count, first_at and last_at",
+        "Needy needs pages, title, but it gets key, piece_count, first_at and last_at; carried columns may be missing",
+    ),
+    "a needy rollup with a first": (
+        {"rollup": Needy, "carry": ["id", "author", "title"], "first": {"title_1": "title", "pages": "id"}},
+        "Needy needs title, but it gets key, piece_count, first_at, last_at, title_1 and pages; carried columns",
     ),
     "a loop": (
         {"table": None, "events": [DocumentImported], "key": ["key"]},
@@ -158,7 +182,14 @@ def test_the_declaration_as_sql_takes_it() -> None:
             "notify": {"table": "public.note", "columns": dict(NOTE.columns)},
         }
     )
+    more = declared(
+        carry={"id": "new.id", "title": "parent.title"}, first=["id"], parent=Parent("book", "parent.id = new.book")
+    )
+    assert more["carry"] == {"id": "new.id", "title": "parent.title"}
+    assert more["first"] == {"first_id": "id"}
+    assert more["parent"] == {"table": "public.book", "on": "parent.id = new.book"}
     plain = declared()
+    assert not {"first", "parent"} & set(plain), "what was installed before is still as declared"
     assert (plain["table"], plain["key"]) == ("public.piece", ["document", "batch"])
     assert (plain["debounce"], plain["threshold"], plain["max_wait"], plain["every"]) == (90, 2, 600, 120)
     assert (plain["scheduler"], plain["columns"], plain["checks"], "notify" in plain) == ("auto", [], [], False)

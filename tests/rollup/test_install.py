@@ -12,8 +12,8 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 
-from outrider import Event
-from outrider.errors import RollupRefused
+from outrider import Event, Outrider
+from outrider.errors import ConfigError, RollupRefused
 from outrider.postgres import connection, rollups
 from outrider.postgres.schema import migrate
 from outrider.postgres.statement import render
@@ -130,6 +130,33 @@ def test_a_changed_declaration_replaces_the_old_one(bare: Archive) -> None:
         "p_seqs bigint[]"
     ]
     assert not [row for row in bare.verified().values() if not row["passed"]]
+
+
+def test_a_condition_in_the_function_moves_to_the_trigger(bare: Archive) -> None:
+    """As rollups were installed before migration 16: it works on, verify says so, and installing again moves it."""
+    spec = declared(when="new.kind = 'piece'")
+    bare.install(spec)
+    source = bare.one("select prosrc from pg_proc where proname = 'rollup_stage_archive_imports'")
+    condition = "if (new.kind = 'piece') is not true then return null; end if;"
+    inside = source.replace("outrider_workspace :=", f"{condition} outrider_workspace :=", 1)
+    assert inside != source
+    bare.ask(f"""
+        create or replace function outrider.rollup_stage_archive_imports() returns trigger language plpgsql security definer
+            set search_path = pg_catalog, pg_temp as $of_before$ {inside} $of_before$;
+        create or replace trigger outrider_rollup_archive_imports after insert on piece for each row
+            execute function outrider.rollup_stage_archive_imports();
+        update outrider.rollup set trigger = (select pg_get_triggerdef(oid) from pg_trigger where tgname ~ '^outrider_ro')
+    """)
+    bare.add("a")
+    bare.add("b", kind="draft")
+    assert bare.staged() == ["a"]
+    assert "the function rollup_stage_archive_imports is not as it was made" in bare.verified()["installed"]["detail"]
+    bare.install(spec)
+    assert bare.verified()["installed"]["passed"]
+    assert "WHEN" in bare.one("select trigger from outrider.rollup")
+    bare.add("c")
+    bare.add("d", kind="draft")
+    assert bare.staged() == ["a", "c"]
 
 
 class Leafed(Event, type="archive.leafed"):
@@ -330,7 +357,8 @@ def test_refusals(bare: Archive) -> None:
     assert bare.findings(columns=more, checks=[checked])["expressions"]["passed"]
     refused(bare, topic="expressions", checks=[Check("note", "note_pieces_check", "nothing > 1")])
     counting = "exists (select from public.note where pieces = new.id)"
-    assert "more than one insert and one look-up" in refused(bare, topic="trigger cost", when=counting)
+    assert "when is the WHEN of a trigger, which takes no subquery" in refused(bare, topic="expressions", when=counting)
+    assert "more than one insert and one look-up" in refused(bare, topic="trigger cost", key=counting)
     bare.ask("insert into note (kind, pieces) values ('x', 7)")
     assert "is violated by some row" in refused(bare, checks=[Check("note", "note_pieces_check", "pieces < 5")])
     refused(bare, topic="pg_cron", scheduler="pg_cron")
@@ -374,6 +402,8 @@ LOOKUPS = {
     "(select s.name from public.shelf as s where s.a = new.id)": False,
     "(select s.a from public.shelf as s where s.a + s.b = new.id)": False,
     "(select s.name from public.shelf as s where s.a > new.id and s.b > 0)": False,
+    "(select s.name from public.shelf as s where s.a = new.id and (s.b = 1 or s.b = 2))": False,
+    "(select c.title from public.code as c where c.code = any (array[new.document, new.batch]))": False,
     "(select s.b from public.shelf as s where s.a = new.id and s.b > 7)": False,
     "(select max(p.id)::text from public.piece as p)": False,
     "(select count(*) from public.piece as p where p.document = new.document)": False,
@@ -483,6 +513,33 @@ async def test_a_writer_that_stays_is_not_waited_for(bare: Archive, database: st
         assert await rollups.installed_spec(conn, "archive.nothing", "outrider") is None
         with pytest.raises(psycopg.errors.InvalidSchemaName):
             await rollups.tick(conn, NAME, "nowhere")
+
+
+async def test_the_app_installs_what_it_declares(bare: Archive, database: str) -> None:
+    app = Outrider(context="archive", dsn=database)
+    async with app:
+        await app.migrate()
+        with pytest.raises(ConfigError, match="the app declares no rollup"):
+            await app.install_rollup()
+        declared(app, notify=NOTE)
+        done = await app.install_rollup()
+        assert (done.scheduler, done.commands is not None) == ("worker", True)
+        assert {each.topic for each in done.findings if not each.passed} == {"stable key"}
+        again = await app.install_rollup(NAME)
+        assert (again.scheduler, again.commands) == ("worker", None), "it is installed as declared"
+        with pytest.raises(
+            ConfigError, match=r"'archive\.other' is no rollup of the app; it declares: archive\.imports"
+        ):
+            await app.install_rollup("archive.other")
+        app.rollup("archive.more", table="gone", key=["a"], single="archive.a", rollup="archive.b")
+        with pytest.raises(ConfigError, match=r"name one; it declares: archive\.imports, archive\.more"):
+            await app.install_rollup()
+        with pytest.raises(
+            RollupRefused, match=r"archive\.more was not installed: source: there is no table public\.gone"
+        ):
+            await app.install_rollup("archive.more")
+    bare.add("a")
+    assert bare.staged() == ["a"]
 
 
 def test_who_may_not_install(bare: Archive, database: str) -> None:

@@ -14,7 +14,7 @@ from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 from tests.rollup.test_worker import Shelved, app_of
 
 from outrider.postgres.admin import roles
-from outrider.postgres.statement import statement
+from outrider.postgres.statement import functions, render, statement
 
 pytestmark = pytest.mark.also_on(15, 16)
 
@@ -38,10 +38,22 @@ CALLS = [
     "select outrider.rollup_note_archive_imports('{1}')",
     "select outrider.rollup_others('public.piece')",
     "select outrider.rollup_is_outage('40001')",
-    *(f"select outrider.rollup_{each}('{{}}'::jsonb)" for each in ("install", "preflight", "commands", "parts")),
+    *(
+        f"select outrider.rollup_{each}('{{}}'::jsonb)"
+        for each in ("install", "preflight", "check_sql", "check_key", "commands", "parts", "lock")
+    ),
+    "select outrider.rollup_undo('{}', '[]')",
+    "select outrider.rollup_undo_made('{}', '[]')",
+    "select outrider.rollup_rows('{1}', '{1}', 1, 1)",
     *(
         f"select outrider.rollup_{each}(null::outrider.rollup, '{{1}}', {more})"
-        for each, more in (("emit", "2"), ("fault", "2"), ("sift", "'{1}', 2"), ("culprits", "'{1}', 2"))
+        for each, more in (
+            ("emit", "2"),
+            ("fault", "2"),
+            ("sift", "'{1}', 2"),
+            ("faulty_groups", "'{1}', 2"),
+            ("faulty_rows", "2"),
+        )
     ),
 ]
 WRITES = [
@@ -96,6 +108,32 @@ async def test_a_worker_of_a_role_of_its_own(bare: Archive, database: str, made_
     finally:
         made = [] if made_before else roles.named("outrider", prefix).values()
         for each in (user, *made):
+            bare.ask(f"drop owned by {each}; drop role {each}")
+
+
+def test_a_function_that_is_made_anew_keeps_its_callers(bare: Archive) -> None:
+    """Migration 16 drops rollup_parts, which operators need for a preflight. Install calls more functions than before."""
+    prefix, owner = f"{bare.conn.info.dbname}_", f"role_{bare.conn.info.dbname}"
+    bare.ask(roles.script("outrider", prefix))
+    bare.ask(f"create role {owner}; grant execute on function outrider.rollup_install to {owner}")
+    try:
+        bare.ask("drop function outrider.rollup_parts(jsonb)")
+        [text] = [text for name, text in functions() if name == "rollup_parts"]
+        bare.ask(render(text, "outrider"))
+        bare.ask("revoke all on function outrider.rollup_parts from public")
+        bare.conn.execute(statement("schema/inherit_grants", "outrider"))
+        callers = """select rolname from pg_roles where has_function_privilege(oid, %s, 'execute') and rolname ~ %s
+                     order by 1"""
+        made = roles.named("outrider", prefix)
+        assert set(bare.column(callers, "outrider.rollup_parts(jsonb)", bare.conn.info.dbname)) == {
+            made["operator"],
+            made["dashboard"],
+            owner,
+        }
+        for function in ("rollup_lock(jsonb)", "rollup_undo(jsonb, jsonb)", "rollup_undo_made(jsonb, jsonb)"):
+            assert bare.column(callers, f"outrider.{function}", bare.conn.info.dbname) == [owner]
+    finally:
+        for each in (owner, *roles.named("outrider", prefix).values()):
             bare.ask(f"drop owned by {each}; drop role {each}")
 
 

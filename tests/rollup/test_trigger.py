@@ -198,7 +198,38 @@ def test_an_insert_never_fails_for_its_rollup(bare: Archive, database: str) -> N
     )
     bare.ask("select outrider.rollup_retry(%s)", NAME)
     assert bare.tick(flush=True)["pieces_emitted"] == 2
-    # The condition is not evaluated with the rights of whoever inserts.
+
+
+@pytest.mark.also_on(15)
+def test_the_condition_is_the_triggers_own(bare: Archive, database: str) -> None:
+    """Rows that do not meet it call no function. It has the rights of whoever inserts, and its errors fail the insert."""
+    bare.install(when="new.kind = 'piece'")
+    assert "WHEN ((new.kind = 'piece'::text))" in bare.one("select trigger from outrider.rollup")
+    assert "kind" not in bare.one("select prosrc from pg_proc where proname = 'rollup_stage_archive_imports'")
+    calls = "explain (analyze, format json, costs off, timing off) insert into piece (document, kind) values ('a', %s)"
+    for kind, called in (("draft", []), ("piece", [1])):
+        [root] = bare.one(calls, kind)
+        assert [each["Calls"] for each in root.get("Triggers", [])] == called
+    assert bare.staged() == ["a"]
+    # A column that it names cannot be dropped, and may be renamed.
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist):
+        bare.ask("alter table piece drop kind")
+    bare.ask(
+        "alter table piece rename kind to sort; insert into piece (document, sort) values ('b', 'piece'), ('c', 'x')"
+    )
+    assert bare.staged() == ["a", "b"]
+    assert "is not as it was made" in bare.verified()["installed"]["detail"]
+    bare.ask("alter table piece rename sort to kind")
+    # Another declaration replaces it, or takes it away.
+    bare.install(when="new.kind <> 'piece'")
+    bare.add("d")
+    bare.install()
+    bare.add("e", kind="draft")
+    assert bare.staged() == ["a", "b", "e"]
+    assert "WHEN" not in bare.one("select trigger from outrider.rollup")
+    bare.install(when="new.document::int > 0")
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+        bare.add("x")
     bare.ask(
         "create function mine(text) returns boolean language sql as 'select true'; revoke all on function mine from public"
     )
@@ -207,10 +238,13 @@ def test_an_insert_never_fails_for_its_rollup(bare: Archive, database: str) -> N
     bare.ask(f"create role {user} login; grant insert on piece to {user}")
     try:
         with psycopg.connect(database, user=user, autocommit=True) as low:
-            low.execute("insert into piece (document) values ('e')")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                low.execute("insert into piece (document) values ('f')")
+            bare.ask(f"grant execute on function mine to {user}")
+            low.execute("insert into piece (document) values ('f')")
     finally:
         bare.ask(f"drop owned by {user}; drop role {user}")
-    assert bare.staged() == ["e"]
+    assert bare.staged() == ["a", "b", "e", "f"]
 
 
 def test_groups_do_not_depend_on_the_session(bare: Archive) -> None:

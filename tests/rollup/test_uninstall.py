@@ -348,3 +348,19 @@ def test_a_producer_that_has_read_before_is_not_the_victim(archive: Archive, dat
         producer.ask("commit")
         taking_off.join(30)
     assert archive.staged() == ["a"]
+
+
+def test_nor_is_it_while_a_rollup_is_installed_that_alters_the_table(bare: Archive, database: str) -> None:
+    """The same for install: it takes the stronger lock at once."""
+    more = declared(columns=[Column("piece", "more", "text")])
+    with opened(database) as producer, opened(database) as operator:
+        producer.ask("begin")
+        producer.ask("select count(*) from piece")
+        installing = threading.Thread(target=lambda: operator.install(more))
+        installing.start()
+        waits(bare, operator.conn.info.backend_pid)
+        producer.ask("insert into piece (document) values ('a')")
+        producer.ask("commit")
+        installing.join(30)
+    bare.add("b")
+    assert bare.staged() == ["b"]

@@ -40,6 +40,16 @@ async def sink(nats_server: NatsServer, name: str) -> AsyncIterator[JetStream]:
     await sink.close()
 
 
+async def test_a_copy_has_a_connection_of_its_own(sink: JetStream, name: str) -> None:
+    used = sink._stream._connection
+    other = sink.copy()
+    assert await other.end(name) == await sink.end(name)
+    assert await other.weaknesses()
+    await other.close()
+    assert used is not None
+    assert sink._stream.is_connected(used)
+
+
 async def test_messages_say_what_they_are(sink: JetStream, js: Any, name: str) -> None:
     [event] = events(1)
     assert await sink.append(name, [event], "0") == Appended("1")

@@ -33,7 +33,7 @@ def order(number: int) -> OrderPlaced:
 
 def committed(dsn: str) -> dict[str, int]:
     """What another session sees."""
-    tables = ("outbox", "event_handled", "delivery")
+    tables = ("outbox", "event_handled", "delivery", "job")
     with psycopg.connect(dsn) as conn:
         counts = [conn.execute(f"select count(*) from outrider.{table}".encode()).fetchone() for table in tables]
     return {table: row[0] for table, row in zip(tables, counts, strict=True) if row is not None and row[0]}

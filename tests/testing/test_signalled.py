@@ -31,10 +31,10 @@ async def test_a_worker_is_awaited(database: str) -> None:
 
 async def test_several_and_from_other_threads() -> None:
     app = Outrider()
-    async with expect(app, Woken, lambda s: s.reason == "poke", times=2) as seen:
-        for reason in ("poke", "poll", "poke"):
+    async with expect(app, Woken, lambda s: s.reason == "notification", times=2) as seen:
+        for reason in ("notification", "poll", "notification"):
             await asyncio.to_thread(app.signals.emit, Woken("shop.note", reason))
-    assert [signal.reason for signal in seen] == ["poke", "poke"]
+    assert [signal.reason for signal in seen] == ["notification", "notification"]
 
 
 async def test_what_came_instead_is_told() -> None:
@@ -42,7 +42,7 @@ async def test_what_came_instead_is_told() -> None:
     with pytest.raises(
         TimeoutError, match=r"0 of 1 Woken that fits within 0\.01 s; other signals meanwhile: 1 Woken\. Is a worker"
     ):
-        async with expect(app, Woken, lambda s: s.reason == "poke", timeout=0.01):
+        async with expect(app, Woken, lambda s: s.reason == "notification", timeout=0.01):
             app.signals.emit(Woken("shop.note", "poll"))
     with pytest.raises(TimeoutError, match=r"0 of 1 Published within 0\.01 s; other signals meanwhile: none"):
         async with expect(app, Published, timeout=0.01):

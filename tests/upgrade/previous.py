@@ -20,7 +20,8 @@ def git(root: Path, *arguments: str) -> bytes:
 
 def previous(root: Path, newest: int) -> str:
     """The newest release if it has fewer migrations than today's code; else the newest commit that has."""
-    touched = git(root, "rev-list", "HEAD", "--", MIGRATIONS).decode().split()
+    # Not the commits of merged branches, which may be half of a change.
+    touched = git(root, "rev-list", "--first-parent", "HEAD", "--", MIGRATIONS).decode().split()
     releases = git(root, "tag", "--list", "v*", "--merged", "HEAD", "--sort=-v:refname").decode().split()
     for candidate in (*releases[:1], "HEAD", *(f"{commit}^" for commit in touched)):
         try:

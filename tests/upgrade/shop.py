@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import outrider
-from outrider import Event, HandlerContext, Outrider, RetryPolicy
+from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
 
 CODE = str(Path(outrider.__file__).parents[1])
 CUSTOMERS = 5
@@ -24,6 +24,10 @@ logging.getLogger("outrider").addHandler(logging.NullHandler())  # nobody emptie
 
 class Placed(Event, type="upgrade.placed", key="customer"):
     customer: str
+    n: int
+
+
+class Chore(Job, type="shop.chore"):
     n: int
 
 
@@ -42,6 +46,14 @@ async def effect(event: Placed, ctx: HandlerContext) -> None:
         raise RuntimeError("the first time")
     if event.n % 11 == 7 and not os.environ.get("MENDED"):
         raise RuntimeError("every time")
+
+
+@app.job(Chore, retry=RetryPolicy(retries=0))
+async def chore(job: Chore, ctx: JobContext) -> None:
+    if job.n == 13:
+        raise RuntimeError("every time")
+    async with ctx.connect() as conn:
+        await conn.execute("insert into effect (n, code) values (%s, %s)", [job.n, CODE])
 
 
 async def publish(name: str) -> None:

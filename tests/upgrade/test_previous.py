@@ -80,12 +80,14 @@ class Release:
 class Bench:
     """Both releases on one database, and what the database says."""
 
-    def __init__(self, conn: psycopg.Connection[Any], old: Release, bound: Release, new: Release) -> None:
+    def __init__(
+        self, conn: psycopg.Connection[Any], old: Release, new: Release, bound: tuple[Release, Release]
+    ) -> None:
         self.conn = conn
         self.old = old
-        self.bound = bound
-        """The old code as a role that has the rights of its own guide, and no others."""
         self.new = new
+        self.bound, self.bound_new = bound
+        """Both as a role that has the rights of the old code's guide, and no others."""
 
     def rows(self, query: str, *params: object) -> list[Any]:
         return self.conn.execute(query.encode(), params).fetchall()
@@ -137,7 +139,8 @@ class Bench:
         dead = [n for (n,) in self.rows(buried)]
         assert dead
         assert all(n % 11 == 7 for n in dead)
-        assert _by_customer(self.rows("select customer, n from effect order by id")) == {
+        effects = "select customer, n from effect where customer is not null order by id"
+        assert _by_customer(self.rows(effects)) == {
             who: [n for n in range(1, last + 1) if n % 11 != 7] for who, last in expected.items()
         }
         assert self.rows("select distinct attempts, jsonb_array_length(failure_history) from outrider.delivery") == [
@@ -175,6 +178,19 @@ def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def stop(old_tree: Path) -> bool:
+    """Whether a migration since then says that the workers must be stopped for it."""
+    at = newest_migration(ROOT, previous(ROOT, NEWEST))
+    return any(step.stop for step in known() if step.version > at)
+
+
+@pytest.fixture
+def no_stop(stop: bool) -> None:
+    if stop:
+        pytest.skip("a migration since the previous release says that the workers must be stopped for it")
+
+
 @pytest.fixture
 def bench(empty_database: str, old_tree: Path) -> Iterator[Bench]:
     with psycopg.connect(empty_database, autocommit=True) as conn:
@@ -188,8 +204,11 @@ def bench(empty_database: str, old_tree: Path) -> Iterator[Bench]:
             yield Bench(
                 conn,
                 Release(old_tree / "src", empty_database, begin),
-                Release(old_tree / "src", make_conninfo(empty_database, user=role), begin),
                 Release(ROOT / "src", empty_database, begin),
+                (
+                    Release(old_tree / "src", make_conninfo(empty_database, user=role), begin),
+                    Release(ROOT / "src", make_conninfo(empty_database, user=role), begin),
+                ),
             )
         made = "select rolname from pg_roles where starts_with(rolname, current_database() || '_')"
         for name in (role, *(name for (name,) in conn.execute(made).fetchall())):
@@ -218,7 +237,7 @@ def test_it_is_really_the_previous_code(bench: Bench) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_both_releases_side_by_side(bench: Bench) -> None:
+def test_both_releases_side_by_side(bench: Bench, no_stop: None) -> None:
     old, new = bench.old, bench.new
     new.say("migrate", "--app", "shop:app")
     workers = [old.worker(), new.worker()]
@@ -236,7 +255,23 @@ def test_both_releases_side_by_side(bench: Bench) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_migration_beneath_a_running_worker(bench: Bench, old_tree: Path) -> None:
+def test_an_added_content_class_beside_the_previous_code(bench: Bench, no_stop: None) -> None:
+    """Its worker handles such events, and its publishers go on."""
+    bench.new.say("migrate", "--app", "shop:app")
+    bench.new.say("setting", "allow-content-class", "legal_hold")
+    worker, publisher = bench.old.worker(), bench.old.publisher("old")
+    until(lambda: bench.handled_after(bench.old, 0), publisher)
+    payload = json.dumps({"customer": "sql", "n": 1})
+    bench.rows("select outrider.publish('upgrade.placed', %s, key => 'sql', content_class => 'legal_hold')", payload)
+    until(lambda: "sql" in bench.done_by(bench.old), worker)
+    after = bench.drawn()
+    until(lambda: bench.handled_after(bench.old, after), publisher)
+    end(publisher)
+    end(worker)
+
+
+@pytest.mark.timeout(300)
+def test_a_migration_beneath_a_running_worker(bench: Bench, old_tree: Path, no_stop: None) -> None:
     """Under load, without a pause, and with the rights that it always had."""
     old, new = bench.old, bench.new
     old.say("migrate", "--app", "shop:app")
@@ -268,7 +303,57 @@ def test_a_migration_beneath_a_running_worker(bench: Bench, old_tree: Path) -> N
 
 
 @pytest.mark.timeout(300)
-def test_this_code_before_the_migration(bench: Bench) -> None:
+def test_a_migration_that_needs_a_stop(bench: Bench, old_tree: Path, stop: bool) -> None:
+    """It is refused beside a running worker. Publishers go on, and the new worker runs with the rights that the old one had.
+    Jobs of every state are there afterwards."""
+    if not stop:
+        pytest.skip("no migration since the previous release needs a stop")
+    old, new = bench.old, bench.new
+    old.say("migrate", "--app", "shop:app")
+    grant_as_documented(bench, old_tree)
+    bench.rows("select outrider.enqueue('shop.chore', jsonb_build_object('n', n)) from unnest('{1,13}'::int[]) as n")
+    worker, publisher = bench.bound.worker(), bench.bound.publisher("old")
+    until(lambda: bench.handled_after(old, 0), worker)
+    until(lambda: bench.rows("select n from effect where customer is null") == [(1,)], worker)
+    until(lambda: bench.alive() == {worker.pid}, worker)
+    before = bench.one("select max(version) from outrider.migration")
+    refused = new.command("migrate", "--phase", "pre", "--app", "shop:app")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f":{worker.pid} " in refused.stderr
+    assert "stop them" in refused.stderr
+    assert bench.one("select max(version) from outrider.migration") == before
+
+    bench.rows("select outrider.pause('shop.chore')")
+    bench.rows(
+        """select outrider.enqueue('shop.chore', '{"n": 2}'), outrider.enqueue('shop.chore', '{"n": 3}', unique_key => 'u'),
+                  outrider.enqueue('shop.chore', '{"n": 4}', run_at => now() + interval '1 hour')"""
+    )
+    end(worker)
+    said = new.say("migrate", "--app", "shop:app")
+    assert ": applied" in said
+    assert "shop.chore: unchanged" in said
+    jobs = "select payload -> 'n', status, coalesce(last_error, waits_for, unique_key) from outrider.job order by 1"
+    assert bench.rows(jobs) == [
+        (2, "pending", None), (3, "pending", "u"), (4, "pending", "time"), (13, "failed", "RuntimeError: every time"),
+    ]  # fmt: skip
+    back = bench.bound.command("worker", "--app", "shop:app")
+    assert (back.returncode, "breaks older code" in back.stderr) == (1, True)
+
+    after = bench.drawn()
+    beside = bench.bound_new.worker()
+    until(lambda: bench.handled_after(new, after), beside)
+    assert bench.rows(jobs)[0][:2] == (2, "pending"), "it is paused"
+    bench.rows("select outrider.resume('shop.chore')")
+    until(lambda: [row[0] for row in bench.rows(jobs)] == [4, 13], beside)
+    published = {"old": rounds(publisher, old)}
+    until(bench.at_rest, beside)
+    end(beside)
+    bench.verify(published)
+    assert bench.rows("select n from effect where customer is null order by n") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.timeout(300)
+def test_this_code_before_the_migration(bench: Bench, stop: bool) -> None:
     """Its web processes publish, its worker says what is missing, and nothing that was published is lost."""
     old, new = bench.old, bench.new
     old.say("migrate", "--app", "shop:app")
@@ -280,7 +365,8 @@ def test_this_code_before_the_migration(bench: Bench) -> None:
         "subscription pause shop.effect", "subscription resume shop.effect",
     )  # fmt: skip
     needs = f'the schema "outrider" is at version {at}, and this Outrider needs version {NEWEST}: run outrider migrate'
-    assert worker == (1, "", f"outrider: {needs}; with --phase pre while older workers are running\n")
+    how = "when older workers are stopped" if stop else "with --phase pre while older workers are running"
+    assert worker == (1, "", f"outrider: {needs}; {how}\n")
     assert (status[0], "pending" in status[1], status[2]) == (0, True, "")
     for code, out, err in others:
         assert (code, out, err.count("\n")) == (1, "", 1), err
@@ -296,7 +382,7 @@ def test_this_code_before_the_migration(bench: Bench) -> None:
     bench.verify(published)
 
 
-def test_the_previous_commands_on_this_schema(bench: Bench) -> None:
+def test_the_previous_commands_on_this_schema(bench: Bench, no_stop: None) -> None:
     old, new = bench.old, bench.new
     new.say("migrate", "--app", "shop:app")
     functions = """select array_agg(pg_get_functiondef(p.oid) order by p.oid) from pg_proc as p
@@ -317,14 +403,28 @@ def test_the_previous_commands_on_this_schema(bench: Bench) -> None:
     assert (refused[0], "use the release that migrated it" in refused[2]) == (1, True)
 
 
+def test_the_previous_commands_after_a_stop(bench: Bench, stop: bool) -> None:
+    """They change nothing, and say what to install."""
+    if not stop:
+        pytest.skip("no migration since the previous release needs a stop")
+    bench.new.say("migrate", "--app", "shop:app")
+    for code, _, err in bench.old.commands(
+        "migrate --app shop:app", "subscription list", "subscription pause shop.effect", "status"
+    ):
+        assert (code, "Upgrade outrider to the release that migrated it" in err) == (1, True), err
+
+
 @pytest.mark.parametrize("code", ["old", "new"])
-def test_what_an_app_does_on_this_schema(bench: Bench, code: str) -> None:
+def test_what_an_app_does_on_this_schema(bench: Bench, code: str, stop: bool) -> None:
     bench.new.say("migrate")
     done = {"old": bench.old, "new": bench.new}[code].run("shop.py", "tour")
+    if stop and code == "old":
+        assert "Upgrade outrider to the release that migrated it" in done.stderr
+        return
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "code": {"old": bench.old, "new": bench.new}[code].source,
-        "registered": [["shop.effect", "created"], ["shop.reader", "created"]],
+        "registered": [["shop.chore", "created"], ["shop.effect", "created"], ["shop.reader", "created"]],
         "read": [1, 3, 7, 8],
         "replayed": ["replayed"],
         "again": 1,

@@ -63,6 +63,7 @@ class House:
             ("segment", ("made_at", "begun_at", "closed_at", "detached_at", "wanted_until")),
             ("event_handled", ("handled_at",)),
             ("delivery", ("created_at", "buried_at", "run_at")),
+            ("job", ("created_at", "buried_at", "run_at")),
             ("audit", ("at",)),
             ("upkeep", ("ran_at", "oldest", "next_at")),
         ):

@@ -53,17 +53,15 @@ def grown(server: str, name: str, events: int) -> Iterator[str]:
                 conn.execute("select outrider.register('a.handler', 'handler', 'a', null)")
                 conn.execute("select outrider.register('a.job', 'job', 'a', '{a.never}')")
                 conn.execute(
-                    """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head,
-                           reached, run_at, queue)
-                       select 'a.job', 0, seq, id, event_type, 'pending', false, true, now(), 'default'
-                       from outrider.outbox"""
+                    """insert into outrider.job (subscription, seq, event_id, event_type, run_at, queue)
+                       select 'a.job', seq, id, event_type, now(), 'default' from outrider.outbox"""
                 )
                 conn.execute(
                     """insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation,
                            content_class)
                        select 'a.handler', id::text, id, seq, 0, 'internal' from outrider.outbox"""
                 )
-                conn.execute("vacuum analyze outrider.outbox, outrider.event_handled, outrider.delivery")
+                conn.execute("vacuum analyze outrider.outbox, outrider.event_handled, outrider.job")
             yield dsn
         finally:
             admin.execute(f"drop database {name} with (force)".encode())

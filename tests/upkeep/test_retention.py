@@ -79,6 +79,21 @@ def test_what_a_cursor_has_not_read_stays(house: House) -> None:
     assert house.tidy() == [("detached", old)]
 
 
+def test_a_canary_that_was_cut_off_keeps_nothing(house: House, database: str) -> None:
+    name = "outrider.canary_00000000"
+    house.ask(f"select outrider.canary_begin('{name}')")
+    house.publish(10)
+    old = house.cut()
+    house.age(100)
+    assert house.tidy() == [("kept", old)]
+    house.ask("update outrider.subscription set created_at = now() - interval '11 min'")
+    with psycopg.connect(database) as worker:
+        worker.execute("select from outrider.cursor for update")
+        assert house.tidy() == [("kept", old)], "a worker has it: upkeep does not wait"
+        assert reasons(house, old) == f"{name} has not read it"
+    assert house.tidy() == [("detached", old)]
+
+
 def test_what_was_committed_late_stays_until_it_is_read(house: House, database: str) -> None:
     """The cursor is past the segment; a transaction that had not finished then leaves an event in it."""
     house.register("a.reader")
@@ -144,21 +159,28 @@ def test_it_looks_again_under_the_lock(house: House) -> None:
     assert house.tidy() == [("detached", old)]
 
 
+OWED = {
+    "delivery": """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached,
+                       run_at)
+                   select 'a.handler', 0, seq, id, event_type, %(status)s, %(status)s = 'pending', true, now()
+                   from outrider.outbox where seq = 7""",
+    "job": """insert into outrider.job (subscription, seq, event_id, event_type, status, run_at, queue)
+              select 'a.handler', seq, id, event_type, %(status)s, now(), 'default' from outrider.outbox where seq = 7""",
+}
+
+
+@pytest.mark.parametrize("table", OWED)
 @pytest.mark.parametrize("status", ["pending", "failed"])
-def test_what_is_owed_out_of_line_stays(house: House, status: str) -> None:
+def test_what_is_owed_out_of_line_stays(house: House, status: str, table: str) -> None:
     house.register("a.handler", "handler")
     house.publish(10)
     house.read_all("a.handler")
     old = house.cut()
-    house.ask(
-        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
-           select 'a.handler', 0, seq, id, event_type, %s, true, true, now() from outrider.outbox where seq = 7""",
-        status,
-    )
+    house.conn.execute(OWED[table].encode(), {"status": status})
     house.age(44)
     assert house.ask("select * from outrider.upkeep_dead_letters()") == []
     house.age(4)
-    house.ask("update outrider.delivery set created_at = now()")
+    house.ask(f"update outrider.{table} set created_at = now()")
     assert house.tidy() == [("kept", old)]
     told = "1 events that wait" if status == "pending" else "1 dead letters"
     assert reasons(house, old) == f"a.handler has {told} of it"
@@ -208,19 +230,17 @@ def test_what_waits_for_an_event_that_is_gone_is_a_dead_letter(house: House) -> 
     assert house.ask("select seq, status, last_error_code from outrider.delivery") == [(2, "failed", "event_missing")]
 
 
-def test_what_was_discarded_goes_with_its_segment(house: House) -> None:
+@pytest.mark.parametrize("table", OWED)
+def test_what_was_discarded_goes_with_its_segment(house: House, table: str) -> None:
     house.register("a.handler", "handler")
     house.publish(10)
     house.read_all("a.handler")
     old = house.cut()
-    house.ask(
-        """insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
-           select 'a.handler', 0, seq, id, event_type, 'discarded', false, true, now() from outrider.outbox where seq = 7"""
-    )
+    house.conn.execute(OWED[table].encode(), {"status": "discarded"})
     house.age(46)
-    house.ask("update outrider.delivery set created_at = now()")
+    house.ask(f"update outrider.{table} set created_at = now()")
     assert house.tidy() == [("detached", old)]
-    assert house.value("select count(*) from outrider.delivery") == 0
+    assert house.value("select count(*) from outrider.owed") == 0
     assert house.value("select details ->> 'discarded' from outrider.audit where action = 'detach_segment'") == "1"
 
 
@@ -394,12 +414,12 @@ def test_receipts_that_are_kept_for_less_go_soon(house: House) -> None:
 
 def test_jobs_that_nobody_claims_any_more_are_reaped(house: House) -> None:
     house.ask(
-        """insert into outrider.delivery (subscription, partition, event_id, event_type, status, head, reached, run_at,
-               queue, payload, locked_by, locked_at, lease_token, lease_expires_at, attempts)
-           select 'a.job', 0, gen_random_uuid(), 'a.job', 'in_flight', false, false, now(), 'default', '{}',
-                  gen_random_uuid(), now(), 1, now() - interval '2 min', 1"""
+        """insert into outrider.job (subscription, event_id, status, run_at, queue, payload, locked_by, locked_at,
+               lease_token, lease_expires_at, attempts)
+           select 'a.job', gen_random_uuid(), 'in_flight', now(), 'default', '{}', gen_random_uuid(), now(), 1,
+                  now() - interval '2 min', 1"""
     )
     assert [row.number for row in house.ask("select * from outrider.upkeep_reap(true)")] == [1]
     assert [row.number for row in house.ask("select * from outrider.upkeep_reap()")] == [1]
-    assert house.value("select status from outrider.delivery") == "pending"
+    assert house.value("select status from outrider.job") == "pending"
     assert house.ask("select * from outrider.upkeep_reap()") == []

@@ -56,7 +56,7 @@ async def test_it_opens_instead_of_burying_everything(database: str) -> None:
         shop.wrong = dict.fromkeys(events, out)
         await shop.publish(*events)
         drained = await shop.app.drain()
-        assert (drained.handled, drained.parked, drained.buried) == (0, 3, 0)
+        assert (drained.handled, drained.to_retry, drained.buried) == (0, 3, 0)
         assert (await cursors(shop))[0][:2] == (3, True)
         assert len(shop.calls) == 3
         await shop.app.drain()
@@ -65,7 +65,7 @@ async def test_it_opens_instead_of_burying_everything(database: str) -> None:
         for probe in range(1, 20):
             await wait_over(shop)
             drained = await shop.app.drain()
-            assert (drained.handled, drained.parked, drained.buried) == (0, 1, 0), (
+            assert (drained.handled, drained.to_retry, drained.buried) == (0, 1, 0), (
                 "a probe is one event, and uses no attempt"
             )
             failures, is_open, seconds = (await cursors(shop))[0]
@@ -140,7 +140,7 @@ async def test_terminal_failures_count_and_are_buried(database: str, terminal: b
             await wait_over(shop)
             assert (await shop.app.drain()).buried == 1
         else:
-            assert drained.parked == 4
+            assert drained.to_retry == 4
             assert await cursors(shop) == [(0, False, None)]
 
 

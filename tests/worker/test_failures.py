@@ -15,7 +15,7 @@ from tests.worker.shop import SOON, Placed, Shop, opened
 
 from outrider import Backoff, Bury, HandlerContext, Retry, RetryPolicy, Snooze, SyncHandlerContext, TerminalError
 from outrider.errors import CursorError
-from outrider.signals import Buried, Failed, Parked, Settled, Signal, Troubled
+from outrider.signals import Buried, Failed, RetryScheduled, Settled, Signal, Troubled
 
 pytestmark = pytest.mark.also_on(15)
 
@@ -39,7 +39,7 @@ async def test_a_failure_is_parked_and_the_others_go_on(database: str) -> None:
         shop.wrong["b1"] = failing(ValueError("no stock"))
         await shop.publish("a1", "b1", "c1")
         drained = await shop.app.drain()
-        assert (drained.handled, drained.parked, drained.buried) == (2, 1, 0)
+        assert (drained.handled, drained.to_retry, drained.buried) == (2, 1, 0)
         assert await shop.effects() == ["a1", "c1"]
         assert shop.calls.count("b1") == 1, "one attempt is one call"
         parked = await shop.parked()
@@ -95,7 +95,11 @@ async def test_the_last_attempt_buries(database: str) -> None:
         assert (parked["a1"]["status"], parked["a1"]["attempts"]) == ("failed", 3)
         assert [entry["attempt"] for entry in parked["a1"]["failure_history"]] == [1, 2, 3]
         assert await shop.effects() == ["b1", "a2"], "what waited behind it goes on once it is buried"
-        assert [type(each) for each in seen if isinstance(each, Parked | Buried)] == [Parked, Parked, Buried]
+        assert [type(each) for each in seen if isinstance(each, RetryScheduled | Buried)] == [
+            RetryScheduled,
+            RetryScheduled,
+            Buried,
+        ]
 
 
 @pytest.mark.parametrize("error", [Bury("why"), TerminalError("why"), psycopg.errors.UniqueViolation("why")])
@@ -276,7 +280,7 @@ async def test_many_failures_in_one_batch(database: str) -> None:
             shop.wrong[name] = failing(ValueError())
         await shop.publish(*names)
         drained = await shop.app.drain()
-        assert (drained.handled, drained.parked) == (171, 29)
+        assert (drained.handled, drained.to_retry) == (171, 29)
         assert sorted(await shop.effects()) == sorted(set(names) - set(names[::7]))
         assert all(row["attempts"] == 1 for row in (await shop.parked()).values())
 
@@ -343,7 +347,7 @@ async def test_a_handler_that_takes_too_long_is_parked(database: str, blocking: 
         async with opened(database, declare) as shop:
             await shop.publish("a1", "b2", "c3")
             drained = await shop.app.drain()
-            assert (drained.handled, drained.parked) == (2, 1)
+            assert (drained.handled, drained.to_retry) == (2, 1)
             assert (await shop.parked())["b2"]["last_error_code"] == "timeout"
             assert await shop.effects() == ["late", "late"]
     finally:
@@ -528,7 +532,7 @@ async def test_infrastructure_errors_use_no_attempt(database: str) -> None:
         shop.app.signals.listen(seen.append)
         await shop.publish("a1", "b2", "c3", "d4")
         drained = await shop.app.drain()
-        assert (drained.handled, drained.parked, drained.buried) == (3, 1, 0)
+        assert (drained.handled, drained.to_retry, drained.buried) == (3, 1, 0)
         assert sorted(await shop.effects()) == ["a", "c", "d"]
         row = (await shop.parked())["b2"]
         assert (row["attempts"], row["last_error_code"], row["status"]) == (0, "40001", "pending")

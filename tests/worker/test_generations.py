@@ -430,7 +430,7 @@ async def test_a_poke_wakes_the_tails_of_its_own_generation_only(database: str) 
             assert {each: wakes(worker, each) - before[each] for each in (0, 1, 2)} == {
                 each: int(each == generation) for each in (0, 1, 2)
             }
-        assert {each.reason for each in heard.signals if isinstance(each, Woken)} <= {"poke", "listener"}
+        assert {each.reason for each in heard.signals if isinstance(each, Woken)} <= {"notification", "listener"}
 
 
 async def _listens(shop: Shop, channels: int) -> bool:
@@ -457,7 +457,9 @@ async def test_a_channel_that_is_followed_later_is_heard(database: str) -> None:
             heard = Heard(two.app)
         await so(lambda: serves(worker) == {1, 2})
         n = 0
-        while Woken("shop.effect", "poke") not in heard.signals:  # the first are found by the looks at the beginning
+        while (
+            Woken("shop.effect", "notification") not in heard.signals
+        ):  # the first are found by the looks at the beginning
             n += 1
             await one.publish(f"a{n}")
             await heard.until(lambda n=n: heard.handled() == n)  # type: ignore[misc]

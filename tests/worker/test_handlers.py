@@ -102,7 +102,7 @@ async def test_a_key_given_by_the_producer_is_handled_once_per_event_type(databa
         async with shop.app.connect() as conn:
             await shop.app.publish(conn, Cancelled(customer="a", n=3), idempotency_key="order-7")
         drained = await shop.app.drain()
-        assert (drained.handled, drained.conceded) == (2, 1)
+        assert (drained.handled, drained.duplicates) == (2, 1)
         assert await shop.effects() == ["a1", "a3"]
 
 
@@ -119,7 +119,7 @@ async def test_the_loser_of_a_race_concedes(database: str) -> None:
         def note(signal: Signal) -> None:
             if isinstance(signal, Settled):
                 settled.append(signal)
-                if sum(each.events + each.conceded for each in settled) == 16:
+                if sum(each.events + each.duplicates for each in settled) == 16:
                     all_done.set()
 
         shop.app.signals.listen(note)
@@ -129,7 +129,7 @@ async def test_the_loser_of_a_race_concedes(database: str) -> None:
         async with shop.app.worker():
             await all_done.wait()
         assert sum(each.events for each in settled) == 1
-        assert sum(each.conceded for each in settled) == 15
+        assert sum(each.duplicates for each in settled) == 15
         assert len(shop.calls) == len(await shop.effects()) == 1
 
 
@@ -321,5 +321,5 @@ async def test_a_cursor_that_was_moved_back_handles_nothing_twice(database: str)
         await shop.rows("update outrider.cursor set seq = 0")
         await shop.publish("a3")
         drained = await shop.app.drain(raise_on_failure=True)
-        assert (drained.handled, drained.conceded) == (1, 2)
+        assert (drained.handled, drained.duplicates) == (1, 2)
         assert await shop.effects() == ["a1", "a2", "a3"]

@@ -87,14 +87,14 @@ async def test_a_notification_wakes_those_who_want_its_type(kind: str, woken: se
 
 async def test_a_wake_during_the_sleep_ends_it() -> None:
     async with running(Sleeper()) as loop:
-        loop.wake("poke")
+        loop.wake("notification")
         await loop.until(2)
-    assert loop.reasons() == ["poke"]
+    assert loop.reasons() == ["notification"]
 
 
 async def test_a_wake_before_the_sleep_is_kept_and_given_once() -> None:
     loop = Sleeper()
-    loop.wake("poke")
+    loop.wake("notification")
     loop.wake("listener")
     async with running(loop):
         await loop.until(2)
@@ -142,7 +142,7 @@ async def test_a_patient_loop_sleeps_through_wakes() -> None:
     loop = Sleeper()
     loop.deaf = True
     async with running(loop):
-        loop.wake("poke")
+        loop.wake("notification")
         await loop.until(1)
     assert (loop.steps, loop.reasons()) == (1, [])
 

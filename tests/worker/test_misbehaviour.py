@@ -228,7 +228,7 @@ async def test_a_blocking_handler_that_times_out_in_a_statement_frees_its_partit
         await shop.publish("a1", "b2")
         async with asyncio.timeout(15):
             drained = await shop.app.drain()
-        assert (drained.handled, drained.parked) == (1, 1)
+        assert (drained.handled, drained.to_retry) == (1, 1)
         assert (await shop.parked())["a1"]["attempts"] == 1
 
 
@@ -251,7 +251,7 @@ async def test_an_async_handler_that_blocks_past_its_timeout_has_failed(database
     async with opened(database, declare) as shop:
         await shop.publish("a1", "b2")
         drained = await shop.app.drain()
-        assert (drained.handled, drained.parked) == (1, 1)
+        assert (drained.handled, drained.to_retry) == (1, 1)
         assert await shop.effects() == ["b2"]
         parked = (await shop.parked())["a1"]
         assert (parked["attempts"], parked["last_error_code"]) == (1, "timeout")

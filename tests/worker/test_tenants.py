@@ -329,7 +329,7 @@ async def test_a_first_statement_that_is_given_up_harms_nobody(house: House) -> 
     async with inhabited(house, declare) as app:
         await house.publish(app, "w1", "w2", "w3")
         drained = await app.drain()
-    assert (drained.handled, drained.parked) == (2, 1)
+    assert (drained.handled, drained.to_retry) == (2, 1)
     assert (0, "w1") in seen
     assert (2, "w3") in seen
     assert house.rows("select last_error_code from outrider.delivery") == [("25P02",)]
@@ -551,7 +551,7 @@ async def test_who_ends_the_transaction_or_breaks_it_leaves_nothing(house: House
     async with inhabited(house, declare) as app:
         await house.publish(app, "w1", "w2", None)
         drained = await app.drain()
-    assert (drained.handled, drained.parked + drained.buried) == (2, 1)
+    assert (drained.handled, drained.to_retry + drained.buried) == (2, 1)
     assert [each for each in seen if each[0] != 1][-2:] == [(0, "w1", house.worker), (2, "", house.worker)]
 
 
@@ -607,7 +607,7 @@ async def test_a_failed_event_leaves_nothing_for_its_neighbours(house: House, ba
     async with inhabited(house, declare) as app:
         await house.publish(app, "w1", "w2", "w1", None)
         drained = await app.drain()
-    assert (drained.handled, drained.parked) == (3, 1)
+    assert (drained.handled, drained.to_retry) == (3, 1)
     assert set(seen) == {*expected(house.tenant, ("w1", "w2", "w1", None))}
 
 
@@ -705,7 +705,7 @@ async def test_the_failure_of_a_call_is_that_of_its_workspace(house: House) -> N
         app.signals.listen(hear)
         await house.publish(app, "w1", "w2", "w1", "w3")
         drained = await app.drain()
-    assert (drained.handled, drained.parked, failed) == (3, 1, [1])
+    assert (drained.handled, drained.to_retry, failed) == (3, 1, [1])
     assert calls[:2] == [[0, 2], [1]]
 
 
@@ -831,7 +831,7 @@ async def test_a_role_taken_away_later_is_a_failure_to_be_tried_again(house: Hou
     async with inhabited(house, declare) as app:
         await house.publish(app, "w1", "w2")
         drained = await app.drain()
-    assert (drained.handled, drained.parked) == (1, 1)
+    assert (drained.handled, drained.to_retry) == (1, 1)
     [(status, error)] = house.rows("select status, last_error from outrider.delivery")
     assert status == "pending"
     assert f'permission denied to set role "{house.tenant}"' in error
@@ -872,7 +872,7 @@ def test_a_blocking_drain_inside_a_test_does_the_same(house: House) -> None:
         app.publish_sync(conn, Placed(customer="b", n=1))
         home = conn.execute(WHO).fetchone()
         drained = drain_sync(app, conn, raise_on_failure=False)
-        assert (drained.handled, drained.parked) == (2, 2)
+        assert (drained.handled, drained.to_retry) == (2, 2)
         assert conn.execute(WHO).fetchone() == (home and ("", home[1]))
         conn.rollback()
     assert seen == expected(house.tenant, ("w1", None))

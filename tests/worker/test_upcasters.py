@@ -94,7 +94,7 @@ async def test_an_upcaster_that_fails_is_one_dead_letter_each(database: str) -> 
         for number, total in enumerate((1, 13, 2, 14, 3)):
             await write(shop, 1, customer=f"c{number}", total=total)
         drained = await shop.app.drain()
-        assert (drained.handled, drained.parked, drained.buried) == (3, 0, 2)
+        assert (drained.handled, drained.to_retry, drained.buried) == (3, 0, 2)
         rows = await shop.rows(
             "select last_error_code, last_error, attempts, status from outrider.delivery order by seq"
         )

@@ -70,7 +70,7 @@ async def test_a_poke_wakes_it(database: str) -> None:
     async with opened(database, poll="1h") as shop, idle_worker(shop) as (_, heard):
         await shop.publish("a1")
         await heard.until(lambda: heard.handled() == 1)
-        assert "poke" in [each.reason for each in heard.signals if isinstance(each, Woken)]
+        assert "notification" in [each.reason for each in heard.signals if isinstance(each, Woken)]
 
 
 async def test_a_poke_wakes_only_those_who_want_its_type(database: str) -> None:

@@ -26,7 +26,8 @@ create table if not exists atlas.indexed (
     place    bigint  generated always as identity primary key,
     world_id uuid    not null,
     scan_id  uuid    not null,
-    number   integer not null
+    number   integer not null,
+    release  bigint  not null  -- the generation of the worker that wrote it
 );
 """
 
@@ -44,8 +45,9 @@ class Snapshot:
 
 
 class SnapshotRepository:
-    def __init__(self, conn: AsyncConnection[Any]) -> None:
+    def __init__(self, conn: AsyncConnection[Any], release: int = 0) -> None:
         self._conn = conn
+        self._release = release
 
     async def put(self, found: Snapshot) -> None:
         await self._conn.execute(
@@ -67,8 +69,8 @@ class SnapshotRepository:
             ],
         )
         await self._conn.execute(
-            "insert into atlas.indexed (world_id, scan_id, number) values (%s, %s, %s)",
-            [found.world_id, found.scan_id, found.number],
+            "insert into atlas.indexed (world_id, scan_id, number, release) values (%s, %s, %s, %s)",
+            [found.world_id, found.scan_id, found.number, self._release],
         )
 
     async def all(self) -> list[Snapshot]:
@@ -89,3 +91,8 @@ class SnapshotRepository:
         """The scans of a world in the order in which they were indexed."""
         query = "select number from atlas.indexed where world_id = %s order by place"
         return [number async for (number,) in await self._conn.execute(query, [world_id])]
+
+    async def releases(self) -> dict[UUID, list[int]]:
+        """By scan, the releases that have indexed it: one, unless it was handled twice."""
+        query = "select scan_id, array_agg(release) from atlas.indexed group by scan_id"
+        return {scan_id: releases async for scan_id, releases in await self._conn.execute(query)}

@@ -10,8 +10,9 @@ from typing import Protocol
 
 import typer
 
-from outrider.cli.confirmation import confirm
+from outrider.cli.options import confirm
 from outrider.cli.output import dead_letters as dead_letters_output
+from outrider.cli.output.progress import progress
 from outrider.cli.output.text import counted, print_json
 from outrider.cli.shutdown import leave, obeying
 from outrider.cli.target import Target
@@ -46,8 +47,8 @@ async def bulk(target: Target, which: Filter, verb: str, act: BulkAction, *, dry
             confirm(f"{verb.capitalize()} {_count(verb, count)}?", nothing, yes=yes)
         stop = asyncio.Event()
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we report a lost session ourselves
-        with dead_letters_output.progress(verb, count.letters, quiet=target.as_json) as tell, obeying(stop.set, leave):
-            done = await act(conn, which, on_progress=tell, stop=stop)
+        with progress(verb, count.letters, quiet=target.as_json) as tell, obeying(stop.set, leave):
+            done = await act(conn, which, on_progress=lambda so_far: tell(so_far.letters), stop=stop)
     _show_result(verb, done, as_json=target.as_json)
 
 

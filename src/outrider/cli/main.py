@@ -21,20 +21,23 @@ from outrider.redaction import mask
 COMMANDS = {
     "Develop": {
         "demo": "Watch a small shop handle events while things fail.",
-        "dev": "Run a Postgres for this project until Ctrl-C.",
+        "dev": "Run all that an app needs, until Ctrl-C.",
         "init": "Write the files of a new service.",
         "contracts": "Keep published events compatible, and document them.",
     },
     "Run": {
         "migrate": "Install or upgrade the schema; register subscriptions.",
         "worker": "Run an app's handlers, jobs, relays, inboxes and rollups.",
+        "takeover": "Take an existing outbox or job table over, row by row.",
         "relay": "Run only the relays of an app, list them, or adopt a stream.",
     },
     "Look": {
+        "dashboard": "Show everything in a browser, live.",
         "status": "Show every subscription, stream, rollup and worker.",
         "doctor": "Find what is wrong, and say what to do about it.",
         "event": "List events, show the history of one, or withdraw it.",
-        "job": "List, show and cancel jobs, or let them run now.",
+        "job": "List, show and cancel jobs, run them now, or retry them.",
+        "schedule": "List and pause schedules, or run one now.",
         "dlq": "List, show, replay and discard dead letters.",
         "subscription": "Show, pause, rename and retire subscriptions.",
         "inbox": "List inboxes, and read refused entries again.",
@@ -124,14 +127,19 @@ cli = Commands(
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"outrider {version('outrider')}")
+        from outrider.postgres.schema.migrate import known
+
+        typer.echo(f"outrider {version('outrider')}, schema version {known()[-1].version}")
         raise typer.Exit
 
 
 @cli.callback()
 def outrider(
     _version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=show_version, is_eager=True, help="Print the version, and that of the schema."
+        ),
     ] = False,
 ) -> None:
     """Events out of your Postgres transaction, to every subscriber.

@@ -1,19 +1,27 @@
 """Options that several commands share are declared once, as the fields of an `OptionGroup`.
 
 A command takes a parameter of that type; `Commands` turns its fields into options and hands the filled object over.
+`confirm` asks before a command changes something for good.
 """
 
 from __future__ import annotations
 
+import getpass
 import inspect
+import os
+import sys
 from collections.abc import Callable
 from copy import copy
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
+
+from outrider.cli.output.text import one_line
+from outrider.errors import NotConfirmed
+from outrider.postgres.admin.audit import Signed
 
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
@@ -118,3 +126,38 @@ def _in_panel(hint: Any, panel: str | None) -> Any:
 def _parameter(name: str, hint: Any, default: Any = MISSING) -> inspect.Parameter:
     default = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
+
+
+@dataclass(frozen=True)
+class AuditOptions(OptionGroup):
+    panel = "For the audit"
+
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why you do it.")] = None
+    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who you are. Default: your login name.")] = (
+        None
+    )
+
+    @property
+    def who(self) -> str:
+        return who(self.by)
+
+    @property
+    def signed(self) -> Signed:
+        return Signed(self.who, self.reason)
+
+
+def who(by: str | None) -> str:
+    try:
+        return by or getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"uid {os.getuid()}"
+
+
+def confirm(question: str, otherwise: str, *, yes: bool) -> None:
+    """`otherwise` says what was not done, like "nothing was replayed"."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise NotConfirmed(f"{otherwise}: there is no terminal to ask at; to do it, add --yes ({one_line(question)})")
+    if not typer.confirm(one_line(question), err=True):
+        raise NotConfirmed(otherwise)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -18,7 +17,7 @@ from outrider.app import Outrider
 from outrider.cli.logs import Level
 from outrider.cli.options import OptionGroup
 from outrider.cli.processes import WorkerProcesses
-from outrider.cli.shutdown import HURRY, hearing, leave, leave_after, obeying, until_alone
+from outrider.cli.shutdown import StopSignals, leave_after, until_alone
 from outrider.cli.target import Location
 from outrider.errors import ConfigError
 from outrider.observe.exposed import exposed, measured
@@ -27,15 +26,10 @@ from outrider.observe.otel_metrics import OtelMetrics, need_provider
 from outrider.retry import parse_duration
 from outrider.worker.health import HealthServer, Subject, WorkerHealth
 from outrider.worker.site import SLOTS
-from outrider.worker.worker import Worker
 
 CHILD_DSN = "OUTRIDER_CHILD_DSN"
 """The variable that passes --dsn to a worker process: everybody can read the arguments of a process."""
 LAST_PORT = 65535
-MARGIN = 10.0
-"""Seconds after the grace time until the process exits, even if something blocks it."""
-HURRIED = 3.0
-"""Seconds after the second signal until the process exits, even if something blocks it."""
 STUBBORN = 0.5
 """Seconds to wait for tasks that ignore their cancellation. Their work is rolled back, or runs again."""
 
@@ -112,6 +106,7 @@ class Service:
     classes: Sequence[str] = ()
     slots: int = SLOTS
     queues: Sequence[str] = ()
+    only_class: bool = False
 
     def command(self, number: int) -> list[str]:
         """The command line of worker process `number`. It has no --health-port: the parent reports the health of all."""
@@ -132,11 +127,12 @@ class Service:
             values += [("--metrics-port", port), ("--metrics-host", options.metrics_host)]
         flags = {
             "--embedded": location.embedded,
+            "--only-class": self.only_class,
             "--otel-metrics": options.otel_metrics,
             "--log-json": options.log_json is True,
             "--log-console": options.log_json is False,
         }
-        command = [sys.executable, "-P", "-m", "outrider.cli", "worker"]
+        command = [sys.executable, "-P", "-m", "outrider", "worker"]
         command += [f"{option}={value}" for option, value in values if value is not None]
         return command + [flag for flag, given in flags.items() if given]
 
@@ -158,55 +154,6 @@ def exit_unless_clean(clean: bool, grace: str) -> None:
         raise typer.Exit(1)
 
 
-class StopSignals:
-    """Reacts to SIGTERM and Ctrl-C: the first stops the worker, the second ends its grace time, the third the process."""
-
-    def __init__(self, grace: float) -> None:
-        self.worker: Worker | None = None
-        self.stop = asyncio.Event()
-        self.hurried: int | None = None
-        """The number of the second signal, once it has come."""
-        self._loop = asyncio.get_running_loop()
-        self._grace = grace
-
-    def listen(self, *, child: bool) -> ExitStack:
-        stack = ExitStack()
-        if child:
-            # systemd signals every process of a service, beside the parent. So a child takes a second SIGTERM for the same.
-            stack.enter_context(obeying(self.stop.set, lambda _: None, self.at_once))
-            stack.enter_context(hearing([HURRY], self._hurry_at_once))
-        else:
-            stack.enter_context(obeying(self.stop.set, self._again, self.at_once))
-        return stack
-
-    def at_once(self) -> None:
-        """Runs in the signal handler: the event loop may be blocked."""
-        leave_after(self._grace + MARGIN)
-        if self.worker is not None:
-            self.worker.ignore_crashes()
-            threading.Thread(target=self.worker.announce, daemon=True).start()
-
-    def orphaned(self) -> None:
-        self.at_once()
-        self.stop.set()
-
-    def _again(self, number: int) -> None:
-        if self.hurried is not None or self.worker is None:
-            leave(number)
-        self.hurried = number
-        leave_after(HURRIED, 128 + number)
-        self._loop.call_soon_threadsafe(self._hurry)
-
-    def _hurry_at_once(self, number: int) -> None:
-        self.at_once()
-        self._again(number)
-
-    def _hurry(self) -> None:
-        self.stop.set()
-        if self.worker is not None:
-            self.worker.hurry()
-
-
 async def work(app: Outrider, service: Service, parent: int | None) -> bool:
     """Runs a worker until a signal. True when everything that it had begun was finished within the grace time."""
     options = service.options
@@ -217,6 +164,7 @@ async def work(app: Outrider, service: Service, parent: int | None) -> bool:
                 handlers=service.handlers,
                 exclude=service.exclude,
                 classes=service.classes,
+                only_class=service.only_class,
                 grace=options.seconds,
                 slots=service.slots,
                 queues=service.queues,

@@ -9,7 +9,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outrider.worker.worker import Worker
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 HURRY = signal.SIGUSR2
@@ -17,6 +21,59 @@ HURRY = signal.SIGUSR2
 PR_SET_PDEATHSIG = 1
 LOOK = 1.0
 """Seconds between two checks whether the parent is alive."""
+MARGIN = 10.0
+"""Seconds after the grace time until the process exits, even if something blocks it."""
+HURRIED = 3.0
+"""Seconds after the second signal until the process exits, even if something blocks it."""
+
+
+class StopSignals:
+    """Reacts to SIGTERM and Ctrl-C: the first stops the worker, the second ends its grace time, the third the process."""
+
+    def __init__(self, grace: float) -> None:
+        self.worker: Worker | None = None
+        self.stop = asyncio.Event()
+        self.hurried: int | None = None
+        """The number of the second signal, once it has come."""
+        self._loop = asyncio.get_running_loop()
+        self._grace = grace
+
+    def listen(self, *, child: bool) -> ExitStack:
+        stack = ExitStack()
+        if child:
+            # systemd signals every process of a service, beside the parent. So a child takes a second SIGTERM for the same.
+            stack.enter_context(obeying(self.stop.set, lambda _: None, self.at_once))
+            stack.enter_context(hearing([HURRY], self._hurry_at_once))
+        else:
+            stack.enter_context(obeying(self.stop.set, self._again, self.at_once))
+        return stack
+
+    def at_once(self) -> None:
+        """Runs in the signal handler: the event loop may be blocked."""
+        leave_after(self._grace + MARGIN)
+        if self.worker is not None:
+            self.worker.ignore_crashes()
+            threading.Thread(target=self.worker.announce, daemon=True).start()
+
+    def orphaned(self) -> None:
+        self.at_once()
+        self.stop.set()
+
+    def _again(self, number: int) -> None:
+        if self.hurried is not None or self.worker is None:
+            leave(number)
+        self.hurried = number
+        leave_after(HURRIED, 128 + number)
+        self._loop.call_soon_threadsafe(self._hurry)
+
+    def _hurry_at_once(self, number: int) -> None:
+        self.at_once()
+        self._again(number)
+
+    def _hurry(self) -> None:
+        self.stop.set()
+        if self.worker is not None:
+            self.worker.hurry()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Contracts between the contexts that publish events and those that read them. Values and decisions, no I/O.
+"""Contracts between the contexts that publish events and those that read them. Only `snapshots` reads and writes files.
 
 `Contract` is the shape of one version of an event, as its snapshot keeps it. `compare` says what has changed since the
 snapshot and what of it breaks; `fits` says what a reader needs that a producer does not promise; `judge` asks both of

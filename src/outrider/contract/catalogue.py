@@ -116,7 +116,7 @@ def _version(version: int, kept: Snapshot, known: Known) -> list[str]:
     if (end := _end(contract, owner)) is not None:
         lines += [f"**Deprecated after {end}.**", ""]
     live = known.current.get((contract.type, version), contract)
-    rows = list(_rows(live.object, "", frozenset()))
+    rows = [_row(path, field) for path, field in fields_of(live.object)]
     if not rows:
         return [*lines, "No fields.", ""]
     return [*lines, "| field | type | required | default | description |", "|---|---|---|---|---|", *rows, ""]
@@ -126,15 +126,15 @@ def _end(contract: Contract, owner: EventClass | None) -> date | None:
     return contract.deprecated_after if owner is None else owner.spec.deprecated_after
 
 
-def _rows(shape: Object, path: str, within: frozenset[str]) -> Iterator[str]:
-    """A row per field, those of the models inside right after it."""
+def fields_of(shape: Object, path: str = "", within: frozenset[str] = frozenset()) -> Iterator[tuple[str, Field]]:
+    """Each field with its path, those of the models inside right after it."""
     for name, field in shape.fields.items():
         at = f"{path}.{name}" if path else name
-        yield _row(at, field)
+        yield at, field
         yield from _inside(field.shape, at, within)
 
 
-def _inside(shape: Shape, path: str, within: frozenset[str]) -> Iterator[str]:
+def _inside(shape: Shape, path: str, within: frozenset[str]) -> Iterator[tuple[str, Field]]:
     name = shape.name if isinstance(shape, Ref) else None
     if name is not None:
         if name in within:
@@ -142,7 +142,7 @@ def _inside(shape: Shape, path: str, within: frozenset[str]) -> Iterator[str]:
         within |= {name}
     match inside := opened(shape):
         case Object():
-            yield from _rows(inside, path, within)
+            yield from fields_of(inside, path, within)
             if inside.others is not None:
                 yield from _inside(inside.others, f"{path}.*", within)
         case Array():

@@ -1,9 +1,13 @@
-"""`compare`: what has changed between a snapshot and the class, field by field, and what of it breaks readers."""
+"""`compare`: what has changed between a snapshot and the class, field by field, and what of it breaks readers.
+
+`promised` keeps in a refreshed snapshot which fields are in every event.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from outrider.contract.document import Contract
@@ -174,3 +178,42 @@ def _day(contract: Contract) -> str | None:
 
 def step(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def promised(snapshot: Contract, current: Contract) -> Contract:
+    """What a new snapshot would say. After a breaking change, that is the class alone."""
+    if any(change.breaks for change in compare(snapshot, current)):
+        return current
+    made = replace(current, schema=json.loads(json.dumps(current.schema)))
+    always: dict[int, tuple[Object, set[str]]] = {}
+    for was, now in _paired_objects(snapshot.object, made.object, frozenset()):
+        names = {name for name, field in was.fields.items() if field.required and name in now.fields}
+        # A model may stand at several places: then it must have been required at all of them.
+        always[id(now)] = (now, names & always[id(now)][1] if id(now) in always else names)
+    for now, names in always.values():
+        if required := sorted({*now.source.get("required", ()), *names}):
+            now.source["required"] = required
+    return Contract(made.schema)
+
+
+def _paired_objects(was: Shape, now: Shape, seen: Pairs) -> Iterator[tuple[Object, Object]]:
+    """The pairs of objects that stand at the same place."""
+    a, b = opened(was), opened(now)
+    if (id(a), id(b)) in seen:
+        return
+    seen |= {(id(a), id(b))}
+    inside: list[tuple[Shape, Shape]] = []
+    match a, b:
+        case Object(), Object():
+            yield a, b
+            inside = [(a.fields[name].shape, b.fields[name].shape) for name in a.fields.keys() & b.fields.keys()]
+            if a.others is not None and b.others is not None:
+                inside.append((a.others, b.others))
+        case Array(), Array():
+            inside = [*zip(a.prefix, b.prefix, strict=True), (a.items, b.items)]
+        case Union(), Union():
+            inside = paired(a, b) or []
+        case _:
+            return
+    for one, other in inside:
+        yield from _paired_objects(one, other, seen)

@@ -1,7 +1,13 @@
 """`fits`: what a reader needs that a producer does not promise.
 
-A reader fits when it accepts every payload that the producer may write. Only what is in the schemas is compared, and in
-doubt the answer is no: text that happens to hold numbers does not fit a number, although pydantic might convert it.
+A reader fits when it accepts every payload that the producer may write. Two shapes are compared from the root downwards:
+
+- A union that is written: each of its options must fit. A union that is read: one of its options must accept all of it.
+- Objects: each field that is read must be written where the reader looks for it, and always written if it is required.
+- Arrays: item by item, and their lengths. Scalars: kinds and bounds (`bounds`). Enums: value by value.
+
+Only what is in the schemas is compared. In doubt the answer is no: text that happens to hold numbers does not fit a number,
+although pydantic might convert it.
 """
 
 from __future__ import annotations
@@ -45,11 +51,12 @@ class Misfit:
 
 def fits(view: Mapping[str, Any], snapshot: Contract) -> list[Misfit]:
     """Why a class that reads `view` (see `reading`) cannot decode what the snapshot allows; empty = it always can."""
-    return _accept(snapshot.object, root(view), "", frozenset())
+    return _misfits(snapshot.object, root(view), "", frozenset())
 
 
-def _accept(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None = None) -> list[Misfit]:
-    """`tag`: in an option of a union, the field that marks the option. It is always written, even if it has a default."""
+def _misfits(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None = None) -> list[Misfit]:
+    """`seen`: the pairs of shapes that are being compared further up; a recursive shape ends there. `tag`: in an option of a
+    union, the field that marks the option. It is always written, even if it has a default."""
     a, b = opened(written), opened(read)
     if (id(a), id(b)) in seen:
         return []
@@ -60,7 +67,7 @@ def _accept(written: Shape, read: Shape, path: str, seen: Pairs, tag: str | None
     if isinstance(a, Union):
         return _from_union(a, read, path, seen, wrong)
     if isinstance(a, Values):
-        return [] if all(_takes(read, text) for text in a.texts) else [wrong]
+        return [] if all(_accepts_value(read, text) for text in a.texts) else [wrong]
     match b:
         case Union():
             return _into_union(written, b, path, seen, wrong, tag)
@@ -80,7 +87,7 @@ def _from_union(written: Union, read: Shape, path: str, seen: Pairs, wrong: Misf
     """Every option must fit. If only parts of the options do not fit, these parts are reported, because they say more."""
     found: dict[Misfit, None] = {}
     for option in options(written):
-        found |= dict.fromkeys(_accept(option, read, path, seen, written.tag))
+        found |= dict.fromkeys(_misfits(option, read, path, seen, written.tag))
     return [wrong] if any(each.path == wrong.path for each in found) else list(found)
 
 
@@ -94,12 +101,11 @@ def _into_union(written: Shape, read: Union, path: str, seen: Pairs, wrong: Misf
         if not mark.required and tag != read.tag:
             return [Misfit(MisfitKind.OPTIONAL, step(path, read.tag), words(mark.shape), words(mark.shape))]
         choices = [each for each in choices if tagged(each, read.tag) == tagged(written, read.tag)] or choices
-    tried = [_accept(written, choice, path, seen, tag) for choice in choices]
-    if not all(tried):
+    tried = [(choice, _misfits(written, choice, path, seen, tag)) for choice in choices]
+    if not all(found for _, found in tried):
         return []
-    alike = [
-        found for found, choice in zip(tried, choices, strict=True) if type(opened(choice)) is type(opened(written))
-    ]
+    # If only one option is of the same kind, its details say more than "does not fit".
+    alike = [found for choice, found in tried if type(opened(choice)) is type(opened(written))]
     return alike[0] if len(alike) == 1 and all(each.path != wrong.path for each in alike[0]) else [wrong]
 
 
@@ -107,79 +113,78 @@ def _objects(written: Object, read: Object, path: str, seen: Pairs, tag: str | N
     named = set()
     for name, field in read.fields.items():
         at = step(path, name)
-        found = [each for place in field.places for each in [_at(written, place)] if each is not None]
+        found = [each for each in (_written_at(written, place) for place in field.places) if each is not None]
         named |= {str(place[0]) for place in field.places}
         if not found:
             if field.required:
                 yield Misfit(MisfitKind.MISSING, at, None, words(field.shape))
             continue
         for shape, _ in found:
-            yield from _accept(shape, field.shape, at, seen)
+            yield from _misfits(shape, field.shape, at, seen)
         if field.required and name != tag and not any(always for _, always in found):
             yield Misfit(MisfitKind.OPTIONAL, at, words(found[0][0]), words(field.shape))
     if read.others is not None:
         for name, field in written.fields.items():
             if name not in named:
-                yield from _accept(field.shape, read.others, step(path, name), seen)
+                yield from _misfits(field.shape, read.others, step(path, name), seen)
         if written.others is not None:
-            yield from _accept(written.others, read.others, step(path, "*"), seen)
+            yield from _misfits(written.others, read.others, step(path, "*"), seen)
 
 
-def _at(written: Shape, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
+def _written_at(written: Shape, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
     """What the producer writes at that place, and whether it always does. None if it never does."""
     if not place:
         return written, True
     match opened(written), place[0]:
         case Union() as inside, _:
-            found = [_at(option, place) for option in options(inside)]
+            found = [_written_at(option, place) for option in options(inside)]
             held = [each for each in found if each is not None]
             if not held:
                 return None
-            return Union(tuple(shape for shape, _ in held), None), len(held) == len(found) and all(a for _, a in held)
+            always = len(held) == len(found) and all(each for _, each in held)
+            return Union(tuple(shape for shape, _ in held), None), always
         case Object() as inside, str(name):
             field = inside.fields.get(name)
             if field is not None:
-                return _further(field.shape, field.required, place)
-            return None if inside.others is None else _further(inside.others, False, place)
+                return _deeper(field.shape, field.required, place)
+            return None if inside.others is None else _deeper(inside.others, False, place)
         case Array() as inside, int(number):
             if number < 0:
                 return AnyShape(), False
             item = _item(inside, number)
-            return None if item is None else _further(item, inside.least > number, place)
+            return None if item is None else _deeper(item, inside.least > number, place)
         case ((Scalar() | Object() | Array()), _):
             return None
         case _:
             return AnyShape(), False
 
 
-def _further(shape: Shape, always: bool, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
-    found = _at(shape, place[1:])
+def _deeper(shape: Shape, always: bool, place: tuple[str | int, ...]) -> tuple[Shape, bool] | None:
+    """`_written_at` for the rest of the place, inside a field or an item that is `always` written."""
+    found = _written_at(shape, place[1:])
     return None if found is None else (found[0], found[1] and always)
 
 
 def _keys_fit(written: Object, read: Object, seen: Pairs) -> bool:
     """Whether the reader accepts the number of fields, and their names if it has rules for names."""
-    if not narrows(_counted(written), _counted(read)):
+    if not narrows(_size_rules(written), _size_rules(read)):
         return False
     if read.keys is None:
         return True
-    if not all(_takes(read.keys, json.dumps(name, ensure_ascii=False)) for name in written.fields):
+    if not all(_accepts_value(read.keys, json.dumps(name, ensure_ascii=False)) for name in written.fields):
         return False
-    return written.others is None or not _accept(written.keys or Scalar("string"), read.keys, "", seen)
+    return written.others is None or not _misfits(written.keys or Scalar("string"), read.keys, "", seen)
 
 
 def _arrays(written: Array, read: Array, path: str, seen: Pairs, wrong: Misfit) -> list[Misfit]:
-    if not narrows(_counted(written), _counted(read)):
+    if not narrows(_size_rules(written), _size_rules(read)):
         return [wrong]
     found = []
-    for place in range(max(len(written.prefix), len(read.prefix))):
+    fixed = max(len(written.prefix), len(read.prefix))
+    for place in range(fixed + 1):  # the last one stands for all items after the prefixes
         one, other = _item(written, place), _item(read, place)
         if one is not None and other is not None:
-            found += _accept(one, other, f"{path}[{place}]", seen)
-    rest = max(len(written.prefix), len(read.prefix))
-    one, other = _item(written, rest), _item(read, rest)
-    if one is not None and other is not None:
-        found += _accept(one, other, f"{path}[]", seen)
+            found += _misfits(one, other, f"{path}[{place if place < fixed else ''}]", seen)
     return found
 
 
@@ -190,11 +195,12 @@ def _item(array: Array, place: int) -> Shape | None:
     return array.prefix[place] if place < len(array.prefix) else array.items
 
 
-def _counted(shape: Array | Object) -> Scalar:
+def _size_rules(shape: Array | Object) -> Scalar:
+    """The rules for the number of items or fields, to be compared like those of a scalar."""
     return Scalar("items", shape.rules)
 
 
-def _takes(read: Shape, text: str) -> bool:
+def _accepts_value(read: Shape, text: str) -> bool:
     """Whether one value of an enum is accepted."""
     for option in options(read):
         match choice := opened(option):

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from outrider.contract.change import promised
 from outrider.contract.document import Contract
-from outrider.contract.promise import promised
 from outrider.event import Event, spec_of
 from outrider.registry import EventSpec
 

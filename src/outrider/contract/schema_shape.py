@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from outrider.contract.fields import ABSENT, NAMES
-from outrider.contract.schema import SERIALIZER
+from outrider.contract.schema import ABSENT, NAMES, SERIALIZER
 
 Rules: TypeAlias = Mapping[str, Any]
 """The keywords that narrow a shape further: format, bounds, lengths; also those that we do not know."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, LiteralString
 
-from outrider.demo.figures import Figures
+from outrider.demo.draw import Figures
 from outrider.demo.shop import HESITANT
 from outrider.postgres.connection import AsyncSession
 

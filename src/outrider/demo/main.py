@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
+from rich.console import Console
+from rich.live import Live
+
+from outrider.app import Outrider
+from outrider.demo import draw
 from outrider.demo.catalogue import HANDS, import_document
-from outrider.demo.crew import Crew
-from outrider.demo.draw import INTRODUCTION, News, next_steps, summary
-from outrider.demo.handlers import open_shop
-from outrider.demo.shop import HESITANT, Shop, pause
-from outrider.demo.trouble import TroubleMaker
-from outrider.demo.watch import Watch, print_line
+from outrider.demo.crew import Crew, TroubleMaker
+from outrider.demo.draw import INTRODUCTION, Activity, Figures, News, next_steps, summary
+from outrider.demo.ledger import Ledger
+from outrider.demo.shop import HESITANT, Shop, open_shop, pause
 from outrider.errors import EmbeddedError
 from outrider.postgres.connection import connect_sync
 from outrider.postgres.embedded import Embedded
@@ -23,6 +28,9 @@ DATABASE = "outrider_demo"
 PIPED_SECONDS = 10.0
 TILLS = 4
 WORKERS = 2
+PATIENCE = 10.0
+"""Seconds without progress, after the shop has closed, until the demo stops waiting."""
+LOOK = 0.1
 
 
 def run(seconds: float | None) -> bool:
@@ -57,7 +65,7 @@ async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
     close_on_signals(closing)
     app = open_shop(dsn, pool_size=TILLS + len(HESITANT) + HANDS + 3)  # 3: thieves, trouble, watch
     shop, crew = Shop(app), Crew(dsn, WORKERS)
-    async with app, asyncio.TaskGroup() as tasks:
+    async with app, shown(app, live=live), asyncio.TaskGroup() as tasks:
         await shop.furnish()
         workers = [tasks.create_task(crew.employ()) for _ in range(WORKERS)]
         await crew.complete.wait()
@@ -80,6 +88,25 @@ async def keep_shop(dsn: str, seconds: float | None, *, live: bool) -> bool:
     return figures.exact
 
 
+@asynccontextmanager
+async def shown(app: Outrider, *, live: bool) -> AsyncIterator[None]:
+    """The dashboard, for people at a terminal who have its packages. Read-only: an action would falsify the count."""
+    try:
+        from outrider.dashboard import Dashboard
+        from outrider.dashboard.server import serving
+    except ImportError:
+        if live:
+            print_line("For a dashboard beside it: pip install 'outrider[dashboard]'\n")
+        live = False
+    if not live:
+        yield
+        return
+    token = secrets.token_urlsafe(16)
+    async with Dashboard(app, token=token) as board, serving(board, port=0) as address:
+        print_line(f"The dashboard: {address}/login#token={token}\n")
+        yield
+
+
 def close_on_signals(closing: asyncio.Event) -> None:
     """The first Ctrl-C closes the shop and checks everything. The second one ends the process at once."""
     loop, cancel = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
@@ -91,3 +118,69 @@ def close_on_signals(closing: asyncio.Event) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, close)
+
+
+class Watch:
+    def __init__(self, shop: Shop, crew: Crew, trouble: TroubleMaker, news: News, *, live: bool) -> None:
+        self._shop = shop
+        self._crew = crew
+        self._trouble = trouble
+        self._news = news
+        self._live = live
+        self._refresh = 0.25 if live else 1.0
+        self._rate = 0.0
+
+    async def keep(self, closed: asyncio.Event) -> Figures:
+        """Until the shop is closed and everything is handled. Then a new ledger counts everything again."""
+        ledger = Ledger(self._news.tell_failure, self._news.tell_late)
+        figures, looked = Figures(), time.monotonic()
+        with screen(live=self._live) as show:
+            while not closed.is_set():
+                before, then = figures, looked
+                looked = time.monotonic()
+                figures = await self._read_on(ledger, closed=False)
+                self._rate = (figures.invoices - before.invoices) / max(looked - then, LOOK)
+                show(self._view(figures))
+                # Counting may take a quarter of the time, no more.
+                await pause(closed, max(self._refresh, 3 * (time.monotonic() - looked)))
+            await self._until_handled(ledger)
+            figures = await self._read_on(Ledger(), closed=True)
+            show(self._view(figures))
+        return figures
+
+    async def _until_handled(self, ledger: Ledger) -> None:
+        before, moved = Figures(), time.monotonic()
+        while not (figures := await self._read_on(ledger, closed=False)).all_handled:
+            if figures != before:
+                before, moved = figures, time.monotonic()
+            elif time.monotonic() - moved > PATIENCE:
+                return
+            await asyncio.sleep(LOOK)
+
+    async def _read_on(self, ledger: Ledger, *, closed: bool) -> Figures:
+        async with self._shop.app.connect() as conn:
+            return await ledger.read_on(conn, closed=closed)
+
+    def _view(self, figures: Figures) -> object:
+        if self._live:
+            return draw.DemoScreen(figures, self.activity(), self._news)
+        return draw.line(figures, self._news)
+
+    def activity(self) -> Activity:
+        return Activity(
+            self._shop.rolled_back, len(self._crew.at_work), self._trouble.killed, self._trouble.cut, self._rate
+        )
+
+
+@contextmanager
+def screen(*, live: bool) -> Iterator[Callable[..., None]]:
+    if not live:
+        yield print_line
+        return
+    with Live(console=Console(), auto_refresh=False) as picture:
+        yield lambda drawing: picture.update(drawing, refresh=True)
+
+
+def print_line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 
-from outrider.demo.handlers import open_shop
+from outrider.demo.shop import open_shop
 from outrider.errors import OutriderError
 from outrider.worker.worker import Worker
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from outrider.doctor.finding import SHOWN, Finding, critical, more, note, ok, warning
-from outrider.doctor.text import counted, seconds, span
+from outrider.doctor.finding import SHOWN, Finding, counted, critical, more, note, ok, seconds, span, warning
 from outrider.postgres.admin.diagnostics import (
     EXPIRING,
     MOST,
@@ -70,7 +69,7 @@ def judge_overdue(overdue: Sequence[Overdue]) -> Iterator[Finding]:
             "overdue",
             f"{each.subscription}: {number} {'is' if each.rows == 1 else 'are'} overdue, the oldest "
             f"since {each.since:%Y-%m-%d %H:%M}",
-            "its workers are missing, busy or stuck: outrider status says which; more slots or partitions if they are busy",
+            "its workers are missing, busy or stuck (see outrider status); if they are busy, add slots or partitions",
         )
     if not overdue:
         yield ok("overdue", "no event or job is overdue")
@@ -90,7 +89,7 @@ def judge_latency(pages: Sequence[Latency]) -> Iterator[Finding]:
         yield warning(
             "latency",
             f"{told}, and above {seconds(SLOW)} for {span(pages[-1].ago)}",
-            "faster handlers or more partitions; if it is the database that is busy, relay to a broker (docs/relay.md)",
+            "make handlers faster or add partitions; if the database is busy, relay to a broker (docs/relay.md)",
         )
     else:
         yield ok("latency", f"{told}, not for long" if lately > SLOW else told)
@@ -103,7 +102,7 @@ def judge_tuples(tables: Sequence[Tuples]) -> Iterator[Finding]:
         yield warning(
             "dead_tuples",
             f"{each.table}: {each.dead:,} dead rows beside {each.live:,} live ones, {when}",
-            "look for what holds vacuum back (transactions); else let autovacuum run more often on it",
+            "end what holds vacuum back (see transactions); if nothing does, let autovacuum run more often on this table",
         )
     if not bad:
         yield ok("dead_tuples", f"at most {max((each.dead for each in tables), default=0):,} in a table")
@@ -139,7 +138,9 @@ def judge_segments(segments: Segments) -> Iterator[Finding]:
             "growth", told, "relay to a broker (docs/relay.md), or keep the log for less time (docs/upkeep.md)"
         )
     elif numbers > MANY:
-        yield note("growth", told, "nothing, if it is meant; else keep the log for less time (docs/upkeep.md)")
+        yield note(
+            "growth", told, "no action if this is intended; otherwise keep the log for less time (docs/upkeep.md)"
+        )
     else:
         yield ok("growth", told)
 
@@ -147,12 +148,12 @@ def judge_segments(segments: Segments) -> Iterator[Finding]:
 def judge_upkeep(keeping: Keeping, now: datetime) -> Iterator[Finding]:
     since = keeping.ran_at or keeping.there_since
     if now - since > UNKEPT:
-        told = "has not run for" if keeping.ran_at else "has never run, for"
+        told = "has not run for" if keeping.ran_at else "has never run in"
         yield warning(
             "upkeep",
             f"it {told} {span(now - since)}",
-            "start a worker without OUTRIDER_UPKEEP=off, or run outrider upkeep from cron; a worker that may not says so in "
-            "its log (troubled)",
+            "start a worker without OUTRIDER_UPKEEP=off, or run outrider upkeep from cron; a worker that lacks the rights "
+            "says so in its log (troubled)",
         )
     elif keeping.ran_at is None:
         yield ok("upkeep", "it has not run yet")
@@ -162,11 +163,12 @@ def judge_upkeep(keeping: Keeping, now: datetime) -> Iterator[Finding]:
         yield warning(
             "retention",
             f"the segment {name} is kept longer than {keeping.days} days: {reason}",
-            "let its subscriptions read on, see to its dead letters, retire what nobody serves: then it goes by itself",
+            "it is removed once its events are read and its dead letters are replayed or discarded; retire subscriptions "
+            "that nobody serves",
         )
     yield from more("retention", len(keeping.segments) - SHOWN)
     if not keeping.segments:
-        yield ok("retention", f"nothing is kept longer than {keeping.days} days because somebody needs it")
+        yield ok("retention", f"no segment is kept longer than {keeping.days} days")
 
 
 def judge_schedules(
@@ -178,12 +180,20 @@ def judge_schedules(
     for each in ahead[:SHOWN]:
         yield warning(
             "schedules",
-            f"{each.name} was fired up to {each.fired_at:%Y-%m-%d %H:%M:%S%z}, {span(each.fired_at - now)} from now: the "
+            f"{each.name} was last fired for {each.fired_at:%Y-%m-%d %H:%M:%S%z}, {span(each.fired_at - now)} from now: the "
             "server's clock was ahead",
-            "its workers set it back by themselves; with missed='all' its jobs are there, and it goes on then. For all that "
-            "keeps time on this server: let it keep time with NTP",
+            "its workers set it back by themselves; with missed='all' its jobs exist already, and it continues then. "
+            "Let the server keep time with NTP",
         )
-    late = [(each, at) for each in schedules if (at := _due(each)) is not None and now - at > LATE]
+    for each in schedules:
+        if each.paused_at is not None:
+            yield note(
+                "paused",
+                f"the schedule {each.name} is paused since {each.paused_at:%Y-%m-%d %H:%M}",
+                f"outrider audit says who paused it and why; to let it fire: outrider schedule resume {each.name}",
+            )
+    firing = [each for each in schedules if each.paused_at is None]
+    late = [(each, at) for each in firing if (at := _due(each)) is not None and now - at > LATE]
     for each, at in late[:SHOWN]:
         ours = declared is not None and each.context in (None, context)
         wanted = each.name in (declared or ()) if ours else each.job_type in served
@@ -191,8 +201,8 @@ def judge_schedules(
         yield judge(
             "schedules",
             f"{each.name} should have been fired at {at:%Y-%m-%d %H:%M:%S%z}, {span(now - at)} ago",
-            "start a worker of its app; one that runs says in its log why it cannot (troubled). If no code has it any more, "
-            "remove its row (docs/schedules.md)",
+            "start a worker of its app; one that runs says in its log why it cannot (troubled). If no code declares it "
+            "any more, remove its row (docs/schedules.md)",
         )
     if schedules and not ahead and not late:
         yield ok("schedules", f"{counted(len(schedules), 'schedule')}, none late, none ahead of the server's clock")
@@ -212,7 +222,7 @@ def judge_cron(cron: Cron) -> Iterator[Finding]:
         case _ if cron.by_cron:
             yield warning(
                 "pg_cron",
-                f"should tick {counted(cron.by_cron, 'rollup')}, and is not there ({cron.state}): workers tick meanwhile",
+                f"should tick {counted(cron.by_cron, 'rollup')}, but is not there ({cron.state}): workers tick meanwhile",
                 "create extension pg_cron, then outrider rollup install; or install with workers as the scheduler",
             )
         case state:

@@ -7,24 +7,23 @@ too long, is a finding too. Nothing here writes: all transactions are read-only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from outrider.doctor import checks, server_checks
-from outrider.doctor.brokers import judge_broker, told_of
-from outrider.doctor.finding import Finding, critical, note, ok, warning
-from outrider.doctor.subscription_checks import judge_standing
-from outrider.doctor.text import counted
+from outrider.doctor.finding import Finding, counted, critical, note, ok, warning
+from outrider.doctor.subscription_checks import judge_standing, judge_unserved
 from outrider.doctor.worker_checks import judge_silent, judge_troubles
 from outrider.error_text import describe
-from outrider.errors import OutriderError
-from outrider.postgres import rollups
-from outrider.postgres.admin import diagnostics, status
+from outrider.errors import BrokerUnavailable, OutriderError, StreamMissing
+from outrider.postgres import content_classes, rollups
+from outrider.postgres.admin import diagnostics, probes, status
 from outrider.postgres.admin.tenants import hidden_from
 from outrider.postgres.connection import AsyncSession, DatabaseError
 from outrider.postgres.schema import migrate
+from outrider.streams.stream import own_copy
 
 if TYPE_CHECKING:
     from outrider.app import Outrider
@@ -49,7 +48,9 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
     """
     measurements: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = [
         ("schema", lambda: _standing(app, conn, schema)),
+        ("schema", lambda: _content_classes(app, conn, schema)),
         ("frozen", lambda: _judged(diagnostics.silent(conn, schema), judge_silent)),
+        ("generations", lambda: _judged(diagnostics.unserved(conn, schema), judge_unserved)),
         ("settings", lambda: _judged(diagnostics.settings(conn, schema), server_checks.judge_settings)),
         ("locks", lambda: _judged(diagnostics.locks(conn, schema), server_checks.judge_locks)),
         ("transactions", lambda: _holders(conn, schema)),
@@ -66,6 +67,7 @@ async def examine_all(app: Outrider, conn: AsyncSession, schema: str, listen_dsn
         ("pg_cron", lambda: _judged(diagnostics.cron(conn, schema), checks.judge_cron)),
         ("privileges", lambda: _judged(hidden_from(conn, schema), server_checks.judge_hidden)),
         ("privileges", lambda: _judged(diagnostics.rights(conn, schema), server_checks.judge_rights)),
+        ("owns", lambda: _owned(app, conn, schema)),
         ("sharing", lambda: _judged(diagnostics.sharing(conn, schema), server_checks.judge_sharing)),
     ]
     async with diagnostics.reading(conn):
@@ -101,7 +103,7 @@ async def _made(
             warning(
                 name,
                 f"could not be checked: {describe(error)}",
-                "if it lacks a right: ask as a role that may look (docs/guide.md, Roles)",
+                "if a right is missing, run it as a role that has it (docs/roles.md)",
             )
         ]
     finally:
@@ -110,13 +112,13 @@ async def _made(
     told = f"gave no answer within {longest:g} s"
     if holders:
         return [warning(name, f"{told}: {IN_VAIN}", f"it is held by {'; '.join(holders)}")]
-    return [warning(name, told, "the server is busy, or cut off: ask again")]
+    return [warning(name, told, "the server is busy or unreachable: try again")]
 
 
 async def _blockers(conn: AsyncSession) -> list[str]:
     with suppress(DatabaseError, OutriderError, OSError, TimeoutError):
         async with asyncio.timeout(DEADLINE):
-            return await diagnostics.blockers(diagnostics.same_server(conn), conn.info.backend_pid)
+            return await probes.blockers(probes.same_server(conn), conn.info.backend_pid)
     return []
 
 
@@ -132,19 +134,21 @@ async def _server(conn: AsyncSession, schema: str) -> list[Finding]:
 async def _listener(app: Outrider, conn: AsyncSession, schema: str, listen_dsn: str | None) -> list[Finding]:
     if app.settings.notify == "off":
         return [note("listener", "notifications are off: workers poll", "OUTRIDER_NOTIFY=commit turns them on")]
-    dsn = listen_dsn or diagnostics.same_server(conn)
-    if (wrong := await diagnostics.hears(dsn, schema, DEADLINE)) is not None:
+    dsn = listen_dsn or probes.same_server(conn)
+    if (wrong := await probes.hears(dsn, schema, DEADLINE)) is not None:
         return [
             warning(
-                "listener", wrong, "workers poll meanwhile; OUTRIDER_LISTEN_DSN names the server for the listener alone"
+                "listener",
+                wrong,
+                "workers poll meanwhile; set OUTRIDER_LISTEN_DSN to the server itself, without a pooler",
             )
         ]
-    if await diagnostics.pooled(dsn):
+    if await probes.pooled(dsn):
         return [
             note(
                 "listener",
                 "a notification arrives, through a pooler that keeps sessions",
-                "nothing, as long as it does; OUTRIDER_LISTEN_DSN can name the server itself",
+                "no action; if notifications stop, set OUTRIDER_LISTEN_DSN to the server itself",
             )
         ]
     return [ok("listener", "a notification arrives")]
@@ -157,19 +161,25 @@ async def _standing(app: Outrider, conn: AsyncSession, schema: str) -> list[Find
     failing = await diagnostics.failing(conn, schema, broken) if broken else {}
     declared, polls = {each.name for each in app.subscriptions} or None, app.settings.notify == "off"
     findings = list(judge_standing(found, unread, failing, app.settings.context, declared, polls))
-    return findings + list(judge_troubles(found)) + _unasked(app, found)
+    return findings + list(judge_troubles(found)) + _unchecked(app, found)
 
 
-def _unasked(app: Outrider, found: status.Status) -> list[Finding]:
+def _unchecked(app: Outrider, found: status.Status) -> list[Finding]:
     """Only the app knows the addresses of its brokers."""
     known = {each.name for each in app.relays} | {each.name for each in app.inboxes}
     names = [each.name for each in found.subscriptions if each.kind in ("relay", "inbox") and each.name not in known]
     if not names:
         return []
-    told = (
-        f"{', '.join(names[:5])}{' and others' * (len(names) > 5)}: their brokers were not asked, no app declares them"
-    )
-    return [note("brokers", told, "outrider doctor --app module:name asks them too")]
+    listed = f"{', '.join(names[:5])}{' and others' * (len(names) > 5)}"
+    told = f"{listed}: their brokers were not checked, because no app declares them"
+    return [note("brokers", told, "outrider doctor --app module:name checks them too")]
+
+
+async def _content_classes(app: Outrider, conn: AsyncSession, schema: str) -> list[Finding]:
+    added = app.settings.content_classes
+    missing = sorted(added - (await content_classes.allowed(conn, schema)).keys()) if added else []
+    told = "the app declares the content class {}, which this database does not allow: its events are refused"
+    return [warning("schema", told.format(each), f"outrider setting allow-content-class {each}") for each in missing]
 
 
 async def _schedules(app: Outrider, conn: AsyncSession, schema: str) -> list[Finding]:
@@ -191,6 +201,16 @@ async def _segments(conn: AsyncSession, schema: str) -> list[Finding]:
 async def _upkeep(conn: AsyncSession, schema: str) -> list[Finding]:
     keeping, server = await diagnostics.upkeep(conn, schema), await diagnostics.server(conn, schema)
     return list(checks.judge_upkeep(keeping, server.now))
+
+
+async def _owned(app: Outrider, conn: AsyncSession, schema: str) -> list[Finding]:
+    told = app.settings
+    if not told.owns:
+        return []
+    found = await diagnostics.foreign_writers(
+        conn, schema, context=told.context, contexts=told.contexts or (), owns=told.owns, roles=told.roles
+    )
+    return list(server_checks.judge_owned(told.context, sorted(told.owns), found))
 
 
 async def _rollups(conn: AsyncSession, schema: str) -> list[Finding]:
@@ -221,7 +241,7 @@ async def _rollups(conn: AsyncSession, schema: str) -> list[Finding]:
                     f"outrider rollup status {each.name}, then outrider rollup run {each.name} --retry",
                 )
             )
-    return findings or ([ok("rollups", f"{len(standings)} installed, all as they were made")] if standings else [])
+    return findings or ([ok("rollups", f"{len(standings)} installed, none has changed")] if standings else [])
 
 
 async def _brokers(app: Outrider) -> list[Finding]:
@@ -233,3 +253,47 @@ async def _brokers(app: Outrider) -> list[Finding]:
         used.setdefault(told_of(stream), ([], stream))[0].append(name)
     found = await asyncio.gather(*(judge_broker(names, stream, LONGEST) for names, stream in used.values()))
     return [finding for each in found for finding in each]
+
+
+async def judge_broker(names: Sequence[str], stream: Any, longest: float) -> list[Finding]:
+    """`stream` is the sink or the source of those subscriptions. One that does not say how durable it is, is taken at its
+    word. Sinks may be anybody's: whatever they raise is a finding. A worker of this process may use the stream: it is not
+    closed."""
+    who, own = ", ".join(names), None
+    try:
+        own = own_copy(stream)
+        asked = stream if own is None else own
+        ask = getattr(asked, "weaknesses", None)
+        async with asyncio.timeout(longest):
+            if ask is None:
+                await asked.open()
+            weaknesses = [] if ask is None else await ask()
+    except StreamMissing as error:
+        return [critical("brokers", f"{who}: {error}", "create the stream; events wait in the log meanwhile")]
+    except BrokerUnavailable as error:
+        return [
+            critical("brokers", f"{who}: {error}", "events wait in the log; it continues by itself once it answers")
+        ]
+    except TimeoutError:
+        return [
+            critical(
+                "brokers", f"{who}: {told_of(stream)} gave no answer within {longest:g} s", "events wait in the log"
+            )
+        ]
+    except Exception as error:
+        return [warning("brokers", f"{who}: could not be checked: {describe(error)}", "look at its own log")]
+    finally:
+        if own is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(longest):
+                    await own.close()
+    found = [(warning if each.grave else note)("brokers", f"{who}: {each.found}", each.advice) for each in weaknesses]
+    return found or [ok("brokers", f"{who}: {told_of(stream)} keeps what it acknowledges")]
+
+
+def told_of(stream: object) -> str:
+    """Its repr, which may be anybody's too."""
+    try:
+        return repr(stream)
+    except Exception:
+        return object.__repr__(stream).split()[0].removeprefix("<") + f" {id(stream):x}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from outrider.doctor.finding import SHOWN, Finding, critical, more, note, ok, warning
-from outrider.doctor.text import counted, span
+from outrider.doctor.finding import SHOWN, Finding, counted, critical, more, note, ok, span, warning
 from outrider.postgres.admin.diagnostics import Holder, Lock, Right, Server, ServerSetting, Sharing, Slot
 from outrider.postgres.dsn import OLDEST
 
@@ -43,12 +42,12 @@ def judge_server(server: Server, sent: datetime, received: datetime) -> Iterator
         yield judge(
             "notify_queue",
             share,
-            "a session that has said LISTEN keeps a transaction open: end it (see transactions). From 90% on Outrider "
-            "notifies nobody, and workers poll; at 100% every other transaction that notifies fails",
+            "a session that listens keeps a transaction open: end it (see transactions). From 90% on, Outrider sends no "
+            "notifications and workers poll; at 100%, every other transaction that notifies fails",
         )
     else:
         yield ok("notify_queue", share)
-    used = f"{server.connections} of {server.most_connections} connections are taken"
+    used = f"{server.connections} of {server.most_connections} connections are in use"
     if server.connections > 0.9 * server.most_connections:
         yield warning("connections", used, "put a pooler in between, or raise max_connections")
     else:
@@ -68,7 +67,7 @@ def _clock(now: datetime, sent: datetime, received: datetime) -> Finding:
         return warning(
             "clock",
             f"the clocks of this machine and of the server differ by {max(behind, ahead):.1f} s",
-            "let both keep time with NTP: Outrider counts by the server's clock, your logs and traces do not",
+            "let both keep time with NTP: Outrider uses the server's clock, your logs and traces do not",
         )
     return ok("clock", f"the clocks differ by less than {CLOCK:.0f} s")
 
@@ -85,14 +84,14 @@ def judge_holders(holders: Sequence[Holder], sees_all: bool) -> Iterator[Finding
             case "slot":
                 advice = f"dead rows cannot be removed meanwhile; if nobody needs it any more: {each.ends}"
             case "prepared":
-                advice = f"its events come only when it ends: commit prepared, or {each.ends}"
+                advice = f"its events are delivered only after it ends: commit prepared, or {each.ends}"
             case "batch":
                 advice = (
-                    "a worker's own batch, whose handler hangs or is slow: what it took waits, and nobody else takes it; "
-                    f"to end it, so that it is tried again: {each.ends}"
+                    "it is a batch of a worker, whose handler hangs or is slow; no other worker takes its events. "
+                    f"To end it, so that it is retried: {each.ends}"
                 )
             case _ if each.writes:
-                advice = f"its events come only when it ends; to end it: {each.ends}"
+                advice = f"its events are delivered only after it ends; to end it: {each.ends}"
             case _:
                 advice = f"dead rows cannot be removed meanwhile; to end it: {each.ends}"
         judge = critical if aged or (each.since or timedelta()) >= TOO_LONG else warning
@@ -107,7 +106,7 @@ def judge_holders(holders: Sequence[Holder], sees_all: bool) -> Iterator[Finding
         yield warning(
             "transactions",
             f"{each.who} has published or enqueued, and has done nothing for {span(each.idle or timedelta())}",
-            f"what it wrote comes only when it commits; to end it: {each.ends}",
+            f"what it wrote is delivered only after it commits; to end it: {each.ends}",
         )
     if not bad and not waiting:
         oldest = max((each.since for each in holders if each.since), default=None)
@@ -144,9 +143,9 @@ def judge_settings(settings: Sequence[ServerSetting]) -> Iterator[Finding]:
         else:
             judge, advice = (
                 warning,
-                f"it ends statements of workers, which are tried again: alter … set {each.name} = 0",
+                f"it cancels statements of workers, which are retried: alter … set {each.name} = 0",
             )
-        yield judge("settings", f"{each.name} = {each.value}, by {each.place}, reaches our sessions", advice)
+        yield judge("settings", f"{each.name} = {each.value}, by {each.place}, applies to Outrider's sessions", advice)
     if not settings:
         yield ok("settings", "no timeout of a role, a database or the server reaches our sessions")
 
@@ -193,11 +192,27 @@ def judge_rights(rights: Sequence[Right]) -> Iterator[Finding]:
                 "privileges", told, "revoke it; outrider roles makes roles whose grants suffice (docs/roles.md)"
             )
         else:
-            yield note("privileges", told, "nothing, if it is meant; else take it from that role")
+            yield note("privileges", told, "no action if this is intended; otherwise revoke it")
     if len(rights) > RIGHTS_SHOWN:
         yield warning("privileges", f"and {len(rights) - RIGHTS_SHOWN} more like these", "revoke them")
     if not rights:
-        yield ok("privileges", "nobody but the owner may change what must not change")
+        yield ok("privileges", "no role has rights that only the owner should have")
+
+
+def judge_owned(context: str, owns: Sequence[str], found: Sequence[Right]) -> Iterator[Finding]:
+    """`found`: rights of roles that are none of the context's."""
+    for each in found[:RIGHTS_SHOWN]:
+        if each.grave:
+            advice = f"revoke it; or, if {each.who} is a role of {context}: Outrider(roles=[…, {each.who!r}])"
+            yield warning("owns", f"{each.who} may {each.may}: {each.why}", advice)
+        else:
+            yield note(
+                "owns", f"{each.who}: {each.why}", "no action if it is still to be created; otherwise correct owns="
+            )
+    if len(found) > RIGHTS_SHOWN:
+        yield warning("owns", f"and {len(found) - RIGHTS_SHOWN} more like these", "revoke them")
+    if not found:
+        yield ok("owns", f"only roles of {context} can write in {', '.join(owns)}")
 
 
 def judge_sharing(sharing: Sharing) -> Iterator[Finding]:
@@ -206,5 +221,5 @@ def judge_sharing(sharing: Sharing) -> Iterator[Finding]:
             "sharing",
             f"the contexts {', '.join(sharing.contexts)} share this schema: {', '.join(sharing.roles)} may move the cursors "
             "of all of them",
-            "nothing, if they trust each other; else a schema for each, with roles of its own, and relays between them",
+            "no action if they trust each other; otherwise give each its own schema and roles, with relays between them",
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from outrider.doctor.finding import Finding, critical, note, ok, warning
-from outrider.doctor.text import counted, span
-from outrider.postgres.admin.diagnostics import MOST, PATIENCE, Failing
+from outrider.doctor.finding import SHOWN, Finding, counted, critical, more, note, ok, span, warning
+from outrider.postgres.admin.diagnostics import MOST, PATIENCE, Failing, Unserved
 from outrider.postgres.admin.status import Standing, Status
 
 STARTING = timedelta(seconds=15)
@@ -97,7 +96,8 @@ def _of_workers(each: Standing, found: Status, failing: Failing | None) -> Itera
 
 
 def _of_generations(each: Standing, found: Status) -> Iterator[Finding]:
-    """Orphaned: its own workers are gone. Those of others adopt it, if there are any."""
+    """Orphaned: its own workers are gone. Those of others adopt it, if there are any that are not strict."""
+    served = any(worker.serves(each.name) for worker in found.workers)
     for place in each.positions:
         own = any(worker.serves(each.name) and worker.generation == place.served_by for worker in found.workers)
         if not place.generation or own or each.kind == "reader":
@@ -106,12 +106,25 @@ def _of_generations(each: Standing, found: Status) -> Iterator[Finding]:
         told = f"generation {place.generation} of {each.name} has no worker of its own, and is {behind} behind"
         if place.workers:
             yield note(
-                "generations", f"{told}; others serve it", "nothing: it is folded when it has nothing left to read"
+                "generations", f"{told}; others serve it", "no action: it is folded when it has nothing left to read"
             )
-        else:
+        elif not served:  # else see judge_unserved
             yield warning(
                 "generations", f"{told}; nobody serves it", "start a worker, of any generation: it adopts what is left"
             )
+
+
+def judge_unserved(unserved: Sequence[Unserved]) -> Iterator[Finding]:
+    for each in unserved[:SHOWN]:
+        yield warning(
+            "generations",
+            f"{each.subscription}: {counted(each.waiting, each.kind, MOST)} of generation {each.generation} "
+            f"{'waits' if each.waiting == 1 else 'wait'}, and no worker takes them: those that run are strict and of other "
+            "generations",
+            f"start a worker of generation {each.generation}, or let others handle them: outrider generations move "
+            f"{each.generation} {each.to} --subscription {each.subscription}",
+        )
+    yield from more("generations", len(unserved) - SHOWN)
 
 
 def _listening(found: Status, polls: bool) -> Iterator[Finding]:

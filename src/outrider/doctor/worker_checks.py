@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from outrider.doctor.finding import SHOWN, Finding, critical, more, ok, warning
-from outrider.doctor.text import counted, span
+from outrider.doctor.finding import SHOWN, Finding, counted, critical, more, ok, span, warning
 from outrider.postgres.admin.diagnostics import Silent
 from outrider.postgres.admin.status import Status, Trouble
 
@@ -29,7 +28,7 @@ ADVICE = {
     "55P03": "it waits for a lock for longer than lock_timeout: see locks and settings",
     "25006": "the session is read-only: the server is a standby, or default_transaction_read_only is on: see settings",
     "42501": "a right was revoked: outrider roles grants what each role needs (docs/roles.md)",
-    "53100": "the disk of the server is full: make room, then it goes on by itself",
+    "53100": "the disk of the server is full: make room, then it continues by itself",
     "54000": "something is too large to be read: the log of the worker names it (troubled)",
 }
 
@@ -51,7 +50,7 @@ def judge_troubles(found: Status) -> Iterator[Finding]:
     if len(known) > 2 * SHOWN:
         yield warning("troubles", f"and {len(known) - 2 * SHOWN} more like these", "outrider status has all of them")
     if found.live and not known:
-        yield ok("troubles", f"{counted(found.live, 'worker')}: nothing fails in a row")
+        yield ok("troubles", f"{counted(found.live, 'worker')}: no repeated failures")
 
 
 def _judge(each: Trouble, found: Status, where: str) -> Finding:
@@ -62,7 +61,7 @@ def _judge(each: Trouble, found: Status, where: str) -> Finding:
             return critical(
                 "brokers",
                 f"{each.name}: the broker has not answered {where}, {how}: {each.message}",
-                "events wait where they are; it goes on by itself once the broker answers",
+                "events wait; it continues by itself once the broker answers",
             )
         case "failing":
             judge = critical if each.in_a_row >= HOPELESS else warning
@@ -84,7 +83,7 @@ def _judge(each: Trouble, found: Status, where: str) -> Finding:
             return judge(
                 check,
                 f"{what}, {how}, at {where}: {each.code}: {each.message}",
-                ADVICE.get(each.code, "nothing is lost, it is tried again; the log of the worker says more (troubled)"),
+                ADVICE.get(each.code, "nothing is lost, it is retried; the log of the worker says more (troubled)"),
             )
 
 

@@ -1,18 +1,27 @@
-"""What an inbox is: which stream it reads, from where, and what becomes of its entries. Values only."""
+"""What an inbox is: which stream it reads, from where, and where its entries go: to the log, or to a table of the app."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypedDict
+from typing import ClassVar, Literal, Protocol, TypedDict
 
-from outrider.errors import DeclarationError
+from outrider import names
+from outrider.config import Settings
+from outrider.envelope import Envelope
+from outrider.errors import DeclarationError, Undecodable
 from outrider.options import Declaration, option, seconds, whole
+from outrider.payload import in_full
+from outrider.postgres import content_classes, inboxes, replicas
+from outrider.postgres.connection import AsyncSession
+from outrider.postgres.inboxes import InboxProgress, Refused, Stamp
 from outrider.retry import Duration
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
-from outrider.streams.replica import ReplicaCodec
+from outrider.streams.replica import ReplicaChange, ReplicaCodec, read_change
 from outrider.streams.stream import Source
 from outrider.subscription import Subscription
+from outrider.worker.channels import channels
 
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}(\.[A-Za-z_][A-Za-z0-9_$]{0,62})?\Z")
 MOST_BATCH = 10_000
@@ -80,3 +89,87 @@ def _fitting(name: str, codec: object, table: str | None) -> None:
             f"{name}: a replica reads a stream of the replica codec, not of {type(codec).__name__}: give the source "
             "codec=ReplicaCodec(), or read it with app.inbox"
         )
+
+
+class Destination(Protocol):
+    def decode(self, data: bytes) -> object:
+        """The value of one entry. Whatever this raises is the reason why the entry is refused."""
+        ...
+
+    async def learn(self, conn: AsyncSession) -> bool:
+        """Ask the database what it allows. True: that has changed, so refused entries may be fine."""
+        ...
+
+    async def store(
+        self, conn: AsyncSession, progress: InboxProgress, values: Sequence[object], refused: Sequence[Refused]
+    ) -> inboxes.IngestResult:
+        """The values, the refused entries and the new position, in one transaction."""
+        ...
+
+
+class LogDestination:
+    def __init__(self, decode: Callable[[bytes], Envelope], stamp: Stamp, payload_limit: int, schema: str) -> None:
+        self._decode = decode
+        self._stamp = stamp
+        self._payload_limit = payload_limit
+        self._schema = schema
+        self._content_classes = frozenset(names.CONTENT_CLASSES)
+
+    async def learn(self, conn: AsyncSession) -> bool:
+        before = self._content_classes
+        self._content_classes = before.union(await content_classes.allowed(conn, self._schema))
+        return self._content_classes != before
+
+    def decode(self, data: bytes) -> Envelope:
+        envelope = self._decode(data)
+        if envelope.content_class not in self._content_classes:
+            known = ", ".join(sorted(self._content_classes))
+            raise Undecodable(
+                f"content_class: {envelope.content_class!r:.60} is not one of {known}: if it should be, outrider setting "
+                "allow-content-class, then outrider inbox retry"
+            )
+        size = len(envelope.payload_json.encode())
+        more = in_full(envelope.payload_json) if size <= self._payload_limit else 0
+        if size + more > self._payload_limit:
+            full = " with its numbers in full" * (more > 0)
+            raise Undecodable(
+                f"the payload has {size + more:,} bytes{full}, at most {self._payload_limit:,} are allowed (payload_limit)"
+            )
+        return envelope
+
+    async def store(
+        self, conn: AsyncSession, progress: InboxProgress, values: Sequence[object], refused: Sequence[Refused]
+    ) -> inboxes.IngestResult:
+        envelopes = [value for value in values if isinstance(value, Envelope)]
+        return await inboxes.ingest(conn, progress, envelopes, refused, self._stamp, self._schema)
+
+
+class ReplicaDestination:
+    """Keeps the newest version of each aggregate."""
+
+    def __init__(self, table: str, schema: str) -> None:
+        self._table = table
+        self._schema = schema
+
+    async def learn(self, conn: AsyncSession) -> bool:  # noqa: ARG002
+        return False
+
+    def decode(self, data: bytes) -> ReplicaChange:
+        change = read_change(data)
+        if change.aggregate_id is None or change.entity_version is None:
+            raise Undecodable("a replica needs aggregate_id and entity_version: publish with key= and entity_version=")
+        return change
+
+    async def store(
+        self, conn: AsyncSession, progress: InboxProgress, values: Sequence[object], refused: Sequence[Refused]
+    ) -> inboxes.IngestResult:
+        changes = [value for value in values if isinstance(value, ReplicaChange)]
+        return await replicas.apply(conn, progress, self._table, changes, refused, self._schema)
+
+
+def destination_of(inbox: Inbox, settings: Settings) -> Destination:
+    if inbox.table is not None:
+        return ReplicaDestination(inbox.table, settings.schema)
+    generation = settings.generation
+    stamp = Stamp(channels(generation, ())[0], generation, settings.notify)
+    return LogDestination(inbox.source.codec.decode, stamp, settings.payload_limit, settings.schema)

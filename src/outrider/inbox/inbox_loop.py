@@ -8,8 +8,7 @@ from typing import ClassVar
 from outrider.config import Settings
 from outrider.error_text import code_of, describe
 from outrider.errors import BrokerUnavailable, StreamMissing
-from outrider.inbox.destination import destination_of
-from outrider.inbox.inbox import Inbox
+from outrider.inbox.inbox import Inbox, destination_of
 from outrider.inbox.receiver import Receiver
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import BrokerDown, BrokerUp, Signals

@@ -1,21 +1,21 @@
 """One batch of an inbox: read → decode → ingest.
 
 The broker is read outside of a transaction. What was read counts only if the inbox still stands where the read began.
+`retry_refused` stores refused entries again, from their copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from outrider.error_text import describe
 from outrider.errors import SubscriptionRefused
 from outrider.failpoint import hit
-from outrider.inbox.destination import Destination
-from outrider.inbox.inbox import Inbox
+from outrider.inbox.inbox import Destination, Inbox
 from outrider.postgres import inboxes
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.inboxes import InboxProgress, Refused
+from outrider.postgres.inboxes import InboxProgress, Kept, Refused
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.signals import EntryRefused, Ingested, Rewound, Signals, Trimmed
 from outrider.streams.stream import Page, StreamEntry
@@ -24,6 +24,7 @@ FIRST_BATCH = 16
 """Entries of the first read, when their size is not known yet."""
 BATCH_BYTES = 4 * 1024 * 1024
 """Brokers limit reads by entries, not by bytes. So the next read asks for fewer entries if this one was larger."""
+PAGE = 500
 
 
 class Receiver:
@@ -79,6 +80,8 @@ class Receiver:
 
     async def _ingest(self, conn: AsyncSession, page: Page, after: str) -> str:
         values, refused = self._decode(page.entries)
+        if refused and await self._destination.learn(conn):
+            values, refused = self._decode(page.entries)
         try:
             return await self._store(conn, page, after, values, refused)
         except inboxes.Unstorable as error:
@@ -152,3 +155,70 @@ class Receiver:
         known = len(values) - stored.events
         self._signals.emit(Ingested(name, stream, stored.events, known, len(refused), page.position))
         return "ingested"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryResult:
+    ingested: int
+    """New events."""
+    known: int
+    """Entries that had come in before, or are older than what a replica holds."""
+    refused: Sequence[tuple[Kept, str]]
+    """Entries that are still refused, and why."""
+
+
+async def retry_refused(conn: AsyncSession, name: str, destination: Destination, schema: str) -> RetryResult:
+    """All refused entries of an inbox, in one transaction. The position of the inbox stays."""
+    events, through, refused = 0, list[int](), list[tuple[Kept, str]]()
+    async with conn.transaction():
+        stands = await inboxes.hold_streams(conn, name, schema)
+        await destination.learn(conn)
+        kept = await inboxes.refused_again(conn, name, schema)
+        for stream in dict.fromkeys(each.stream for each in kept):
+            progress = InboxProgress(name, stream, stands[stream], stands[stream])
+            of_stream = [each for each in kept if each.stream == stream]
+            for start in range(0, len(of_stream), PAGE):
+                readable, unreadable = _decoded(of_stream[start : start + PAGE], destination)
+                stored, unstorable = await _store(conn, progress, readable, destination)
+                events += stored
+                refused += unreadable + unstorable
+                left = {each.id for each, _ in refused}
+                through += [each.id for each, _ in readable if each.id not in left]
+        await inboxes.forget_refused(conn, through, schema)
+    return RetryResult(events, len(through) - events, refused)
+
+
+def _decoded(
+    kept: Sequence[Kept], destination: Destination
+) -> tuple[list[tuple[Kept, object]], list[tuple[Kept, str]]]:
+    readable, refused = list[tuple[Kept, object]](), list[tuple[Kept, str]]()
+    for each in kept:
+        try:
+            readable.append((each, destination.decode(each.data)))
+        except Exception as error:  # the codec may be a user's
+            refused.append((each, describe(error)))
+    return readable, refused
+
+
+async def _store(
+    conn: AsyncSession, progress: InboxProgress, readable: Sequence[tuple[Kept, object]], destination: Destination
+) -> tuple[int, list[tuple[Kept, str]]]:
+    """All in one savepoint. If the database refuses that, one by one, to find out which entry it was."""
+    if not readable:
+        return 0, []
+    try:
+        stored = await destination.store(conn, progress, [value for _, value in readable], ())
+    except inboxes.Unstorable as error:
+        if len(readable) == 1:
+            return 0, [(readable[0][0], inboxes.reason(error))]
+        events, refused = 0, list[tuple[Kept, str]]()
+        for each in readable:
+            more, unstorable = await _store(conn, progress, [each], destination)
+            events += more
+            refused += unstorable
+        return events, refused
+    if stored.outcome != "ingested":
+        raise SubscriptionRefused(
+            f"nothing was ingested: {progress.subscription} is {stored.outcome}; to go on, run outrider subscription resume"
+        )
+    return stored.events, []

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from outrider.errors import NoTransaction
-from outrider.postgres.inserts import Driver, Insert, Rows
+from outrider.postgres.inserts import Driver, Insert, Row
 
 _POKES = "outrider.pokes"
 
@@ -19,11 +19,11 @@ Blocking = Session | scoped_session[Any] | Connection
 Async = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 
-def _run_sync(conn: Blocking, insert: Insert) -> Rows:
+def _run_sync(conn: Blocking, insert: Insert) -> Row:
     return _execute(_connection(conn), insert)
 
 
-async def _run(conn: Async, insert: Insert) -> Rows:
+async def _run(conn: Async, insert: Insert) -> Row:
     return await _target(conn).run_sync(_run_sync, insert)
 
 
@@ -54,7 +54,7 @@ def _target(conn: Async) -> AsyncSession | AsyncConnection:
     return conn() if isinstance(conn, async_scoped_session) else conn
 
 
-def _execute(conn: Connection, insert: Insert) -> Rows:
+def _execute(conn: Connection, insert: Insert) -> Row:
     dialect = conn.dialect
     if dialect.name != "postgresql":
         raise TypeError(
@@ -71,8 +71,11 @@ def _execute(conn: Connection, insert: Insert) -> Rows:
             query, params = insert.numbered()
         case _:
             raise TypeError(f"the driver {dialect.driver} is not supported: use psycopg, psycopg2 or asyncpg")
-    with insert.explaining():
-        return conn.exec_driver_sql(query, params, {"stream_results": False}).all()
+    try:
+        return conn.exec_driver_sql(query, params, {"stream_results": False}).one()
+    except Exception as error:
+        insert.explain(error)
+        raise
 
 
 def _after_commit(conn: Blocking | Async, poke: Callable[[], None]) -> None:

@@ -25,6 +25,7 @@ class WorkerOptions(TypedDict, total=False):
     handlers: list[str]
     exclude: list[str]
     classes: list[str]
+    only_class: bool
     grace: Duration
     slots: int
     queues: list[str]

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from outrider.error_text import describe
-from outrider.errors import ConfigError
-from outrider.observe.measure import Instruments, begin, forget_state, set_state
+from outrider.errors import ConfigError, SchemaMismatch
+from outrider.observe.measure import Instruments, begin, forget_state, set_relays, set_state
 from outrider.observe.metrics import Metrics, need_client
 from outrider.postgres.admin import diagnostics, status
 from outrider.postgres.connection import AsyncSession
@@ -50,12 +50,20 @@ class Sampled(Protocol):
     def connect(self) -> AbstractAsyncContextManager[AsyncSession]: ...
 
 
-async def sample(app: Sampled, schema: str, to: Instruments) -> None:
+async def sample(app: Sampled, schema: str, to: Instruments) -> str | None:
+    """Set the gauges. Returns why only those of relays are set, if the role may read no more, as that of relays."""
     async with app.connect() as conn:
         await conn.set_autocommit(True)
         try:
-            found = await status.status(conn, schema)
+            try:
+                found = await status.status(conn, schema)
+            except SchemaMismatch as error:
+                topics = await status.relay_topics(conn, schema)
+                forget_state(to, up=True)
+                set_relays(to, *topics)
+                return describe(error)
             set_state(to, found, await diagnostics.server(conn, schema), await diagnostics.tuples(conn, schema))
+            return None
         finally:
             await conn.set_autocommit(False)
 
@@ -64,17 +72,18 @@ async def keep_sampling(
     app: Sampled, schema: str, to: Instruments, longest: float = SAMPLE_SECONDS, pause: float = SAMPLE_SECONDS
 ) -> None:
     """Until cancelled. While the database does not answer, the gauges are empty; a log line says so once."""
-    silent = False
+    told = False
     while True:
+        missing: str | None
         try:
             async with asyncio.timeout(longest):
-                await sample(app, schema, to)
-            silent = False
+                missing = await sample(app, schema, to)
         except Exception as error:  # a worker must not end because it cannot be observed
             forget_state(to)
-            if not silent:
-                _logger.warning("metrics of the database are missing: %s", describe(error).splitlines()[0])
-            silent = True
+            missing = describe(error)
+        if missing and not told:
+            _logger.warning("metrics of the database are missing: %s", missing.splitlines()[0])
+        told = bool(missing)
         await asyncio.sleep(pause)
 
 

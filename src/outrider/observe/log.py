@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from outrider.observe.log_lines import write, write_line
+from outrider.observe.log_lines import write_line, write_summary
 from outrider.signals import (
     Ingested,
     JobEnqueued,
@@ -95,9 +95,7 @@ class LogListener:
         for subject in due:
             tally = waiting[subject]
             slowest = {} if tally.slowest_ms is None else {"slowest_ms": round(tally.slowest_ms, 3)}
-            write(
-                logging.INFO,
-                "summary",
+            write_summary(
                 **dict(subject),
                 **tally.counts,
                 **slowest,
@@ -111,9 +109,9 @@ def _counts_of(signal: Signal) -> Iterator[tuple[Subject, dict[str, int], dict[s
     match signal:
         case Published(envelope):
             yield (("event_type", envelope.event_type),), {"published": 1}, {}, None
-        case Settled(subscription, _, events, conceded, duration_ms, _):
-            if events or conceded:
-                counts = {"handled": events, "batches": 1} | ({"conceded": conceded} if conceded else {})
+        case Settled(subscription, _, events, duplicates, duration_ms, _):
+            if events or duplicates:
+                counts = {"handled": events, "batches": 1} | ({"duplicates": duplicates} if duplicates else {})
                 yield (("handler_name", subscription),), counts, {}, duration_ms
         case JobEnqueued(job_type, _, _, _):
             yield (("job_type", job_type),), {"enqueued": 1}, {}, None

@@ -8,14 +8,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import traceback
+from contextvars import Context
+from functools import partial
 from typing import Any
-from uuid import UUID
 
 import structlog
 
 from outrider.envelope import Envelope
 from outrider.error_text import describe
 from outrider.errors import TerminalError, Undecodable
+from outrider.job import JobRun
+from outrider.observe.log_fields import merge_bound, safe
 from outrider.outcome import Dead, Retry, Snooze
 from outrider.redaction import mask, sanitise
 from outrider.signals import (
@@ -30,7 +33,6 @@ from outrider.signals import (
     JobEnqueued,
     JobFailed,
     JobReleased,
-    JobRun,
     JobsClaimed,
     JobsCompleted,
     LeaseLost,
@@ -39,11 +41,12 @@ from outrider.signals import (
     ListenerUp,
     LoopHeld,
     Notified,
-    Parked,
     Published,
     Recovered,
     Rejection,
     Relayed,
+    RelayLease,
+    RetryScheduled,
     Rewound,
     RolledUp,
     Routed,
@@ -66,40 +69,23 @@ _logger = logging.getLogger("outrider")
 
 DELIBERATE = (Retry, Snooze, TerminalError, Undecodable)
 """Errors whose traceback would say nothing more."""
-FIELD_BYTES = 300
-"""The most bytes of a field whose value comes from outside."""
-_SENTENCES = {"error", "reason", "hint", "handlers"}
-"""Fields with whole sentences: they are masked, because they may contain a password."""
 
 
 def _as_record(logger: Any, method: str, fields: Any) -> tuple[tuple[str], dict[str, Any]]:
     """A traceback stands below the line. On the record it is a field like the others."""
-    safe = {name: _safe(name, value) for name, value in fields.items()}
-    shown = {name: value for name, value in safe.items() if value is not None}
+    told = {name: safe(name, value) for name, value in fields.items()}
+    shown = {name: value for name, value in told.items() if value is not None}
     below = shown.pop("traceback", "")
-    return (f"{_render(logger, method, shown)}\n{below}".rstrip(),), {"extra": safe}
+    return (f"{_render(logger, method, shown)}\n{below}".rstrip(),), {"extra": told}
 
 
-def _safe(name: str, value: Any) -> Any:
-    """Keys, tenants, sources and notifications come from outside: they must not forge a line, nor fill the log."""
-    if isinstance(value, UUID):
-        return str(value)
-    if not isinstance(value, str):
-        return value
-    if name == "traceback":
-        return value
-    if name in _SENTENCES:
-        return sanitise(mask(value))
-    if 4 * len(value) <= FIELD_BYTES and value.isprintable():
-        return value
-    return sanitise(value[: FIELD_BYTES + 1].replace("\n", "\\n").replace("\t", "\\t"), FIELD_BYTES)
+_lines = structlog.wrap_logger(_logger, processors=[structlog.stdlib.filter_by_level, merge_bound, _as_record])
+_unbound = structlog.wrap_logger(_logger, processors=[structlog.stdlib.filter_by_level, _as_record])
 
 
-_lines = structlog.wrap_logger(_logger, processors=[structlog.stdlib.filter_by_level, _as_record])
-
-
-def write(level: int, name: str, **fields: Any) -> None:
-    getattr(_lines, logging.getLevelName(level).lower())(name, **fields)
+def write_summary(**fields: Any) -> None:
+    """Without bound fields: it is about many calls, and written in the context of any one of them."""
+    _unbound.info("summary", **fields)
 
 
 _PLAIN: dict[type[Signal], tuple[int, str]] = {
@@ -134,7 +120,8 @@ def write_line(signal: Signal) -> None:
         case Settled(subscription, _, _, _, _, details):
             if _logger.isEnabledFor(logging.DEBUG):
                 for one in details():
-                    _lines.debug(
+                    _say_after(
+                        one.context,
                         "handled",
                         **_event(subscription, one.envelope),
                         attempts=one.attempt,
@@ -152,9 +139,9 @@ def write_line(signal: Signal) -> None:
                 error_code=verdict.code,
                 error=verdict.message,
             )
-        case Parked(subscription, envelope, attempt, code, delay):
+        case RetryScheduled(subscription, envelope, attempt, code, delay):
             _lines.info(
-                "parked",
+                "retry_scheduled",
                 **_event(subscription, envelope),
                 attempts=attempt,
                 status_result="failed",
@@ -195,6 +182,9 @@ def write_line(signal: Signal) -> None:
             _write_job(signal)
         case Relayed() | Rejection() | Rewound() | Trimmed() | Intruded() | BrokerDown() | Ingested() | EntryRefused():
             _write_stream(signal)
+        case RelayLease(relay, result):
+            say = {"renewed": _lines.debug, "lost": _lines.warning}.get(result, _lines.info)
+            say("relay_lease", subscription=relay, result=result)
         case RolledUp(rollup, groups, pieces, conflicts, set_aside, pending, failed, message):
             say = _lines.error if failed or set_aside else _lines.warning if message else _lines.info
             say(
@@ -231,7 +221,8 @@ def write_line(signal: Signal) -> None:
         case _:
             level, name = _PLAIN[type(signal)]
             if _logger.isEnabledFor(level):
-                write(level, name, **{each.name: getattr(signal, each.name) for each in dataclasses.fields(signal)})
+                fields = {each.name: getattr(signal, each.name) for each in dataclasses.fields(signal)}
+                getattr(_lines, logging.getLevelName(level).lower())(name, **fields)
 
 
 def _write_stream(
@@ -330,7 +321,13 @@ def _write_job(
         case JobsCompleted(_, details):
             if _logger.isEnabledFor(logging.DEBUG):
                 for run, duration_ms in details():
-                    _lines.debug("completed", **_job(run), duration_ms=round(duration_ms, 3), status_result="success")
+                    _say_after(
+                        run.context,
+                        "completed",
+                        **_job(run),
+                        duration_ms=round(duration_ms, 3),
+                        status_result="success",
+                    )
         case JobFailed(run, duration_ms, code, message, outcome, raised):
             quiet = raised is None or isinstance(raised, DELIBERATE)
             (_lines.error if outcome == "buried" else _lines.warning)(
@@ -362,6 +359,12 @@ def _job(run: JobRun) -> dict[str, Any]:
         "workspace_id": run.workspace_id,
         "trace_id": run.trace_id,
     }
+
+
+def _say_after(context: Context | None, name: str, **fields: Any) -> None:
+    """Say it with what the call has bound."""
+    say = partial(_lines.debug, name, **fields)
+    say() if context is None else context.copy().run(say)
 
 
 def _traceback(error: BaseException) -> str | None:

@@ -12,7 +12,7 @@ from outrider.observe import vocabulary as of
 from outrider.observe.vocabulary import KEPT, OTHER, Metric
 from outrider.outcome import Dead
 from outrider.postgres.admin.diagnostics import Server, Tuples
-from outrider.postgres.admin.status import Standing, Status
+from outrider.postgres.admin.status import RelayTopics, Standing, Status
 from outrider.postgres.rollups import Rolling
 from outrider.signals import (
     BrokerDown,
@@ -32,6 +32,7 @@ from outrider.signals import (
     Published,
     Rejection,
     Relayed,
+    RelayLease,
     RolledUp,
     Settled,
     Signal,
@@ -125,7 +126,7 @@ class Measuring:
                     to.add(of.rollup_errors, 1, rollup)
             case Upkept(action, _, _, _):
                 to.add(of.upkept, 1, action)
-            case Relayed() | Rejection() | Ingested() | EntryRefused() | BrokerDown() | BrokerUp():
+            case Relayed() | Rejection() | RelayLease() | Ingested() | EntryRefused() | BrokerDown() | BrokerUp():
                 self._hear_streams(signal)
             case _:
                 pass
@@ -164,17 +165,24 @@ class Measuring:
             case LeasesRenewed(leases):
                 to.add(of.renewals, leases, "renewed")
 
-    def _hear_streams(self, signal: Relayed | Rejection | Ingested | EntryRefused | BrokerDown | BrokerUp) -> None:
+    def _hear_streams(
+        self, signal: Relayed | Rejection | RelayLease | Ingested | EntryRefused | BrokerDown | BrokerUp
+    ) -> None:
         to = self._to
         match signal:
             case Relayed(relay, stream, _, position, topics):
                 for topic, events in topics.items():
-                    to.add(of.relayed, events, topic)
+                    to.add(of.relayed, events, relay, topic)
                 to.set(of.broker_up, 1, relay)
                 with suppress(ValueError):
-                    to.set(of.hwm, int(position.partition("-")[0]), stream)
-            case Rejection(_, envelope, _, code, _, _):
-                to.add(of.publish_failures, 1, envelope.event_type, code)
+                    milliseconds, _, number = position.partition("-")
+                    to.set(of.hwm, int(milliseconds), stream)
+                    to.set(of.hwm_number, int(number or 0), stream)
+            case RelayLease(relay, result):
+                to.add(of.relay_leases, 1, relay, result)
+            case Rejection(relay, envelope, _, code, _, buried):
+                to.add(of.publish_failures, 1, relay, envelope.event_type, code)
+                to.add(of.publish_retries, 0 if buried else 1, relay, envelope.event_type)
             case Ingested(inbox, _, events, _, _, _):
                 to.add(of.ingested, events, inbox)
                 to.set(of.broker_up, 1, inbox)
@@ -207,11 +215,12 @@ def set_state(to: Instruments, found: Status, server: Server, tables: list[Tuple
     greatest = max(lags.values(), default=0.0)
     to.replace(of.database_up, {(): 1.0})
     to.replace(of.depth, _by_name(subscriptions, _depth))
-    to.replace(of.parked, _by_name([each for each in subscriptions if each.kind != "job"], lambda each: each.parked))
+    to.replace(of.waiting, _by_name([each for each in subscriptions if each.kind != "job"], lambda each: each.waiting))
     to.replace(of.lag, lags)
     to.replace(of.overdue, _by_name([*still, *waiting], lambda each: _age(each.waiting_since, now)))
     to.replace(of.paused, _by_name(subscriptions, lambda each: each.name in paused))
     to.replace(of.dead_letters, _by_name(subscriptions, lambda each: each.dead))
+    set_relays(to, now, [each for each in subscriptions if each.kind == "relay"])
     to.replace(of.oldest_owed, {(): greatest} if greatest or len(sure) == len(subscriptions) else {})
     to.replace(of.workers, {(): float(found.live)})
     to.replace(of.notify_queue, {(): server.queue})
@@ -220,6 +229,16 @@ def set_state(to: Instruments, found: Status, server: Server, tables: list[Tuple
     to.replace(of.rollup_overdue, _by_name(rollups, lambda each: max(0, _age(each.oldest_at, now) - _longest(each))))
     to.replace(of.rollup_failed, _by_name(rollups, lambda each: (each.last_run or {}).get("result") == "error"))
     to.replace(of.rollup_set_aside, _by_name(rollups, lambda each: each.set_aside))
+
+
+def set_relays(to: Instruments, now: datetime, relays: Sequence[Standing | RelayTopics]) -> None:
+    """Set the gauges of what relays owe. Topics that a relay names are there with 0."""
+    nothing: dict[tuple[str, ...], float] = {
+        (each.name, name): 0.0 for each in relays for name in (each.event_types or ())[:KEPT]
+    }
+    topics = {(each.name, topic.name): topic for each in relays for topic in each.topics}
+    to.replace(of.relay_depth, nothing | {labels: float(topic.depth) for labels, topic in topics.items()})
+    to.replace(of.relay_lag, nothing | {labels: _age(topic.oldest_at, now) for labels, topic in topics.items()})
 
 
 def _by_name(those: Iterable[T], value: Callable[[T], float]) -> dict[tuple[str, ...], float]:
@@ -231,15 +250,15 @@ def _age(since: datetime | None, now: datetime) -> float:
 
 
 def _depth(each: Standing) -> int:
-    """A parked event may be ahead of the cursor, and is then counted there."""
-    return each.parked if each.kind == "job" else each.lag
+    """An event that waits for a retry may be ahead of the cursor, and is then counted there."""
+    return each.waiting if each.kind == "job" else each.lag
 
 
 def _longest(each: Rolling) -> float:
     return each.max_wait.total_seconds()
 
 
-def forget_state(to: Instruments) -> None:
-    """The database does not answer: gauges without a known value disappear."""
+def forget_state(to: Instruments, up: bool = False) -> None:
+    """Gauges without a known value disappear. `up`: the database answers."""
     for metric in of.STATE:
-        to.replace(metric, {(): 0.0} if metric is of.database_up else {})
+        to.replace(metric, {(): float(up)} if metric is of.database_up else {})

@@ -72,16 +72,23 @@ listener_up = Metric(
 relayed = Metric(
     "outrider_relayed",
     "counter",
-    ("topic",),
-    "Events that were sent to a stream and committed.",
+    ("relay", "topic"),
+    "Events that a relay has sent to a stream and committed, by event type.",
     frozenset({"topic"}),
 )
 publish_failures = Metric(
     "outrider_publish_failures",
     "counter",
-    ("topic", "reason"),
+    ("relay", "topic", "reason"),
     "Rejections of an event by the broker or the codec. Severity: page. It is a dead letter, or those behind it wait.",
     frozenset({"topic", "reason"}),
+)
+publish_retries = Metric(
+    "outrider_publish_retries",
+    "counter",
+    ("relay", "topic"),
+    "Rejections after which the relay tries again. The others made dead letters.",
+    frozenset({"topic"}),
 )
 hwm = Metric(
     "outrider_relay_hwm",
@@ -89,6 +96,16 @@ hwm = Metric(
     ("stream",),
     "The position up to which a stream is written: the milliseconds of a Redis id, the sequence of JetStream.",
     frozenset({"stream"}),
+)
+hwm_number = Metric(
+    "outrider_relay_hwm_number",
+    "gauge",
+    ("stream",),
+    "The number after the milliseconds in the Redis id of that position; 0 for JetStream.",
+    frozenset({"stream"}),
+)
+relay_leases = Metric(
+    "outrider_relay_lease", "counter", ("relay", "result"), "The lease of a relay: acquired, renewed, lost."
 )
 ingested = Metric("outrider_ingested", "counter", ("inbox",), "New events that an inbox has received.")
 ingest_refused = Metric(
@@ -125,8 +142,11 @@ depth = Metric(
     ("type",),
     "Log positions that a subscription has not read yet; for a job type, jobs that wait or run, up to 10,000.",
 )
-parked = Metric(
-    "outrider_parked", "gauge", ("type",), "Events that wait for a retry, or behind one that does, up to 10,000."
+waiting = Metric(
+    "outrider_waiting_for_retry",
+    "gauge",
+    ("type",),
+    "Events that wait for a retry, or behind one that does, up to 10,000.",
 )
 lag = Metric(
     "outrider_lag_seconds",
@@ -144,6 +164,18 @@ paused = Metric(
     "outrider_paused", "gauge", ("type",), "1 while a subscription is paused, alone or with all others, 0 otherwise."
 )
 dead_letters = Metric("outrider_dead_letters", "gauge", ("type",), "Dead letters, up to 10,000.")
+relay_depth = Metric(
+    "outrider_relay_depth",
+    "gauge",
+    ("relay", "topic"),
+    "Events that a relay has yet to send, by event type. A relay that is far behind: among its next 10,000 log positions.",
+)
+relay_lag = Metric(
+    "outrider_relay_lag_seconds",
+    "gauge",
+    ("relay", "topic"),
+    "Age of the oldest event that a relay has yet to send, by type.",
+)
 oldest_owed = Metric("outrider_oldest_owed_seconds", "gauge", (), "The greatest value of outrider_lag_seconds.")
 workers = Metric("outrider_workers", "gauge", (), "Workers with a heartbeat within the last 30 s.")
 notify_queue = Metric(
@@ -176,11 +208,13 @@ rollup_set_aside = Metric(
 STATE = (
     database_up,
     depth,
-    parked,
+    waiting,
     lag,
     overdue,
     paused,
     dead_letters,
+    relay_depth,
+    relay_lag,
     oldest_owed,
     workers,
     notify_queue,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -176,6 +177,10 @@ async def connect(dsn: str, *, autocommit: bool = False, name: str = "outrider",
         conn = await Wire.connect(complete(dsn), autocommit=True, fallback_application_name=name)
     except psycopg.Error as error:
         raise explain(error, dsn) from error
+    except asyncio.CancelledError as cancelled:
+        # psycopg does not close what it is opening; the session would stay for as long as somebody keeps this error.
+        traceback.clear_frames(cancelled.__traceback__)
+        raise
     try:
         check_server(conn)
         await conn.settle_in(**quiet(notify))

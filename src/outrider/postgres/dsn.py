@@ -18,6 +18,10 @@ OLDEST = 15
 CONNECT_TIMEOUT = 10
 """Seconds."""
 _SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
+_UNRESOLVED = re.compile(
+    r"could not translate host name|failed to resolve host|Name or service not known|nodename nor servname"
+)
+"""libpq; psycopg; psycopg before 3.2.13, on Linux and on macOS."""
 _MISSING = re.compile('FATAL: +(database|role) "(.*)" does not exist')
 
 
@@ -60,7 +64,7 @@ def explain(error: psycopg.Error, dsn: str) -> DatabaseUnavailable:
             return DatabaseUnavailable(
                 f"{where} knows no user {name!r}: create it (createuser {name}) or correct the DSN"
             )
-    if "could not translate host name" in text or "failed to resolve host" in text:
+    if _UNRESOLVED.search(text):
         return DatabaseUnavailable(f"the host of {where} is unknown: correct the name in the DSN, or check your DNS")
     if "too many clients" in text or "remaining connection slots" in text:
         return DatabaseUnavailable(

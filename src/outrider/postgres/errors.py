@@ -15,6 +15,7 @@ _DENIED = re.compile(r"\bfunction (\w+)")
 _OPERATORS = {
     "attach_segment", "erase", "note_export", "tenant_page", "set_setting", "withdraw", "replay", "outbox_replay", "discard",
     "pause", "pause_all", "resume", "resume_all", "narrow", "rename", "retire", "cancel", "run_now", "move_generation",
+    "pause_schedule", "resume_schedule", "run_schedule", "change_jobs",
 }  # fmt: skip
 
 

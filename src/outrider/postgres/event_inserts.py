@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
+from uuid import UUID
 
 from outrider import trace
 from outrider.envelope import Envelope
-from outrider.postgres.inserts import Insert, Rows, array, arrays
+from outrider.postgres.inserts import Insert, Row, array, arrays
 from outrider.postgres.statement import Params, statement
 
 COLUMNS = (
@@ -26,27 +27,27 @@ _shared = attrgetter(*_SHARED)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Append(Insert):
     envelopes: Sequence[Envelope]
     """`written` completes them in place."""
 
     @classmethod
-    def of(cls, envelopes: Sequence[Envelope], schema: str, *, notify: bool) -> Append:
+    def of(cls, envelopes: Sequence[Envelope], schema: str, *, notify: bool, cause: UUID | bytes | None) -> Append:
         if len(envelopes) == 1:
             query, params = statement("log/publish_one", schema), row_of(envelopes[0])
         else:
             query, params = statement("log/publish_many", schema), _columns(envelopes)
         params["notify"] = notify
+        params["caused_by"] = None if cause is None else cause.hex if isinstance(cause, UUID) else cause.hex()
         return cls(envelopes[0].event_type, schema, query, params, envelopes)
 
-    def written(self, rows: Rows) -> None:
+    def written(self, row: Row) -> None:
         """Adds the position and the time that the database assigned."""
-        [(numbers, microseconds, _)] = rows
-        if len(self.envelopes) == 1:
-            numbers, microseconds = [numbers], [microseconds]
+        numbers, microseconds = row[:2] if len(self.envelopes) > 1 else zip(row[:2], strict=True)
         for envelope, number, since_epoch in zip(self.envelopes, numbers, microseconds, strict=True):
-            envelope.__dict__.update(seq=number, occurred_at=_EPOCH + timedelta(microseconds=since_epoch))
+            fields = envelope.__dict__
+            fields["seq"], fields["occurred_at"] = number, _EPOCH + timedelta(microseconds=since_epoch)
 
 
 def _columns(envelopes: Sequence[Envelope]) -> Params:
@@ -67,8 +68,9 @@ def _columns(envelopes: Sequence[Envelope]) -> Params:
 
 
 def row_of(e: Envelope) -> Params:
+    own = str(e.id)
     return {
-        "id": str(e.id),
+        "id": own,
         "event_type": e.event_type,
         "event_version": e.event_version,
         "occurred_at": None if e.occurred_at is None else e.occurred_at.isoformat(),
@@ -82,6 +84,6 @@ def row_of(e: Envelope) -> Params:
         "aggregate_id": e.key,
         "entity_version": e.entity_version,
         "payload": e.payload_json,
-        "idempotency_key": None if e.idempotency_key == str(e.id) else e.idempotency_key,
+        "idempotency_key": None if e.idempotency_key == own else e.idempotency_key,
         "trace_context": trace.as_json(e.trace_context),
     }

@@ -26,8 +26,10 @@ class Cursors:
 
     event_types: frozenset[str] | None
     """What the subscription wants; None = every type."""
-    served: bool
-    """This worker serves them: its own generation's, moved to its generation, or without another worker."""
+    owned: bool
+    """They are this worker's own generation's, or were moved to it."""
+    unserved: bool
+    """Their owner has no live worker."""
     abandoned: bool
     """The generation has no live worker there."""
 
@@ -52,7 +54,7 @@ class GenerationOverview:
     """The generation whose workers serve it: its own, unless it was moved."""
     lag: int
     """Log positions that its slowest partition has not passed. Many of them may be other events."""
-    parked: int
+    waiting: int
     dead: int
     workers: list[str]
     """The owner's live workers that know all event types of the subscription, as host:pid."""
@@ -92,15 +94,26 @@ async def fold_generation(conn: AsyncConnection[Any], subscription: str, generat
         return False
 
 
+async def idle(conn: AsyncConnection[Any], subscriptions: Sequence[str], schema: str) -> frozenset[tuple[str, int]]:
+    """The generations of these subscriptions in which a take would find nothing."""
+    rows = await fetch(conn, "handlers/idle", schema, {"subscriptions": list(subscriptions)})
+    return frozenset((name, generation) for name, generation in rows)
+
+
+async def pass_over(conn: AsyncConnection[Any], subscription: str, generation: int, schema: str) -> bool:
+    """Advances cursors that nobody serves past the events of others. False if something waits there for a worker."""
+    return await _alone(conn, "pass_over", schema, {"subscription": subscription, "generation": generation})
+
+
 async def serving(conn: AsyncConnection[Any], subscriptions: Sequence[str], generation: int, schema: str) -> Serving:
     found = Serving({name: {} for name in subscriptions})
     params = {"subscriptions": list(subscriptions), "generation": generation}
-    for name, of, event_types, served, abandoned in await fetch(conn, "handlers/serving", schema, params):
+    for name, of, event_types, *state in await fetch(conn, "handlers/serving", schema, params):
         if name is None:
             found.traces.add(of)
         else:
             wanted = None if event_types is None else frozenset(event_types)
-            found.cursors[name][of] = Cursors(wanted, served, abandoned)
+            found.cursors[name][of] = Cursors(wanted, *state)
     return found
 
 
@@ -109,21 +122,22 @@ async def overview(conn: AsyncConnection[Any], schema: str) -> list[GenerationOv
     rows = await fetch(conn, "handlers/generations", schema, {"most": MOST})
     return [
         GenerationOverview(
-            of, name, owner, lag, parked, dead, workers, {int(each): who for each, who in (instead or {}).items()}
+            of, name, owner, lag, waiting, dead, workers, {int(each): who for each, who in (instead or {}).items()}
         )
-        for of, name, owner, lag, parked, dead, workers, instead in rows
+        for of, name, owner, lag, waiting, dead, workers, instead in rows
     ]
 
 
 async def move(
     conn: AsyncConnection[Any], subscription: str, origin: int, to: int, signed: Signed, schema: str
-) -> None:
-    """Lets the workers of `to` serve generation `origin` of the subscription. `to` = `origin` undoes a move."""
+) -> bool:
+    """Lets the workers of `to` serve generation `origin` of the subscription. `to` = `origin` undoes a move. False if the
+    generation has neither cursors, events nor jobs there."""
     try:
         async with conn.transaction():
             await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
             params = {"from": origin, "to": to, "subscription": subscription}
-            await fetch_call(conn, "move_generation", schema, params | signed.params())
+            return bool(await fetch_call(conn, "move_generation", schema, params | signed.params()))
     except psycopg.errors.LockNotAvailable:
         raise SubscriptionRefused(
             f"{subscription} was being read for {PATIENCE}: try again when its batch is finished, or end the worker that "

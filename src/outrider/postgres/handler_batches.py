@@ -16,9 +16,10 @@ from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.postgres.errors import clear_error
 from outrider.postgres.log import ATTEMPT, TakeRequest
-from outrider.postgres.statement import Params, call, statement
+from outrider.postgres.psycopg_private import BeginningStatement
+from outrider.postgres.statement import Params, call, numbered_call, statement
 from outrider.postgres.tenant_context import home_of
-from outrider.postgres.worker_sessions import abandon, begin, together, usable
+from outrider.postgres.worker_sessions import abandon, beginning, together, usable
 
 Row = tuple[Any, ...]
 Connection = AsyncConnection[Any]
@@ -40,28 +41,32 @@ class Claim:
     cursor: int | None
     delivery: int | None
     """The suspect event that may run now."""
-    conceded: int | None
+    duplicates: int | None
     """Duplicates that were skipped."""
     rows: list[Row]
 
 
 async def take(conn: Connection, asked: TakeRequest, schema: str) -> Claim:
     """Begin, lock, read, write the receipts, advance: one round trip."""
-    cursor = AsyncCursor(conn, row_factory=tuple_row)
-    # Few handlers read ids and times. Left as bytes, they make loading a row three times as fast.
-    for kind in ("uuid", "timestamptz"):
-        cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     try:
-        async with together(conn):
-            await begin(conn)
-            await cursor.execute(call("take", schema, TakeRequest.__slots__), asked.params(), binary=True)
-        rows = await cursor.fetchall()
+        rows = await _taking(conn, schema).fetch(beginning(conn), asked.values())
     except psycopg.Error as error:
         if (clear := clear_error(error, schema)) is not None:
             raise clear from error
         raise
-    outcome, partition, batch, due_in, cursor_id, delivery, conceded = rows[0][:ATTEMPT]
-    return Claim(outcome, partition, batch, due_in, cursor_id, delivery, conceded, rows[1:])
+    outcome, partition, batch, due_in, cursor_id, delivery, duplicates = rows[0][:ATTEMPT]
+    return Claim(outcome, partition, batch, due_in, cursor_id, delivery, duplicates, rows[1:])
+
+
+def _taking(conn: Connection, schema: str) -> BeginningStatement:
+    """The take of a session: made once."""
+    taking: BeginningStatement | None = conn.__dict__.get("taking")
+    if taking is None:
+        query = numbered_call("take", schema, TakeRequest.__slots__)
+        # Few handlers read ids and times. Left as bytes, they make loading a row three times as fast.
+        loaders = dict.fromkeys(("uuid", "timestamptz"), ByteaBinaryLoader)
+        taking = conn.__dict__["taking"] = BeginningStatement(conn, query, loaders)
+    return taking
 
 
 async def settle(conn: Connection, batch: int, schema: str) -> None:

@@ -25,6 +25,8 @@ class Identity:
     schema_version: int = field(default_factory=lambda: known()[-1].version)
     listening: bool = False
     stopping: bool = False
+    strict: bool = False
+    """It takes nothing of other generations."""
     queues: list[str] | None = None
     """The job queues that it serves; None = all."""
     unable: list[str] = field(default_factory=list)

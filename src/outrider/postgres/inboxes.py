@@ -125,12 +125,9 @@ async def refused(
     return [Kept(*row) for row in rows]
 
 
-async def refused_again(conn: AsyncSession, subscription: str, ids: Sequence[int] | None, schema: str) -> list[Kept]:
-    """The refused entries of an inbox, or those with these ids, locked until the transaction ends."""
-    rows = await fetch(
-        conn, "streams/refused_again", schema, {"subscription": subscription, "ids": None if ids is None else [*ids]}
-    )
-    return [Kept(*row) for row in rows]
+async def refused_again(conn: AsyncSession, subscription: str, schema: str) -> list[Kept]:
+    """The refused entries of an inbox, locked until the transaction ends."""
+    return [Kept(*row) for row in await fetch(conn, "streams/refused_again", schema, {"subscription": subscription})]
 
 
 async def hold_streams(conn: AsyncSession, subscription: str, schema: str) -> dict[str, str]:

@@ -7,8 +7,7 @@ has registered with the driver do not matter.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,13 +21,15 @@ from outrider.errors import NoTransaction, PublishRefused
 from outrider.postgres.errors import forbidden, missing_schema
 from outrider.postgres.statement import Params
 
-Rows = Sequence[Sequence[Any]]
+Row = Sequence[Any]
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)[sb]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Insert:
+    """A statement that returns one row. Not frozen: that would triple the time to create it."""
+
     subject: str
     """The event or job type, for errors."""
     schema: str
@@ -45,34 +46,29 @@ class Insert:
         text, names = _numbered(self.query)
         return text, tuple(self.params[name] for name in names)
 
-    @contextmanager
-    def explaining(self, encoding: Callable[[], str] | None = None) -> Iterator[None]:
-        """Raises clear errors for what the caller can fix. Other errors pass unchanged."""
-        try:
-            yield
-        except UnicodeEncodeError as error:
+    def explain(self, error: Exception, encoding: Callable[[], str] | None = None) -> None:
+        """Raises a clear error for what the caller can fix. Other errors are the caller's to raise again."""
+        if isinstance(error, UnicodeEncodeError):
             found = error.encoding if encoding is None else encoding()
             rule = f"is {found}, which cannot carry {error.object[error.start]!r}"
             field = "the connection's client_encoding"
             raise PublishRefused(self.subject, field, f"{rule}: set client_encoding to UTF8") from error
-        except Exception as error:
-            match sqlstate(error):
-                case "42P01" | "3F000":
-                    raise missing_schema(self.schema) from error
-                case "42501" if "row-level security" in str(error):
-                    rule = "is not that of the setting app.workspace_id, and policies let this role have no other"
-                    raise PublishRefused(self.subject, "its workspace", rule) from error
-                case "42501":
-                    raise forbidden(self.schema, _said(error)) from error
-            raise
+        match sqlstate(error):
+            case "42P01" | "3F000":
+                raise missing_schema(self.schema) from error
+            case "42501" if "row-level security" in str(error):
+                rule = "is not that of the setting app.workspace_id, and policies let this role have no other"
+                raise PublishRefused(self.subject, "its workspace", rule) from error
+            case "42501":
+                raise forbidden(self.schema, _said(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
     """How the connections of one library run an insert, in their open transaction."""
 
-    run: Callable[[Any, Insert], Awaitable[Rows]] | None = None
-    run_sync: Callable[[Any, Insert], Rows] | None = None
+    run: Callable[[Any, Insert], Awaitable[Row]] | None = None
+    run_sync: Callable[[Any, Insert], Row] | None = None
     after_commit: Callable[[Any, Callable[[], None]], None] | None = None
     """Registers a callback for after the commit; None if the library has no such hook."""
     under: Callable[[Any], Awaitable[object]] | None = None
@@ -80,21 +76,28 @@ class Driver:
     under_sync: Callable[[Any], object] | None = None
 
 
-async def _run(conn: AsyncConnection[Any], insert: Insert) -> Rows:
-    if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+async def _run(conn: AsyncConnection[Any], insert: Insert) -> Row:
+    if conn.autocommit and conn.pgconn.transaction_status == TransactionStatus.IDLE:
         raise NoTransaction("wrap both in `async with conn.transaction():`")
-    with insert.explaining(lambda: conn.info.encoding):
-        async with AsyncCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(insert.query, insert.params)
-            return _as_text(await cursor.fetchall())
+    try:
+        cursor = AsyncCursor(conn, row_factory=tuple_row)
+        await cursor.execute(insert.query, insert.params)
+        return _as_text(await cursor.fetchone())
+    except Exception as error:
+        insert.explain(error, lambda: conn.info.encoding)
+        raise
 
 
-def _run_sync(conn: Connection[Any], insert: Insert) -> Rows:
-    if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+def _run_sync(conn: Connection[Any], insert: Insert) -> Row:
+    if conn.autocommit and conn.pgconn.transaction_status == TransactionStatus.IDLE:
         raise NoTransaction("wrap both in `with conn.transaction():`")
-    with insert.explaining(lambda: conn.info.encoding), Cursor(conn, row_factory=tuple_row) as cursor:
+    try:
+        cursor = Cursor(conn, row_factory=tuple_row)
         cursor.execute(insert.query, insert.params)
-        return _as_text(cursor.fetchall())
+        return _as_text(cursor.fetchone())
+    except Exception as error:
+        insert.explain(error, lambda: conn.info.encoding)
+        raise
 
 
 def arrays(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Params:
@@ -108,11 +111,12 @@ def array(column: Iterable[Any]) -> list[Any] | None:
     return None if values.count(None) == len(values) else values
 
 
-def _as_text(rows: Rows) -> Rows:
+def _as_text(row: Row | None) -> Row:
     """With the client encoding SQL_ASCII, psycopg returns text as bytes. Ours is ASCII."""
-    if not rows or not isinstance(rows[0][0], bytes):
-        return rows
-    return [tuple(each.decode() if isinstance(each, bytes) else each for each in row) for row in rows]
+    assert row is not None
+    if not isinstance(row[0], bytes):
+        return row
+    return [each.decode() if isinstance(each, bytes) else each for each in row]
 
 
 PSYCOPG = Driver(_run, _run_sync)

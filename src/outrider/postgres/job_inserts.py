@@ -10,7 +10,7 @@ from uuid import UUID
 
 from outrider import trace
 from outrider.envelope import Envelope
-from outrider.postgres.inserts import Insert, Rows, array, arrays
+from outrider.postgres.inserts import Insert, Row, array, arrays
 from outrider.postgres.statement import Params, statement
 
 
@@ -68,7 +68,7 @@ _SHARED = ("job_type", "version", "priority", "queue", "source", "workspace_id",
 _shared = attrgetter(*_SHARED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Enqueue(Insert):
     requests: Sequence[Request]
 
@@ -83,11 +83,11 @@ class Enqueue(Insert):
         params["notify"] = notify
         return cls(first.job_type, schema, query, params, requests)
 
-    def written(self, rows: Rows) -> list[Enqueued]:
+    def written(self, row: Row) -> list[Enqueued]:
         first = self.requests[0]
         if first.unique_key is None:
             return [Enqueued(each.id, each.job_type, "created") for each in self.requests]
-        [(job_id, outcome)] = rows
+        job_id, outcome = row
         return [Enqueued(UUID(job_id), first.job_type, outcome)]
 
 

@@ -24,8 +24,8 @@ from outrider.postgres.worker_sessions import alone
 Row = tuple[Any, ...]
 
 # The columns of the SQL type `claimed`. The last row of a claim has only the first column; the other rows have the rest.
-_HEAD, _DELIVERY, _TOKEN, _SUBSCRIPTION, _LEASE, _ATTEMPT, _CRASHES, _QUEUE, _PRIORITY, _RUN_AT = range(10)
-ID, TYPE, VERSION, _OCCURRED_AT, _SOURCE, _GENERATION, WORKSPACE, KEY, PAYLOAD, TRACE, _EVENT = range(10, 21)
+_HEAD, _DELIVERY, _TOKEN, _SUBSCRIPTION, LEASE, _ATTEMPT, _CRASHES, _QUEUE, _CLAIM_AT = range(9)
+ID, TYPE, VERSION, _OCCURRED_AT, _SOURCE, _GENERATION, WORKSPACE, KEY, PAYLOAD, TRACE, _EVENT = range(9, 20)
 
 _NOT_OF_JOBS: dict[str, Any] = {"content_class": "internal", "channel": "outbox_default"}
 
@@ -33,18 +33,15 @@ _NOT_OF_JOBS: dict[str, Any] = {"content_class": "internal", "channel": "outbox_
 class Leased:
     """A job that this worker has leased. Columns are read on demand, because most are never needed."""
 
-    __slots__ = ("row", "since", "until")
+    __slots__ = ("delivery", "row", "since", "until")
 
     def __init__(self, row: Row, since: float, until: float) -> None:
         self.row = row
+        self.delivery: int = row[_DELIVERY]
         self.since = since
         """When the worker received it, by time.monotonic."""
         self.until = until
         """When its lease expires."""
-
-    @property
-    def delivery(self) -> int:
-        return self.row[_DELIVERY]  # type: ignore[no-any-return]
 
     @property
     def token(self) -> int:
@@ -57,7 +54,7 @@ class Leased:
     @property
     def lease(self) -> float:
         """Seconds."""
-        return self.row[_LEASE]  # type: ignore[no-any-return]
+        return self.row[LEASE]  # type: ignore[no-any-return]
 
     @property
     def attempt(self) -> int:
@@ -106,14 +103,6 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class JobDone:
-    delivery: int
-    token: int
-    result: str | None
-    """JSON"""
-
-
-@dataclass(frozen=True, slots=True)
 class Other:
     """A job that is not done: the arguments of the SQL function release."""
 
@@ -137,6 +126,7 @@ class ClaimRequest:
     generation: int
     queues: list[str] | None
     suspect: bool
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +136,6 @@ class Lane:
     subscription: str
     generation: int
     queue: str
-    priority: int
     since: datetime
 
 
@@ -175,7 +164,7 @@ async def claim_lane(conn: AsyncSession, asked: ClaimRequest, lane: Lane, schema
 
 async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> list[Row]:
     cursor = AsyncCursor(conn, row_factory=tuple_row)
-    for kind in ("uuid", "timestamptz"):  # loaded when asked for
+    for kind in ("uuid", "timestamp", "timestamptz"):  # loaded when asked for
         cursor.adapters.register_loader(kind, ByteaBinaryLoader)
     with in_our_words(schema):
         async with alone(conn):
@@ -188,39 +177,47 @@ def _lane(rows: Sequence[Row]) -> Lane | None:
     if not rows:
         return None
     last = rows[-1]
-    return Lane(last[_SUBSCRIPTION], last[_GENERATION], last[_QUEUE], last[_PRIORITY], time_of(last[_RUN_AT]))
+    return Lane(last[_SUBSCRIPTION], last[_GENERATION], last[_QUEUE], time_of(last[_CLAIM_AT]))
 
 
-SETTLED = ("names", "done", "tokens", "results::jsonb[]", "others", "worker")
+SETTLED = ("names", "done::bigint[]", "tokens::bigint[]", "results::jsonb[]", "others", "worker")
 """The parameters of the SQL function settle_jobs."""
 
 
 async def settle(
-    conn: AsyncSession, done: Sequence[JobDone], others: Sequence[Other], names: list[str], worker: str, schema: str
+    conn: AsyncSession,
+    done: Sequence[Leased],
+    results: Sequence[str | None],
+    others: Sequence[Other],
+    names: list[str],
+    worker: str,
+    schema: str,
 ) -> dict[int, str]:
-    """The outcomes by delivery. A job without one was no longer leased to this worker."""
-    with in_our_words(schema):
-        cursor = AsyncCursor(conn, row_factory=tuple_row)
-        async with alone(conn):
-            await cursor.execute(
-                call("settle_jobs", schema, SETTLED), _settling(done, others, names, worker), binary=True
-            )
-        rows = await cursor.fetchall()
-    landed = {delivery: outcome for delivery, outcome in rows if delivery is not None}
-    if len(landed) < len(rows):  # a row without a delivery stands for all jobs in `done`
-        landed |= dict.fromkeys((each.delivery for each in done), "done")
-    return landed
-
-
-def _settling(done: Sequence[JobDone], others: Sequence[Other], names: list[str], worker: str) -> Params:
-    return {
+    """`results`: of the jobs in `done`, as JSON. Returns the outcomes by delivery. A job without one was no longer leased to
+    this worker."""
+    deliveries = [each.delivery for each in done]
+    params = {
         "names": names,
-        "done": [each.delivery for each in done],
-        "tokens": [each.token for each in done],
-        "results": [each.result for each in done],
+        "done": _array(deliveries),
+        "tokens": _array([each.token for each in done]),
+        "results": list(results) if any(results) else [],  # what is missing is null
         "others": json.dumps([{name: getattr(each, name) for name in each.__slots__} for each in others]),
         "worker": worker,
     }
+    with in_our_words(schema):
+        cursor = AsyncCursor(conn, row_factory=tuple_row)
+        async with alone(conn):
+            await cursor.execute(call("settle_jobs", schema, SETTLED), params, binary=True)
+        rows = await cursor.fetchall()
+    landed = {delivery: outcome for delivery, outcome in rows if delivery is not None}
+    if len(landed) < len(rows):  # a row without a delivery stands for all jobs in `done`
+        landed |= dict.fromkeys(deliveries, "done")
+    return landed
+
+
+def _array(numbers: Sequence[int]) -> str:
+    """As Postgres writes an array. psycopg takes 0.9 µs per number to write one."""
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 async def report(conn: AsyncSession, progress: Sequence[tuple[int, int, str]], schema: str) -> None:

@@ -13,6 +13,7 @@ from psycopg import AsyncConnection, Connection, Error, InterfaceError, Programm
 from psycopg.abc import RV, PQGen
 from psycopg.rows import tuple_row
 
+from outrider.postgres.later import LaterStatements
 from outrider.postgres.psycopg_private import (
     EndsBySync,
     LentCursor,
@@ -42,10 +43,14 @@ class LentSession(EndsBySync, AsyncConnection[Any]):
     """The last error that it raised."""
     entry: TenantEntry | None = None
     """Enters the tenant of its event; None = there is no tenant to enter."""
+    later: LaterStatements | None = None
+    """What handlers left to be sent, before the next statement at the latest."""
 
     async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         entry = self.entry
         try:
+            if self.later:
+                await super().wait(self.later.send())
             if entry is not None and entry.pending and gen is not entry.rider:
                 await super().wait(entry.enter(self.pgconn))
             returned = await super().wait(gen, *args, **kwargs)
@@ -77,10 +82,13 @@ class LentSyncSession(EndsBySync, Connection[Any]):
 
     failed_with: BaseException | None = None
     entry: TenantEntry | None = None
+    later: LaterStatements | None = None
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         entry = self.entry
         try:
+            if self.later:
+                super().wait(self.later.send())
             if entry is not None and entry.pending and gen is not entry.rider:
                 super().wait(entry.enter(self.pgconn))
             returned = super().wait(gen, *args, **kwargs)

@@ -58,6 +58,9 @@ class TakeRequest:
     def params(self) -> Params:
         return {field: getattr(self, field) for field in self.__slots__}
 
+    def values(self) -> list[Any]:
+        return [getattr(self, field) for field in self.__slots__]
+
 
 async def take(conn: object, subscription: str, partition: int | None, limit: int, scan: int, schema: str) -> Batch:
     if not isinstance(conn, AsyncConnection):
@@ -104,12 +107,12 @@ def _taking(
 
 
 TAKEN = (
-    "outcome", "partition", "batch", "due_in", "cursor", "delivery", "conceded",
+    "outcome", "partition", "batch", "due_in", "cursor", "delivery", "duplicates",
     "attempt", "seq", "id", "event_type", "event_version", "occurred_at", "source", "target", "content_class", "channel",
     "generation", "workspace_id", "aggregate_kind", "aggregate_id", "entity_version", "payload", "idempotency_key",
     "trace_context", "origin",
 )  # fmt: skip
-"""The columns of the SQL type `taken`. The first row of a take has values up to `conceded`, the others have the rest."""
+"""The columns of the SQL type `taken`. The first row of a take has values up to `duplicates`, the others have the rest."""
 # Indexes of a plain tuple: with a named tuple, reading a row costs 0.4 µs more per event.
 OUTCOME, PARTITION, _BATCH, DUE_IN, _CURSOR, DELIVERY, _CONCEDED = range(7)
 ATTEMPT, SEQ, ID, TYPE, VERSION, OCCURRED, _SOURCE, _TARGET, _CONTENT_CLASS, _CHANNEL = range(7, 17)
@@ -149,6 +152,8 @@ def trace_of(text: str) -> dict[str, str] | None:
     """None for what is not a trace context: SQL can write anything there, and that must not stop a reader."""
     try:
         found = json.loads(text)
+        if not isinstance(found, dict):
+            return None
+        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
     except (ValueError, RecursionError):
         return None
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -13,12 +13,21 @@ from outrider.postgres.connection import AsyncSession, Wire, cancellable, connec
 
 
 class Pool:
-    def __init__(self, dsn: str, size: int, notify: str = "commit") -> None:
+    def __init__(
+        self,
+        dsn: str,
+        size: int,
+        notify: str = "commit",
+        *,
+        settings: Mapping[str, str] | None = None,
+        name: str = "outrider",
+    ) -> None:
+        """`settings`: further settings of each session. `name`: its application_name, unless the DSN has one."""
         self._dsn = dsn
-        self._notify = notify
+        self._settings = quiet(notify) | dict(settings or {})
         self._pool = AsyncConnectionPool[AsyncSession](
             dsn,
-            kwargs={"client_encoding": "utf8"},
+            kwargs={"client_encoding": "utf8", "fallback_application_name": name},
             connection_class=Wire,
             configure=self._configure,
             min_size=0,
@@ -30,7 +39,7 @@ class Pool:
     async def _configure(self, conn: AsyncSession) -> None:
         assert isinstance(conn, Wire)
         await conn.set_autocommit(True)
-        await conn.settle_in(**quiet(self._notify))
+        await conn.settle_in(**self._settings)
         await conn.set_autocommit(False)
 
     async def __aenter__(self) -> Self:
@@ -66,4 +75,5 @@ class Pool:
                 yield conn
             finally:
                 if not conn.closed:
+                    await conn.rollback()  # else the next line hides the error, or a cancellation
                     await conn.set_autocommit(False)

@@ -6,24 +6,25 @@ tests/postgres/test_psycopg_private.py says what to check before it is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg._pipeline_base import BasePipeline
-from psycopg._preparing import PrepareManager
-from psycopg.abc import AdaptContext, PQGen
-from psycopg.adapt import AdaptersMap
+from psycopg._preparing import Prepare, PrepareManager
+from psycopg._queries import PostgresQuery
+from psycopg.abc import AdaptContext, Params, PQGen, Query
+from psycopg.adapt import AdaptersMap, Loader, PyFormat, Transformer
 from psycopg.errors import error_from_result
-from psycopg.generators import execute
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGconn
+from psycopg.generators import execute, fetch_many, send
+from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq import Format as WireFormat
+from psycopg.pq.abc import PGconn, PGresult
 
 if TYPE_CHECKING:
     from psycopg._connection_base import BaseConnection
     from psycopg._cursor_base import BaseCursor
-    from psycopg._queries import PostgresQuery
 
     _Connection = BaseConnection[Any]
     _Cursor = BaseCursor[Any, Any]
@@ -53,6 +54,46 @@ def end_by_sync(pipeline: BasePipeline) -> None:
 
 def in_pipeline_block(conn: AnyConnection) -> bool:
     return bool(conn._pipeline)
+
+
+class RawStatements:
+    """Statements in a raw pipeline, prepared under the names that psycopg keeps for the session."""
+
+    def __init__(self, conn: AnyConnection) -> None:
+        self._conn = conn
+        self._transformer = Transformer(conn)
+
+    def compile(self, query: Query, params: Params | None) -> PostgresQuery:
+        compiled = PostgresQuery(self._transformer)
+        compiled.convert(query, params)
+        return compiled
+
+    def begin(self) -> PQGen[None]:
+        self._names: dict[object, tuple[Prepare, bytes]] = {}
+        self._new: list[tuple[PostgresQuery, bytes]] = []
+        yield from self._conn._prepared.maintain_gen(self._conn)
+        self._conn.pgconn.enter_pipeline_mode()
+
+    def send(self, each: PostgresQuery) -> int:
+        """Returns how many answers follow."""
+        pgconn, key = self._conn.pgconn, (each.query, each.types)
+        if first := key not in self._names:
+            self._names[key] = self._conn._prepared.get(each, prepare=True)
+        how, name = self._names[key]
+        if how is Prepare.NO:
+            pgconn.send_query_params(each.query, each.params, each.types, each.formats)
+            return 1
+        if first := first and how is Prepare.SHOULD:
+            pgconn.send_prepare(name, each.query, each.types)
+            self._new.append((each, name))
+        pgconn.send_query_prepared(name, each.params, each.formats)
+        return 1 + first
+
+    def keep(self, answers: Sequence[PGresult]) -> None:
+        """Called after all have succeeded: what was prepared can be used again."""
+        for each, name in self._new:
+            self._conn._prepared.maybe_add_to_cache(each, Prepare.SHOULD, name)
+        self._conn._prepared.validate((b"", ()), Prepare.YES, b"", answers)
 
 
 def silence_unclosed(conn: AnyConnection) -> None:
@@ -140,6 +181,58 @@ def detach(conn: AnyConnection, pgconn: PGconn) -> None:
     conn._notice_handlers.clear()
     conn._notify_handlers.clear()
     conn.pgconn = pgconn
+
+
+class BeginningStatement:
+    """A statement of one session that is sent together with the BEGIN of its transaction, in one round trip.
+
+    Its placeholders are $1, $2 …, its result is binary. psycopg's pipelines and cursors would do the same, but need 0.35 ms
+    of CPU for a take of one event instead of 0.11. It ends by Sync alone (`end_by_sync`).
+    """
+
+    def __init__(self, conn: AsyncConnection[Any], query: bytes, loaders: Mapping[str, type[Loader]]) -> None:
+        self._conn = conn
+        self.query, self.types = query, ()  # psycopg's key of a prepared statement; no types: the server infers them
+        cursor = AsyncCursor(conn)
+        for kind, loader in loaders.items():
+            cursor.adapters.register_loader(kind, loader)
+        self._transformer = Transformer(cursor)
+
+    async def fetch(self, begin: Sequence[bytes], params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """`begin`: the BEGIN, and what else to send before the statement."""
+        result = await self._conn.wait(self._send(begin, params))
+        self._transformer.set_pgresult(result)
+        return self._transformer.load_rows(0, result.ntuples, tuple)
+
+    def _send(self, begin: Sequence[bytes], params: Sequence[Any]) -> PQGen[PGresult]:
+        pgconn, prepared = self._conn.pgconn, self._conn._prepared
+        values = self._transformer.dump_sequence(params, [PyFormat.TEXT] * len(params))
+        yield from prepared.maintain_gen(self._conn)
+        how, name = prepared.get(self, prepare=True)  # type: ignore[arg-type]
+        pgconn.enter_pipeline_mode()
+        for each in begin:
+            pgconn.send_query_params(each, None)
+        if how is Prepare.SHOULD:
+            pgconn.send_prepare(name, self.query)
+        if how is Prepare.NO:
+            pgconn.send_query_params(self.query, values, result_format=WireFormat.BINARY)
+        else:
+            pgconn.send_query_prepared(name, values, result_format=WireFormat.BINARY)
+        pgconn.pipeline_sync()
+        results: list[PGresult] = []
+        try:
+            yield from send(pgconn)
+            for _ in range(len(begin) + (how is Prepare.SHOULD) + 1):
+                results += yield from fetch_many(pgconn)
+            yield from fetch_many(pgconn)
+        finally:
+            if pgconn.status == ConnStatus.OK:
+                pgconn.exit_pipeline_mode()
+        for result in results:
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise error_from_result(result, encoding=self._conn.info.encoding)
+        prepared.maybe_add_to_cache(self, how, name)  # type: ignore[arg-type]
+        return results[-1]
 
 
 class Entering(Protocol):

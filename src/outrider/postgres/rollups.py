@@ -14,6 +14,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
 from outrider.errors import RollupRefused
+from outrider.postgres import rollups
 from outrider.postgres.admin.audit import UNSIGNED, Signed
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.errors import older_schema
@@ -26,6 +27,8 @@ _PARAMETER = re.compile(r"%\((\w+)\)s|%%")
 
 LONGEST = 600.0
 """The longest duration of a tick, in seconds."""
+AS_MADE = {"installed", "functions", "schedule"}
+"""The topics of verify that installing again repairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,8 @@ class Rolling:
     """Settings that were entered and are not valid."""
     last_run: dict[str, Any] | None
     """The newest run that found something to do."""
+    emits: list[str]
+    """The types of its events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,30 @@ class Aside:
     staged_at: datetime
     set_aside_at: datetime
     error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingGroup:
+    workspace_id: str | None
+    group_key: str | None
+    """None: each of its rows becomes an event of its own."""
+    rows: int
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RollupRun:
+    run_at: datetime
+    result: str
+    pending_pre: int
+    pending_post: int
+    groups_emitted: int
+    pieces_emitted: int
+    rows_marked: int
+    set_aside: int
+    duration_ms: float
+    error_text: str | None
 
 
 async def tick(conn: AsyncSession, name: str, schema: str, *, flush: bool = False) -> Tick:
@@ -216,6 +245,20 @@ async def standings(conn: AsyncConnection[Any], schema: str) -> list[Rolling]:
     return [Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rows]
 
 
+async def groups(
+    conn: AsyncConnection[Any], name: str, schema: str, *, limit: int, most: int = 10_000
+) -> list[PendingGroup]:
+    """The groups of the oldest `most` rows that wait, the oldest first."""
+    rows = await fetch(conn, "rollups/rollup_groups", schema, {"name": name, "limit": limit, "most": most})
+    return [PendingGroup(*row) for row in rows]
+
+
+async def runs(conn: AsyncConnection[Any], name: str, schema: str, *, limit: int, most: int = 1000) -> list[RollupRun]:
+    """The newest first, of the last `most` runs; without those that found nothing to do."""
+    rows = await fetch(conn, "rollups/rollup_runs", schema, {"name": name, "limit": limit, "most": most})
+    return [RollupRun(*row) for row in rows]
+
+
 async def set_aside(conn: AsyncConnection[Any], name: str, schema: str, *, most: int) -> list[Aside]:
     """The newest rows first."""
     return [Aside(*row) for row in await fetch(conn, "rollups/rollup_set_aside", schema, {"name": name, "most": most})]
@@ -269,3 +312,53 @@ def signal_of(name: str, ticked: Tick) -> RolledUp:
         ticked.result == "error",
         ticked.error_text,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    findings: list[RollupFinding]
+    """Of the preflight."""
+    commands: list[str] | None = None
+    """The commands that were run; None if nothing had to change, or the installation was refused."""
+    scheduler: str | None = None
+    """Who runs it, "cron" or "worker"; None if the installation was refused."""
+
+
+async def install_unless_same(conn: AsyncSession, spec: Spec, schema: str) -> Installation:
+    found = await rollups.preflight(conn, spec, schema)
+    if blocking_topics(found):
+        return Installation(found)
+    if (scheduler := await _scheduler_if_same(conn, spec, found, schema)) is not None:
+        return Installation(found, scheduler=scheduler)
+    told = await rollups.install(conn, spec, schema)
+    return Installation(found, told["commands"], told["scheduler"])
+
+
+def blocking_topics(found: Sequence[RollupFinding]) -> str:
+    return ", ".join(each.topic for each in found if each.blocks and not each.passed)
+
+
+async def _scheduler_if_same(conn: AsyncSession, spec: Spec, found: Sequence[RollupFinding], schema: str) -> str | None:
+    """The scheduler of the rollup, if installing it again would change nothing; else None."""
+    name = spec["name"]
+    state = (await rollups.states(conn, {name: spec}, schema)).get(name)
+    if state is None or not state.installed or state.changed:
+        return None
+    cron = any((each.topic, each.value) == ("pg_cron", "INSTALLED") for each in found) and spec["scheduler"] != "worker"
+    noted = all((each.topic, each.value) != ("other triggers", "CHANGED") for each in found)
+    made = all(each.passed for each in await rollups.verify(conn, name, schema) if each.topic in AS_MADE)
+    altered = any(each.startswith(("alter table ", "drop ")) for each in await rollups.commands(conn, spec, schema))
+    same = state.scheduler == ("cron" if cron else "worker")
+    return state.scheduler if noted and made and same and not altered else None
+
+
+def compared(name: str, installed: Spec, declared: Mapping[str, Spec]) -> RollupFinding:
+    if name not in declared:
+        detail = f"the app does not declare it: declare it, or outrider rollup uninstall {name}"
+        return RollupFinding("declared", False, "ABSENT", detail, False)
+    spec = declared[name]
+    differing = [each for each in sorted({*spec, *installed}) if spec.get(each) != installed.get(each)]
+    if differing:
+        detail = f"declared and installed differ in {', '.join(differing)}: outrider rollup install {name}"
+        return RollupFinding("declared", False, "CHANGED", detail, False)
+    return RollupFinding("declared", True, "EQUAL", "it is installed as it is declared", False)

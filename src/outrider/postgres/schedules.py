@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -13,17 +14,33 @@ from outrider.postgres.statement import fetch, fetch_call
 from outrider.schedule import AHEAD, Due, Schedule
 
 
-async def register(conn: AsyncSession, schedule: Schedule, schema: str, context: str) -> None:
+async def register(conn: AsyncSession, schedule: Schedule, job: Request, schema: str, context: str) -> None:
     """A new schedule starts now. Nothing is written if nothing changed: then a worker's role needs no right to register."""
-    wanted = (context, schedule.job_type, schedule.cron, schedule.time_zone)
-    known = await fetch(conn, "jobs/registered_schedule", schema, {"name": schedule.name})
-    if known == [wanted]:
+    options = {
+        "version": job.version,
+        "source": job.source,
+        "queue": job.queue,
+        "priority": job.priority,
+        "key": job.key,
+        "workspace_id": job.workspace_id,
+    }
+    params = {
+        "name": schedule.name,
+        "context": context,
+        "job_type": schedule.job_type,
+        "cron": schedule.cron,
+        "time_zone": schedule.time_zone,
+        "missed": schedule.missed,
+        "options": json.dumps(options),
+        "payload": job.payload_json,
+    }
+    known = await fetch(conn, "jobs/registered_schedule", schema, params)
+    if known == [(context, True)]:
         return
     if not known or known[0][0] in (None, context):
-        params = {"name": schedule.name} | dict(zip(("context", "job_type", "cron", "time_zone"), wanted, strict=True))
         if await fetch(conn, "jobs/register_schedule", schema, params):
             return
-        known = await fetch(conn, "jobs/registered_schedule", schema, {"name": schedule.name})
+        known = await fetch(conn, "jobs/registered_schedule", schema, params)
     raise SubscriptionRefused(
         f"the schedule {schedule.name!r} belongs to the context {known[0][0]!r}, not to {context!r}: give this one another "
         f"name=; to move it here, stop the workers of {known[0][0]!r}, then: "
@@ -38,6 +55,7 @@ class ScheduleState(NamedTuple):
     """When its cron expression or time zone last changed."""
     ahead: datetime | None
     """The time that was fired while the database's clock was ahead."""
+    paused: bool
 
 
 async def seen(

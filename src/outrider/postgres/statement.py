@@ -61,6 +61,13 @@ def call(function: str, schema: str, parameters: tuple[str, ...]) -> bytes:
     return f'select * from "{schema}".{function}({", ".join(arguments)})'.encode()
 
 
+@cache
+def numbered_call(function: str, schema: str, parameters: tuple[str, ...]) -> bytes:
+    """Like `call`, with the placeholders of the protocol, $1, $2 …"""
+    arguments = [f"p_{name} => ${number}" for number, name in enumerate(parameters, 1)]
+    return f'select * from "{schema}".{function}({", ".join(arguments)})'.encode()
+
+
 def functions() -> Iterator[tuple[str, str]]:
     """Name and text of the functions of all subjects, in the order of their names, in which they are installed."""
     return _sorted(subject / "functions" for subject in _SQL.iterdir())

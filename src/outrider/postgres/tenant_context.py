@@ -38,7 +38,7 @@ limit 1
 class Home:
     """The role and workspace of a session while no handler uses it."""
 
-    __slots__ = ("away", "back", "clean", "user")
+    __slots__ = ("away", "back", "clean", "used", "user")
 
     def __init__(self, user: str, workspace: str = "", *, local: bool = False) -> None:
         self.user = user
@@ -47,11 +47,13 @@ class Home:
         """A handler has used the session, and may have changed its role and workspace."""
         self.clean = False
         """The session is known to have no workspace."""
+        self.used = False
+        """A handler has used the session since it was opened or reset."""
 
     def leave(self, role: str | None, workspace: str | None) -> TenantEntry | None:
         """Called before a handler uses the session. None if no tenant is needed, and none can be left from before."""
         needed = role is not None or workspace is not None or self.away or not self.clean
-        self.away = True
+        self.away = self.used = True
         return TenantEntry(role or self.user, workspace or "") if needed else None
 
 
@@ -90,15 +92,22 @@ async def check_roles(conn: AsyncConnection[Any], handlers: Mapping[str, str]) -
 
 
 class TenantEntry:
-    """Sets role and workspace once, before or together with the first statement."""
+    """Sets role and workspace once, before or together with the first statement.
 
-    __slots__ = ("_boarded", "_statements", "pending", "refused", "rider")
+    `enter` sends the settings alone. If the statement has parameters, the cursor (psycopg_private) runs it inside `ride`
+    instead: when it is about to be sent, the cursor calls `board`, which sends the settings first, in the same pipeline.
+    """
+
+    __slots__ = ("_sent", "_statements", "pending", "refused", "rider")
 
     def __init__(self, role: str, workspace: str) -> None:
         self._statements = _entering(role, workspace)
-        self._boarded = False
+        self._sent = False
+        """The settings were sent in a pipeline."""
         self.pending = True
+        """The settings are not in force yet."""
         self.refused = False
+        """The server has refused them, for example because the role may not be taken."""
         self.rider: object = None
         """The statement with which the settings are sent."""
 
@@ -106,22 +115,33 @@ class TenantEntry:
         pgconn.send_query(b";".join(self._statements))
         self._entered((yield from execute(pgconn)))
 
+    def send(self, pgconn: PGconn) -> int:
+        """Sends the settings in an open pipeline. Returns how many answers the caller has to read."""
+        for each in self._statements:
+            pgconn.send_query_params(each, None)
+        self.pending = False
+        return len(self._statements)
+
     def board(self, pgconn: PGconn) -> None:
         """Opens a pipeline and sends the settings. The caller then sends the handler's statement and the Sync."""
         pgconn.enter_pipeline_mode()
         for each in self._statements:
             pgconn.send_query_params(each, None)
-        self._boarded = True
+        self._sent = True
 
     def ride(self, pgconn: PGconn, statement: PQGen[Any]) -> PQGen[Any]:
-        """Runs a statement that calls `board` when it is sent. Reads our results before the statement reads its own."""
+        """Runs a statement that calls `board` when it is sent. Reads our results before the statement reads its own.
+
+        `statement` is a generator of psycopg's: it yields what it waits for, and receives whether the socket is ready. It
+        first yields after it has sent; at that moment our answers come first on the wire.
+        """
         answers: list[PGresult] = []
         ready: int | None = None
         returned, failed = None, None
         try:
             while True:
                 state = statement.send(ready)  # type: ignore[arg-type]
-                if self._boarded and not answers:
+                if self._sent and not answers:
                     answers = yield from self._answers(pgconn)
                     ready = _READY
                 else:
@@ -130,7 +150,7 @@ class TenantEntry:
             returned = end.value
         except Exception as error:
             failed = error
-        if self._boarded and pgconn.status == ConnStatus.OK:
+        if self._sent and pgconn.status == ConnStatus.OK:
             if not answers and failed is None:
                 pgconn.finish()  # it has read our results as its own
                 raise InternalError("the tenant was entered out of turn")

@@ -59,7 +59,7 @@ class WorkerSessions:
     async def session(self, owner: str) -> AsyncIterator[connection.Wire]:
         """A session in autocommit mode, outside a transaction. If it is not returned in this state, it is closed.
 
-        `owner` is the name of the handler. A session that another handler has used is reset first.
+        `owner` is the name of the handler. A session that another handler has sent statements on is reset first.
         """
         self.waiting += 1
         try:
@@ -84,12 +84,19 @@ class WorkerSessions:
             conn = self._free.pop()
             if conn.closed or (conn.prepare_threshold is not None and not self._prepares):
                 await conn.close()
-            elif self._owners.get(conn) == owner or await self._reset(conn, owner):
+            elif self._suits(conn, owner) or await self._reset(conn, owner):
                 self._owners[conn] = owner
                 return conn
         conn = await self._connect(owner)
         self._owners[conn] = owner
         return conn
+
+    def _suits(self, conn: connection.Wire, owner: str) -> bool:
+        """Whether the session needs no reset for this owner."""
+        before = self._owners[conn]
+        return before == owner or (
+            not tenant_context.home_of(conn).used and self._guards(before) == self._guards(owner)
+        )
 
     def _guards(self, owner: str) -> dict[str, str]:
         """The timeout frees the partition of a worker that is stopped or disconnected during a batch."""
@@ -108,6 +115,7 @@ class WorkerSessions:
             tenant_context.home_of(conn).away = True  # the reset may change the role
             await conn.execute(_RESET)
             await conn.settle_in(**self._guards(owner), **_WIRE, **self._watch)
+            tenant_context.home_of(conn).used = False
         except psycopg.Error:
             await conn.close()
             return False
@@ -147,11 +155,16 @@ async def together(conn: AsyncConnection[Any]) -> AsyncIterator[None]:
         yield
 
 
+def beginning(conn: AsyncConnection[Any]) -> list[bytes]:
+    """The statements that begin a transaction."""
+    pinning = conn.pinning() if isinstance(conn, connection.Wire) else None
+    return [connection.BEGIN] if pinning is None else [connection.BEGIN, pinning]
+
+
 async def begin(conn: AsyncConnection[Any]) -> None:
     """Call it within `together`."""
-    await conn.execute(connection.BEGIN)
-    if isinstance(conn, connection.Wire) and (pinning := conn.pinning()) is not None:
-        await conn.execute(pinning)
+    for each in beginning(conn):
+        await conn.execute(each)
 
 
 def lacks_transaction(conn: AsyncConnection[Any]) -> bool:

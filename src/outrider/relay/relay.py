@@ -23,7 +23,7 @@ class RelayOptions(TypedDict, total=False):
 
     workspace_id: str | None
     start: Start
-    poll: Duration
+    poll: Duration | None
     batch: int
     forward: bool
     publish_max_attempts: int
@@ -43,8 +43,8 @@ class Relay(Declaration):
     """Send only the events of this tenant, under its context. None = all events."""
     start: Start = option("now")
     """Where a new relay starts: "now", "beginning" or a time."""
-    poll: float = option("500ms", seconds)
-    """How often it looks when no notification wakes it."""
+    poll: float | None = option(None, optional(seconds))
+    """How often it looks when no notification wakes it. None = as often as handlers do."""
     batch: int = option(500, whole(1, MOST_BATCH))
     """The most events of one append."""
     forward: bool = option(False)

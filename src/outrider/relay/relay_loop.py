@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from outrider.errors import BrokerUnavailable, StreamMissing
 from outrider.postgres import relays
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.worker_sessions import WorkerSessions
+from outrider.relay.held_lease import HeldLease
 from outrider.relay.recovery import holds
 from outrider.relay.relay import Relay
 from outrider.relay.sender import Sender, Sent
@@ -28,40 +30,63 @@ MARGIN = 5.0
 
 
 class RelayLoop(Loop):
+    every_class: ClassVar = True
     troubles: ClassVar = (Exception,)  # whatever a sink or the database does, the rest of the worker goes on
 
-    def __init__(self, relay: Relay, *, dsn: str, schema: str, signals: Signals, worker: str) -> None:
+    def __init__(
+        self, relay: Relay, *, dsn: str, schema: str, signals: Signals, worker: str, poll: Callable[[], float]
+    ) -> None:
+        """`poll`: seconds between two polls of a relay that does not say how often."""
         super().__init__(relay.name, signals, types=relay.subscription.event_types)
         self._relay = relay
+        self._poll = poll
         self._schema = schema
         self._sender = Sender(relay, signals, schema=schema, worker=worker)
         self._sessions = WorkerSessions(dsn, 1, relay.deadline + MARGIN)
         self._down = 0
         """Consecutive failures of the broker."""
+        self._take_at = float("-inf")
+        """When to take again, if nothing wakes it. Times are by time.monotonic."""
         self._checked = float("-inf")
+        self._known: dict[str, str] = {}
+        """The positions of the streams at the last check."""
         self._turn = 0
-        self._renewed: float | None = None
-        """Monotonic time of the last renewal of the lease; None = this relay does not hold it."""
+        self._lease = None if relay.lease is None else HeldLease(relay.name, relay.lease, signals)
 
     async def step(self) -> float:
         try:
             with Deadline(self.name, None):  # the heartbeat reports what runs longest
-                sent = await self._send_all()
+                if not await self._rests():
+                    self._take_at = time.monotonic() + await self._work()
         except (BrokerUnavailable, StreamMissing) as error:
             self._down += 1
             self._signals.emit(BrokerDown(self.name, code_of(error), describe(error), self._down))
             return pause(self._down + 2)
+        return min(CHECK_INTERVAL, max(0.0, self._take_at - time.monotonic()))
+
+    async def _rests(self) -> bool:
+        """Nothing woke it, it need not take yet, and the streams are as they were. Asks the broker only."""
+        if not self.polling or self.patient or time.monotonic() >= self._take_at:
+            return False
+        return await self._leased() and await self._all_end_at(self._known)
+
+    async def _work(self) -> float:
+        """Send what there is. Returns the seconds until the next take."""
+        sent = await self._send_all()
         if self._down:
             self._signals.emit(BrokerUp(self.name))
         self._down = 0
         if sent is None:
             self.skips("lease")
-            return min(self._relay.poll * 4, BUSY_PAUSE)
+            return min(self._interval() * 4, BUSY_PAUSE)
         if sent.again:
             return 0
         self.skips(sent.outcome if sent.outcome in ("paused", "unknown") else "")
-        wait = BUSY_PAUSE if sent.outcome == "busy" else self._relay.poll
+        wait = BUSY_PAUSE if sent.outcome == "busy" else self._interval()
         return wait if sent.due_in is None else max(0.001, min(wait, sent.due_in))
+
+    def _interval(self) -> float:
+        return self._poll() if self._relay.poll is None else self._relay.poll
 
     @property
     def patient(self) -> bool:
@@ -90,11 +115,14 @@ class RelayLoop(Loop):
 
     async def _moved(self, conn: AsyncSession) -> bool:
         """Whether a stream does not end with the event that the relay wrote last. Checks some streams each time, in turn."""
-        known = await relays.positions(conn, self.name, self._schema)
+        self._known = await relays.positions(conn, self.name, self._schema)
+        return not await self._all_end_at(self._known)
+
+    async def _all_end_at(self, known: Mapping[str, str]) -> bool:
         names = list(known)
         some = [names[(self._turn + n) % len(names)] for n in range(min(STREAMS_PER_CHECK, len(names)))]
         self._turn += len(some)
-        return not all(await asyncio.gather(*(self._ends_at(stream, known[stream]) for stream in some)))
+        return all(await asyncio.gather(*(self._ends_at(stream, known[stream]) for stream in some)))
 
     async def _ends_at(self, stream: str, position: str) -> bool:
         sink = self._relay.sink
@@ -107,20 +135,12 @@ class RelayLoop(Loop):
             await self._relay.sink.end(stream)
 
     async def _leased(self) -> bool:
-        if (lease := self._relay.lease) is None:
-            return True
-        now = time.monotonic()
-        if self._renewed is None:
-            self._renewed = now if await lease.acquire() else None
-        elif now >= self._renewed + lease.ttl / 2:
-            self._renewed = now if await lease.renew() else None
-        return self._renewed is not None
+        return self._lease is None or await self._lease.held()
 
     async def close(self) -> None:
         await self._sessions.close()
-        if self._relay.lease is not None:
-            with suppress(Exception):  # it expires by itself
-                await self._relay.lease.release()
+        if self._lease is not None:
+            await self._lease.release()
         with suppress(Exception):
             await self._relay.sink.close()
 

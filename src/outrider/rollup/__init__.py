@@ -1,5 +1,5 @@
 """Rollups: many small facts, staged and grouped inside Postgres, become one event."""
 
-from outrider.rollup.rollup import Check, Column, Notification
+from outrider.rollup.rollup import Check, Column, Notification, Parent
 
-__all__ = ["Check", "Column", "Notification"]
+__all__ = ["Check", "Column", "Notification", "Parent"]

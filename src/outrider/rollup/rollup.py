@@ -1,4 +1,4 @@
-"""Rollups: which rows or events are staged, by which key they are grouped, and which events they become. No I/O.
+"""Rollups: which rows or events are staged, by which key they are grouped, and which events they become.
 
 The SQL in a rollup is your own. The preflight checks it, and it runs with the rights of whoever installs the rollup.
 """
@@ -6,15 +6,18 @@ The SQL in a rollup is your own. The preflight checks it, and it runs with the r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypedDict
 
 from outrider import names
-from outrider.errors import DeclarationError
+from outrider.errors import ConfigError, DeclarationError
 from outrider.event import Event, spec_of
 from outrider.options import Declaration, one_of, option, optional, text, whole, whole_seconds
+from outrider.postgres import rollups
 from outrider.retry import Duration
+from outrider.worker.handler import Handler, declare_handler
+from outrider.worker.handler_context import HandlerContext
 
 Scheduler = Literal["auto", "pg_cron", "worker"]
 OF_A_GROUP = ("key", "piece_count", "first_at", "last_at")
@@ -23,6 +26,7 @@ MOST_CARRIED = 40
 SQL_BYTES = 4000
 _NAME = r'("([^"\x00]|""){1,63}"|[a-z_][a-z0-9_$]{0,62})'
 _TABLE = re.compile(rf"{_NAME}(\.{_NAME})?\Z")
+_sql = text(SQL_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,17 @@ class Notification:
 
     table: str
     columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A table of yours in which one row is looked up for each row, or event, that is staged.
+
+    `on` is SQL over `parent` and `new`, by a unique key: Parent("document", on="parent.id = new.document_id").
+    """
+
+    table: str
+    on: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,9 @@ class RollupOptions(TypedDict, total=False):
     """The keyword arguments of app.rollup, beside the required ones. `Rollup` explains them."""
 
     when: str | None
-    carry: Sequence[str]
+    carry: Sequence[str] | Mapping[str, str]
+    first: Sequence[str] | Mapping[str, str]
+    parent: Parent | None
     debounce: Duration
     threshold: int
     max_wait: Duration
@@ -86,15 +103,34 @@ def _names(name: str, option: str, given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _carried(name: str, option: str, given: Sequence[str]) -> tuple[str, ...]:
-    carry = _names(name, option, given)
-    if len(carry) > MOST_CARRIED:
-        raise DeclarationError(f"{name}: carry names {len(carry)} columns, at most {MOST_CARRIED} can be carried")
-    if taken := set(carry) & set(OF_A_GROUP):
+def _carried(name: str, option: str, given: Sequence[str] | Mapping[str, str]) -> tuple[str, ...] | dict[str, str]:
+    fields = _fields(name, option, given)
+    if isinstance(given, Mapping):
+        return {field: _sql(name, f"{option}: {field}", given[field]) for field in fields}
+    return fields
+
+
+def _of_first(name: str, option: str, given: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        given = {f"first_{each}": each for each in _names(name, option, given)}
+    _names(name, option, tuple(given.values()))
+    return {field: given[field] for field in _fields(name, option, given)}
+
+
+def _fields(name: str, option: str, given: Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
+    """The fields that an option adds to the events."""
+    found = _names(name, option, given if isinstance(given, str) else tuple(given))
+    if len(found) > MOST_CARRIED:
+        raise DeclarationError(f"{name}: {option} names {len(found)} columns, at most {MOST_CARRIED} can be carried")
+    if taken := set(found) & set(OF_A_GROUP):
         raise DeclarationError(
-            f"{name}: carry={sorted(taken)} would hide what every rollup event has: {', '.join(OF_A_GROUP)}"
+            f"{name}: {option}={sorted(taken)} would hide what every rollup event has: {', '.join(OF_A_GROUP)}"
         )
-    return carry
+    return found
+
+
+def _parent(name: str, option: str, given: Parent) -> Parent:
+    return Parent(_table(name, given.table), _sql(name, f"{option}: on", given.on))
 
 
 def _notification(name: str, _option: str, given: Notification) -> Notification:
@@ -114,9 +150,6 @@ def _checks(name: str, option: str, given: Sequence[Check]) -> tuple[Check, ...]
     return tuple(Check(_table(name, each.table), each.name, each.check) for each in given)
 
 
-_sql = text(SQL_BYTES)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rollup(Declaration):
     kind: ClassVar = "a rollup"
@@ -129,9 +162,14 @@ class Rollup(Declaration):
     """The event type and its version."""
     rollup: tuple[str, int]
     when: str | None = option(None, optional(_sql))
-    """SQL over `new`: only such rows are staged. None = all."""
-    carry: tuple[str, ...] = option((), _carried)
-    """The columns, or fields of the payload, that go into the events; nothing else does."""
+    """SQL over `new`: only such rows are staged. None = all. On a table, it is the WHEN of the trigger."""
+    carry: tuple[str, ...] | dict[str, str] = option((), _carried)
+    """What goes into the events, and nothing else does: columns, or fields of the payload; or fields with an SQL
+    expression over `new` and `parent` each."""
+    first: dict[str, str] = option((), _of_first)
+    """Fields of a rollup event that are carried fields of its first row: {"first_actor": "actor"}, or ["actor"]."""
+    parent: Parent | None = option(None, optional(_parent))
+    """A table in which one row is looked up by key: `parent` in `key`, `carry` and `workspace`."""
     debounce: int = option("90s", whole_seconds(60, 300))
     """A group is due when its newest row is older than this: 60 to 300 s."""
     threshold: int = option(2, whole(2, 50))
@@ -141,7 +179,7 @@ class Rollup(Declaration):
     every: int = option("2m", whole_seconds(10, 3600))
     """How often to look: 10 s to an hour."""
     workspace: str | None = option(None, optional(_sql))
-    """SQL over `new`: the tenant. None = app.workspace_id of the session that inserts; for events, that of the event."""
+    """SQL over `new` and `parent`: the tenant. None = app.workspace_id of the session that inserts; for events, theirs."""
     notify: Notification | None = option(None, optional(_notification))
     """A table of yours that gets a row for each event."""
     columns: tuple[Column, ...] = option((), _columns)
@@ -165,6 +203,10 @@ class Rollup(Declaration):
             _sql(self.name, "key", self.key)
         elif not _names(self.name, "key", self.key):
             raise DeclarationError(f"{self.name}: key names no column: without one nothing can be grouped")
+        if strange := sorted({*self.first.values()} - {*self.carry}):
+            raise DeclarationError(f"{self.name}: first names {', '.join(strange)}, which carry does not")
+        if doubled := sorted({*self.first} & {*self.carry}):
+            raise DeclarationError(f"{self.name}: first and carry both give {', '.join(doubled)}: rename one of them")
         if {self.single[0], self.rollup[0]} & {spec_of(event).type for event in self.events}:
             raise DeclarationError(
                 f"{self.name}: it would emit what it stages, again and again: emit other event types"
@@ -192,7 +234,7 @@ class Rollup(Declaration):
             "events": sorted(spec_of(each).type for each in self.events) or None,
             "when": self.when,
             "key": self.key if isinstance(self.key, str) else list(self.key),
-            "carry": list(self.carry),
+            "carry": self.carry if isinstance(self.carry, dict) else list(self.carry),
             "workspace": self.workspace,
             "single": self.single[0],
             "single_version": self.single[1],
@@ -208,6 +250,10 @@ class Rollup(Declaration):
         }
         if self.notify is not None:
             spec["notify"] = {"table": self.notify.table, "columns": dict(self.notify.columns)}
+        if self.parent is not None:
+            spec["parent"] = {"table": self.parent.table, "on": self.parent.on}
+        if self.first:
+            spec["first"] = self.first
         return spec
 
 
@@ -232,9 +278,9 @@ def declare_rollup(
         rollup=_type_of(name, "rollup", rollup),
     )
     _needs_no_more(name, single, {*declared.carry}, "the carried columns")
-    _needs_no_more(
-        name, rollup, {*OF_A_GROUP}, "key, piece_count, first_at and last_at; carried columns may be missing"
-    )
+    always = [*OF_A_GROUP, *declared.first]
+    what = f"{', '.join(always[:-1])} and {always[-1]}; carried columns may be missing"
+    _needs_no_more(name, rollup, {*always}, what)
     return declared
 
 
@@ -257,3 +303,24 @@ def _needs_no_more(name: str, event: type[Event] | str, given: set[str], what: s
         raise DeclarationError(
             f"{name}: {event.__name__} needs {', '.join(missing)}, but it gets {what}: give them a default"
         )
+
+
+def chosen_rollup(declared: Mapping[str, Rollup], name: str | None) -> Rollup:
+    """The one with this name; without a name, the only one."""
+    if not declared:
+        raise ConfigError("the app declares no rollup: app.rollup(…) is one")
+    if name is None and len(declared) == 1:
+        [name] = declared
+    if name is None or name not in declared:
+        wrong = "name one" if name is None else f"{name!r} is no rollup of the app"
+        raise ConfigError(f"{wrong}; it declares: {', '.join(declared)}")
+    return declared[name]
+
+
+def stager(rollup: Rollup, schema: Callable[[], str]) -> Handler:
+    async def stage(_: list[Event], ctx: HandlerContext) -> None:
+        seqs = [each.seq for each in ctx.envelopes if each.seq is not None]
+        await rollups.stage(ctx.tx, rollup.slug, seqs, schema())
+
+    options = {"name": rollup.name, "order": "none"}
+    return declare_handler(rollup.context, rollup.events, stage, options)

@@ -3,6 +3,7 @@
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.lease import Lease, RedisLease
 from outrider.streams.nats import JetStream
+from outrider.streams.nats_lease import NatsLease
 from outrider.streams.redis import RedisStreams
 from outrider.streams.replica import ReplicaChange, ReplicaCodec
 from outrider.streams.stream import Appended, AppendOutcome, Codec, Moved, Page, Rejected, Sink, Source, StreamEntry
@@ -17,6 +18,7 @@ __all__ = [
     "JetStream",
     "Lease",
     "Moved",
+    "NatsLease",
     "Page",
     "RedisLease",
     "RedisStreams",

@@ -31,14 +31,18 @@ class Lease(Protocol):
         ...
 
 
+def check_ttl(ttl: float) -> None:
+    if ttl < 1:
+        raise ConfigError(f"the lease's ttl is {ttl:g} s: use at least 1 s, or it expires between two renewals")
+
+
 class RedisLease:
     """`SET key token NX PX ttl`. By convention the key is `lock:outbox:<context>`."""
 
     def __init__(self, url: str, key: str, *, ttl: float = 30, timeout: float = 5) -> None:
         """`ttl`, `timeout`: seconds until the lease expires, and to wait for an answer."""
         self._connection = RedisConnection(url, timeout)
-        if ttl < 1:
-            raise ConfigError(f"the lease's ttl is {ttl:g} s: use at least 1 s, or it expires between two renewals")
+        check_ttl(ttl)
         self.key, self.ttl = key, ttl
         self._token = secrets.token_hex(16)
 

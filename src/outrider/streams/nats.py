@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncGenerator, Callable, Sequence
 from importlib.util import find_spec
+from typing import Self
 
 from outrider.envelope import Envelope
 from outrider.errors import ConfigError
@@ -49,9 +51,18 @@ class JetStream:
             )
         self.codec: Codec = codec or EnvelopeCodec()
         self._subject_for = subject_for
-        self._stream = NatsStream(address, stream, self.codec, timeout, create=create)
-        self._appender = NatsAppender(self._stream, self.subject_of)
-        self._reader = NatsReader(self._stream)
+        self._use(NatsStream(address, stream, self.codec, timeout, create=create))
+
+    def _use(self, stream: NatsStream) -> None:
+        self._stream = stream
+        self._appender = NatsAppender(stream, self.subject_of)
+        self._reader = NatsReader(stream)
+
+    def copy(self) -> Self:
+        """The same stream, with a connection of its own."""
+        other = copy.copy(self)
+        other._use(self._stream.copy())
+        return other
 
     def __repr__(self) -> str:
         return f"<JetStream {self._stream.address} {self.stream}>"

@@ -58,6 +58,9 @@ class NatsStream:
         self._opening = asyncio.Lock()
         self._connection: NatsConnection | None = None
 
+    def copy(self) -> NatsStream:
+        return NatsStream(self.address, self.name, self.codec, self.timeout, create=self.create)
+
     @contextlib.asynccontextmanager
     async def connected(
         self, expected: NatsConnection | None = None, *, seconds: float | None = None

@@ -52,6 +52,9 @@ class RedisConnection:
                     await self._client.connection_pool.disconnect(inuse_connections=False)
             self.fail(error)
 
+    def copy(self) -> RedisConnection:
+        return RedisConnection(self._url, self.timeout)
+
     async def close(self) -> None:
         client, self._client = self._client, None
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)

@@ -39,8 +39,8 @@ class ReplicaChange:
 class ReplicaCodec:
     """The bytes of `JSON.stringify` for `{event_id, topic, aggregate_kind, …, stream_id, committed_at}`.
 
-    The trace context becomes the payload's `_telemetry`, where `{...payload, _telemetry}` puts it. A payload that is no
-    object stays as it is. Numbers of the payload are doubles.
+    The trace context, with the telemetry of `publish`, becomes the payload's `_telemetry`, where `{...payload, _telemetry}`
+    puts it. A payload that is no object stays as it is. Numbers of the payload are doubles.
     """
 
     content_type = "application/json"

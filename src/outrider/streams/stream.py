@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from outrider.envelope import Envelope
@@ -134,6 +134,13 @@ class StreamAdapter(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def own_copy(adapter: Any) -> Any:
+    """The same streams with connections of its own, to ask the broker something while the adapter is in use. None if the
+    adapter has no `copy()`."""
+    copy = getattr(adapter, "copy", None)
+    return None if copy is None else copy()
 
 
 class Sink(StreamAdapter, Protocol):

@@ -133,9 +133,10 @@ class Members:
         return number
 
     def content_class(self, name: str) -> str | None:
+        """Of the right form. The inbox knows which ones its database allows."""
         found: object = self._values.get(name)
-        if found is not None and found not in names.CONTENT_CLASSES:
-            raise undecodable(f"{name}: {found!r:.60} is not one of {', '.join(names.CONTENT_CLASSES)}")
+        if found is not None and (wrong := names.wrong_word(found)):
+            raise undecodable(f"{name}: {wrong}")
         return found if isinstance(found, str) else None
 
     def instant(self, name: str) -> datetime | None:

@@ -23,17 +23,19 @@ every sink and source.
 
 from outrider.testing import exercise, streams
 from outrider.testing.assertions import (
+    Captured,
     assert_enqueued,
     assert_enqueued_in,
     assert_enqueued_in_sync,
     assert_published,
     assert_published_in,
     assert_published_in_sync,
+    capture,
 )
 from outrider.testing.contracts import contract_test
+from outrider.testing.dispatched import dispatched
 from outrider.testing.draining import drain, drain_sync
 from outrider.testing.expect import expect
-from outrider.testing.published import Captured, capture
 
 __all__ = [
     "Captured",
@@ -45,6 +47,7 @@ __all__ = [
     "assert_published_in_sync",
     "capture",
     "contract_test",
+    "dispatched",
     "drain",
     "drain_sync",
     "exercise",

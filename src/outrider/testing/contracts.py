@@ -29,7 +29,7 @@ def contract_test(
     """
     if isinstance(against, str | Path):
         against = [against]
-    command = [sys.executable, "-m", "outrider.cli", "contracts", "check"]
+    command = [sys.executable, "-m", "outrider", "contracts", "check"]
     command += [part for app in apps for part in ("--app", app)]
     command += [] if dir is None else ["--dir", str(dir)]
     command += [part for folder in against for part in ("--against", str(folder))]

@@ -30,7 +30,8 @@ from outrider.worker.handler import Handler
 from outrider.worker.handler_reader import BatchResult
 from outrider.worker.thread import HandlerThread, work
 
-AT_MOST = 10_000
+MOST_CAUSED = 10_000
+"""Events that handlers may publish themselves in one drain, before it is taken for an endless loop."""
 LETTING_GO = 5.0
 """Seconds that a blocking handler may still use the connection after its timeout."""
 
@@ -41,8 +42,6 @@ class DrainOptions(TypedDict, total=False):
     exclude: Iterable[str]
     raise_on_failure: bool
     """Raise the first error of a handler (the default), or count it and go on."""
-    at_most: int
-    """The most events that handlers may publish themselves, before it is taken for an endless loop. Default 10,000."""
 
 
 async def drain(app: Outrider, conn: object, **options: Unpack[DrainOptions]) -> Drained:
@@ -83,7 +82,7 @@ async def _drain(app: Outrider, conn: Connection, thread: HandlerThread, **optio
             f"nothing to drain in this transaction: {chosen.jobs[0].name} is a job, and jobs run when they are committed; "
             "assert_enqueued_in looks at what was enqueued, app.drain() runs it after a commit"
         )
-    at_most, raising = options.get("at_most", AT_MOST), options.get("raise_on_failure", True)
+    raising = options.get("raise_on_failure", True)
     await capture(conn, local=True)
     drains = [_HandlerDrain(each, conn, thread, app.settings.schema, raising=raising) for each in chosen.handlers]
     total, caused = Drained(), 0
@@ -91,7 +90,7 @@ async def _drain(app: Outrider, conn: Connection, thread: HandlerThread, **optio
     while events:
         events = await _one_round(drains, total)
         caused += events
-        if caused > at_most:
+        if caused > MOST_CAUSED:
             raise OutriderError(_endless(total, caused))
     return total
 
@@ -137,7 +136,7 @@ class _HandlerDrain:
         except Failure as failure:
             failed = failure
         else:
-            total.add(self._handler.name, BatchResult("done", handled=len(won), conceded=len(rows) - len(won)))
+            total.add(self._handler.name, BatchResult("done", handled=len(won), duplicates=len(rows) - len(won)))
             return
         if self._raising:
             raise failed.error
@@ -163,9 +162,11 @@ class _HandlerDrain:
 
     def _judge(self, failed: Failure) -> BatchResult:
         """Counts the failure as a worker would. An error that breaks the session or the transaction is raised."""
-        row = failed.rows[0]
+        row, handler = failed.rows[0], self._handler
         chance = random.random()  # noqa: S311
-        verdict = classify(failed.error, row[ATTEMPT], self._handler.retry, chance, ours=failed.ours)
+        verdict = classify(
+            failed.error, row[ATTEMPT], handler.retry, chance, ours=failed.ours, classifier=handler.classify
+        )
         lost = not usable(self._conn) or handler_batches.broken(self._conn)
         if lost or isinstance(failed.error, TransactionEnded) or isinstance(verdict, Infrastructure):
             raise failed.error
@@ -173,7 +174,7 @@ class _HandlerDrain:
             return BatchResult("done", buried=1)
         if (key := self._waits_by(row)) is not None:
             self._waiting.add(key)
-        return BatchResult("done", parked=1)
+        return BatchResult("done", to_retry=1)
 
     def _waits_by(self, row: Row) -> str | None:
         match self._handler.subscription.order:
@@ -200,6 +201,6 @@ class _CallersThread(HandlerThread):
 def _endless(total: Drained, caused: int) -> str:
     counts = ", ".join(f"{name} {count}" for name, count in total.by_handler.items())
     return (
-        f"the handlers have published {caused:,} events, and there are still new ones (handled: {counts}). Does a handler "
-        "handle the events that it publishes itself? If not, raise at_most="
+        f"the handlers have published {caused:,} events, and there are still new ones (handled: {counts}): does a handler "
+        "handle the events that it publishes itself?"
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
+from functools import partial
 from time import monotonic as clock
 from typing import Any
 
@@ -18,14 +20,18 @@ from outrider.event import Event, spec_of
 from outrider.failpoint import hit
 from outrider.postgres import handler_batches
 from outrider.postgres.handler_batches import Connection, Row
+from outrider.postgres.later import MANY, LaterStatements
 from outrider.postgres.log import ATTEMPT, ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, envelope_of
 from outrider.postgres.worker_sessions import abandon
+from outrider.worker.call_context import begin_in
 from outrider.worker.deadline import Deadline
 from outrider.worker.handler import Handler
 from outrider.worker.handler_context import HandlerContext, SyncHandlerContext
 from outrider.worker.thread import HandlerThread
 
 ALIVE = "select 1"
+Call = tuple[float, Context | None]
+"""The seconds that a call took, and its context variables."""
 SILENT = 1.0
 """Between two events, the session sends a query after this many seconds without one, or the server would end it as idle."""
 
@@ -33,11 +39,15 @@ SILENT = 1.0
 class Failure(Exception):
     """One event of the batch failed, or several that were handled together."""
 
-    def __init__(self, rows: Sequence[Row], error: BaseException, seconds: float, *, ours: bool) -> None:
+    def __init__(
+        self, rows: Sequence[Row], error: BaseException, seconds: float, context: Context | None = None, *, ours: bool
+    ) -> None:
         super().__init__(error)
         self.rows = rows
         self.error = error
         self.seconds = seconds
+        self.context = context
+        """The context variables of the call, if the handler was called."""
         self.ours = ours
         """The error came from the worker's own session."""
 
@@ -46,6 +56,7 @@ class Runner:
     def __init__(self, handler: Handler, thread: HandlerThread | None = None) -> None:
         self.handler = handler
         self._thread = thread or HandlerThread()
+        self._context = SyncHandlerContext if handler.blocking else HandlerContext
         # What model_validate_json calls. Calling it directly is measurably faster.
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
@@ -53,8 +64,8 @@ class Runner:
         if not handler.models:
             self.decode = _decode_envelope
 
-    async def run(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None = None) -> list[float]:
-        """Handle the events in order. Returns the seconds that each took. Raises Failure for the first that fails."""
+    async def run(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None = None) -> list[Call]:
+        """Handle the events in order. Returns the call of each. Raises Failure for the first that fails."""
         workspace = inherited_workspace.set(None)  # the code that started the worker may have been handling an event
         cause = inherited_cause.set(None)
         try:
@@ -63,56 +74,52 @@ class Runner:
             inherited_workspace.reset(workspace)
             inherited_cause.reset(cause)
 
-    async def _run_each(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[float]:
+    async def _run_each(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[Call]:
         """One call per event. For speed, all events share one deadline, and only what an event has is set for it."""
-        took: list[float] = []
-        call, blocking, decode, role = self.handler.call, self.handler.blocking, self.decode, self.handler.role
-        context = SyncHandlerContext if blocking else HandlerContext
+        calls: list[Call] = []
+        call, decode, role = self._callable(conn), self.decode, self.handler.role
+        later = LaterStatements(conn, rows)
         last_query = clock()
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
             for row in rows:
                 deadline.began = begun = clock()
-                ctx = context(conn, (row,), role)
-                trace_token = workspace_token = span = None
+                own = (row,)
+                ctx, around, context = self._context(conn, own, role, later), None, None
                 inherited_cause.set(row[ID])
                 hit("handle.before")
                 try:
                     if begun > last_query + SILENT:
                         await conn.execute(ALIVE)
                         deadline.began = begun = last_query = clock()
-                    if row[TRACE] is not None:
-                        trace_token = trace.inherited.set(envelope_of(row).trace_context)
-                    if row[WORKSPACE] is not None:
-                        workspace_token = inherited_workspace.set(row[WORKSPACE])
-                    if spans is not None:
-                        span = _begin_span(spans, (row,))
-                    event = decode(row)
-                    if blocking:
-                        await self._in_thread(conn, event, ctx)
-                    else:
-                        await call(event, ctx)
-                    if deadline.late:
-                        raise self._late()
-                    if ctx.lent and not handler_batches.in_transaction(conn):
-                        raise _unusable(conn)
+                    if spans is not None or row[TRACE] is not None or row[WORKSPACE] is not None:
+                        around = _Surroundings()
+                        around.enter(row, spans)
+                    context = copy_context()
+                    if (waiting := call(context, decode(row), ctx)) is not None:
+                        await waiting
+                    self._check(conn, ctx, deadline)
+                    if ctx.lent:
+                        later.forget()
+                    if later and (row is rows[-1] or len(later) >= MANY):
+                        deadline.began = clock()
+                        await later.flush()
+                        self._check(conn, ctx, deadline)
                 except BaseException as error:
                     # If the tenant could not be entered, an earlier event of the batch may be the cause.
-                    blamed = rows if ctx.shut_out and took else (row,)
-                    raise self._failed(blamed, error, deadline, begun, conn, ctx) from error
+                    blamed, cause = later.blame(rows if ctx.shut_out and calls else own, error)
+                    context = next((calls[n][1] for n in range(len(calls)) if rows[n] is blamed[0]), context)
+                    raise self._failed(blamed, cause, deadline, begun, conn, ctx, context) from error
                 finally:
-                    if span is not None:
-                        span.leave()
+                    if around is not None:
+                        around.leave()
                     if ctx.lent:
                         ctx.close()
-                    if trace_token is not None:
-                        trace.inherited.reset(trace_token)
-                    if workspace_token is not None:
-                        inherited_workspace.reset(workspace_token)
                 hit("handle.after")
-                took.append(clock() - begun)
-        return took
+                calls.append((clock() - begun, context))
+        later.close()
+        return calls
 
-    async def _run_together(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[float]:
+    async def _run_together(self, conn: Connection, rows: Sequence[Row], spans: trace.BatchSpans | None) -> list[Call]:
         """One call per workspace, for a handler of whole batches. Of several events it is not known which one failed."""
         begun = clock()
         events = []
@@ -126,7 +133,8 @@ class Runner:
         by_workspace: dict[str | None, list[int]] = {}
         for index, row in enumerate(rows):
             by_workspace.setdefault(row[WORKSPACE], []).append(index)
-        took, last_query = [0.0] * len(rows), begun
+        calls: dict[int, Call] = {}
+        last_query = begun
         for indices in by_workspace.values():
             if clock() > last_query + SILENT:
                 await conn.execute(ALIVE)
@@ -134,44 +142,58 @@ class Runner:
             group = [rows[index] for index in indices]
             span = None if spans is None else _begin_span(spans, group, together=True)
             try:
-                seconds = await self._run_group(conn, group, [events[index] for index in indices], rows)
+                seconds, context = await self._run_group(conn, group, [events[index] for index in indices], rows)
             finally:
                 if span is not None:
                     span.leave()
             for index in indices:
-                took[index] = seconds / len(indices)
-        return took
+                calls[index] = seconds / len(indices), context
+        return [calls[index] for index in range(len(rows))]
 
     async def _run_group(
         self, conn: Connection, rows: Sequence[Row], events: Sequence[Any], batch: Sequence[Row]
-    ) -> float:
+    ) -> Call:
         begun = clock()
-        context = SyncHandlerContext if self.handler.blocking else HandlerContext
-        ctx = context(conn, rows, self.handler.role)
+        later = LaterStatements(conn, batch)
+        ctx = self._context(conn, rows, self.handler.role, later)
         # The events may have different traces. What the handler publishes continues the first of them.
         traced = next((row for row in rows if row[TRACE] is not None), None)
         hit("handle.before")
         token = trace.inherited.set(None if traced is None else envelope_of(traced).trace_context)
         inherited_workspace.set(rows[0][WORKSPACE])
         inherited_cause.set(rows[0][ID] if len(rows) == 1 else None)
+        context = copy_context()
         with Deadline(self.handler.name, self.handler.timeout) as deadline:
             try:
-                if self.handler.blocking:
-                    await self._in_thread(conn, events, ctx)
-                else:
-                    await self.handler.call(events, ctx)
-                if deadline.late:
-                    raise self._late()
-                if not handler_batches.in_transaction(conn):
-                    raise _unusable(conn)
+                if (waiting := self._callable(conn)(context, events, ctx)) is not None:
+                    await waiting
+                self._check(conn, ctx, deadline)
+                if later:
+                    await later.flush()
+                    self._check(conn, ctx, deadline)
             except BaseException as error:
                 blamed = batch if ctx.shut_out else rows
-                raise self._failed(blamed, error, deadline, begun, conn, ctx) from error
+                raise self._failed(*later.blame(blamed, error), deadline, begun, conn, ctx, context) from error
             finally:
+                later.close()
                 ctx.close()
                 trace.inherited.reset(token)
         hit("handle.after")
-        return clock() - begun
+        return clock() - begun, context
+
+    def _callable(self, conn: Connection) -> Callable[[Context, Any, Any], Awaitable[object] | None]:
+        """The handler; a blocking one runs in its thread. It returns what is to be awaited, if anything."""
+        if self.handler.blocking:
+            return partial(self._in_thread, conn)
+        call = self.handler.call
+        return lambda context, event, ctx: begin_in(context, call(event, ctx))
+
+    def _check(self, conn: Connection, ctx: HandlerContext | SyncHandlerContext, deadline: Deadline) -> None:
+        """Raises if the handler has returned too late, or has left its transaction unusable."""
+        if deadline.late:
+            raise self._late()
+        if ctx.lent and not handler_batches.in_transaction(conn):
+            raise _unusable(conn)
 
     def _failed(
         self,
@@ -181,6 +203,7 @@ class Runner:
         begun: float,
         conn: Connection,
         ctx: HandlerContext | SyncHandlerContext,
+        context: Context | None,
     ) -> BaseException:
         """The exception to raise: a Failure, or the error itself if it cancels the worker."""
         task = asyncio.current_task()
@@ -190,13 +213,14 @@ class Runner:
             isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
         ):
             return error
-        return Failure(rows, error, clock() - begun, ours=handler_batches.broken(conn) or ctx.raised(error))
+        ours = handler_batches.broken(conn) or ctx.raised(error)
+        return Failure(rows, error, clock() - begun, context, ours=ours)
 
     def _late(self) -> TimeoutError:
         return TimeoutError(f"the handler did not return within {self.handler.timeout:g} s")
 
-    async def _in_thread(self, conn: Connection, event: Any, ctx: Any) -> None:
-        thread = self._thread.call(self.handler.call, event, ctx)
+    async def _in_thread(self, conn: Connection, context: Context, event: Any, ctx: Any) -> None:
+        thread = self._thread.call(context, self.handler.call, event, ctx)
         try:
             returned = await asyncio.shield(thread)
             if inspect.isawaitable(returned) or inspect.isgenerator(returned):
@@ -242,6 +266,26 @@ def _decode_envelope(row: Row) -> Envelope:
     envelope = envelope_of(row)
     envelope.refuse_unreadable()
     return envelope
+
+
+class _Surroundings:
+    """What the code of a handler finds around it: the trace and the workspace of its event, and a span."""
+
+    def __init__(self) -> None:
+        self._resets: list[Callable[[], object]] = []
+
+    def enter(self, row: Row, spans: trace.BatchSpans | None) -> None:
+        if row[TRACE] is not None:
+            token = trace.inherited.set(envelope_of(row).trace_context)
+            self._resets.append(partial(trace.inherited.reset, token))
+        if row[WORKSPACE] is not None:
+            self._resets.append(partial(inherited_workspace.reset, inherited_workspace.set(row[WORKSPACE])))
+        if spans is not None:
+            self._resets.append(_begin_span(spans, (row,)).leave)
+
+    def leave(self) -> None:
+        for reset in reversed(self._resets):
+            reset()
 
 
 def _begin_span(spans: trace.BatchSpans, rows: Sequence[Row], *, together: bool = False) -> trace.EventSpan:

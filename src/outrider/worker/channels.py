@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+EVERY_CLASS = "outbox_classes"
+"""Events with a channel class notify here too, whatever the class and the generation: see the SQL function notify."""
+
 
 def channels(generation: int, classes: Sequence[str]) -> list[str]:
     """The channels of a generation: the one for all its workers, and one for each channel class."""

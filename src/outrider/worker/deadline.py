@@ -1,7 +1,8 @@
 """The timeout of a handler or a job.
 
 One timer for a whole batch cancels the task when the current handler has run too long: a timer per event would cost more
-than a small handler. A handler that blocks the event loop cannot be cancelled; it fails when it returns.
+than a small handler. A job gets its timer when it first waits. What blocks the event loop cannot be cancelled; it fails when
+it returns.
 """
 
 from __future__ import annotations
@@ -36,46 +37,61 @@ class Deadline:
         self.seconds = float("inf") if seconds is None else seconds
         self.began = 0.0
         """When the current handler began, by time.monotonic."""
-        self._expired = False
+        self.expired = False
+        """The timer has cancelled the task."""
+        self.watched = False
+        """The job has waited."""
         self._cancelled = 0
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
+        task = asyncio.current_task()
+        assert task is not None
+        self.task: asyncio.Task[Any] = task
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
         self.began = monotonic()
-        if self._task is not None:
-            _at_work[self._task] = self
-        if self.seconds < float("inf"):
-            self._timer = self._loop.call_later(self.seconds, self._look)
+        _at_work[self.task] = self
+        self._set_timer()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            _at_work.pop(self._task, None)
+        _at_work.pop(self.task, None)
         if self._timer is not None:
             self._timer.cancel()
+
+    def restart(self, name: str, seconds: float | None) -> None:
+        """The next job of the same task begins."""
+        self.name, self.seconds, self.began = name, float("inf") if seconds is None else seconds, monotonic()
+
+    def watch(self) -> None:
+        """The job waits: cancel it when its time is up."""
+        self.watched = True
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self.seconds < float("inf"):
+            self._timer = self._loop.call_later(self.began + self.seconds - monotonic(), self._look)
 
     @property
     def late(self) -> bool:
         """The time is up. Also true if the event loop was blocked, so that the timer could not run."""
-        return self._expired or monotonic() > self.began + self.seconds
+        return self.expired or monotonic() > self.began + self.seconds
 
     def _look(self) -> None:
         left = self.began + self.seconds - monotonic()
         if left > 0:
             self._timer = self._loop.call_later(left, self._look)
-        elif self._task is not None:
-            self._expired = True
+        else:
+            self.expired = True
             self._cancelled += 1
             self._timer = self._loop.call_later(CANCEL_AGAIN, self._look)
-            self._task.cancel()
+            self.task.cancel()
 
     def absorb(self) -> bool:
         """Take the timer's cancellations back. Returns whether there were any."""
-        while self._cancelled and self._task is not None:
+        while self._cancelled:
             self._cancelled -= 1
-            self._task.uncancel()
-        return self._expired
+            self.task.uncancel()
+        return self.expired

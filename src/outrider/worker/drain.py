@@ -30,9 +30,9 @@ class Drained:
     """What a drain did, in numbers of events and jobs."""
 
     handled: int = 0
-    conceded: int = 0
+    duplicates: int = 0
     """Duplicates: they already had a receipt."""
-    parked: int = 0
+    to_retry: int = 0
     """They failed and wait for a retry."""
     buried: int = 0
     """They became dead letters."""
@@ -51,16 +51,16 @@ class Drained:
 
     def add(self, name: str, step: BatchResult) -> None:
         self.handled += step.handled
-        self.conceded += step.conceded
-        self.parked += step.parked
+        self.duplicates += step.duplicates
+        self.to_retry += step.to_retry
         self.buried += step.buried
         if step.handled:
             self.by_handler[name] += step.handled
 
     def __str__(self) -> str:
         events = (
-            f"{self.handled} handled, {self.parked} to retry, {_count(self.buried, 'dead letter')}, "
-            f"{_count(self.conceded, 'duplicate')} skipped"
+            f"{self.handled} handled, {self.to_retry} to retry, {_count(self.buried, 'dead letter')}, "
+            f"{_count(self.duplicates, 'duplicate')} skipped"
         )
         if self.jobs or self.jobs_failed:
             done, buried = _count(self.jobs, "job"), _count(self.jobs_buried, "dead letter")
@@ -81,6 +81,7 @@ async def drain(
     *,
     schema: str,
     generation: int,
+    strict: bool = False,
     jobs: Sequence[JobHandler] = (),
     job_loop: Callable[[], JobLoop] | None = None,
     schedules: ScheduleLoop | None = None,
@@ -88,7 +89,7 @@ async def drain(
 ) -> Drained:
     """Repeat rounds over all handlers and jobs until a round finds nothing. Events that handlers publish are handled too.
 
-    It serves its own generation, and those that have no live worker.
+    It serves its own generation and, unless `strict`, those that have no live worker.
     """
     total = Drained()
     if schedules is not None:
@@ -96,7 +97,7 @@ async def drain(
             await schedules.catch_up(conn)
     if not handlers and not jobs:
         return total
-    served = Generations(generation, handlers, schema, clock=monotonic)
+    served = Generations(generation, handlers, schema, strict=strict, clock=monotonic)
     async with sessions.session([*(each.name for each in handlers), *(each.name for each in jobs)][0]) as conn:
         await check_roles(conn, roles_of(handlers))
         await served.look(conn)

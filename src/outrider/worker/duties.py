@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from outrider.postgres.heartbeat import Identity
 from outrider.postgres.worker_sessions import WorkerSessions
+from outrider.worker.canary_loop import CanaryLoop
 from outrider.worker.event_router import EventRouter
 from outrider.worker.handler import Handler
 from outrider.worker.job_handler import JobHandler
@@ -22,10 +23,13 @@ class Duties:
     handlers: Sequence[Handler] = ()
     jobs: Sequence[JobHandler] = ()
     schedules: Sequence[Scheduled] = ()
-    others: Callable[[str], Sequence[Loop]] = lambda _: ()
-    """The loops of relays, inboxes, rollups and upkeep, made for the worker of that name."""
+    others: Callable[[str, Callable[[], float]], Sequence[Loop]] = lambda _worker, _poll: ()
+    """The loops of relays, inboxes, rollups and upkeep, made for the worker of that name. `poll` returns the seconds between
+    two polls."""
     classes: Sequence[str] = ()
     """Events that were published with one of these channel classes wake the worker too."""
+    every_class: bool = False
+    """Events of any channel class wake its relays, which send them all."""
     channel: str | None = None
     """The only channel that wakes the worker; None = those of its generation and classes."""
     slots: int = SLOTS
@@ -51,4 +55,5 @@ class Duties:
         if self.schedules:
             fired = lambda kind: wakeups.wake(kind, settings.generation)  # noqa: E731
             loops.append(ScheduleLoop(self.schedules, settings, signals, sessions=sessions, poll=poll, on_fired=fired))
-        return [*loops, *self.others(str(identity))]
+        loops.append(CanaryLoop(settings.generation, str(identity), settings.schema, sessions))
+        return [*loops, *self.others(str(identity), poll)]

@@ -2,6 +2,9 @@
 
 A look opens the worker's own generation where it has no cursors. It folds generations that have had no worker for a while
 and have nothing left to read. Two workers may serve the same cursor: its lock decides.
+
+A strict worker serves its own, and what an operator moved to it. It only advances cursors that nobody serves past the events
+of others, so that they do not keep the log.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from outrider.errors import CursorError, SchemaMismatch
+from outrider.errors import ConfigError, CursorError, SchemaMismatch
 from outrider.postgres import generations
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.generations import Serving
@@ -32,16 +35,25 @@ class Generations:
         handlers: Sequence[Handler],
         schema: str,
         *,
+        strict: bool = False,
         fold_after: float = FOLD_AFTER,
         clock: Callable[[], float],
     ) -> None:
+        if strict and own == 0:
+            raise ConfigError(
+                'generations="strict" needs a generation above 0: set OUTRIDER_GENERATION. Generation 0 reads the events of '
+                "all generations that have no worker yet"
+            )
         self.own = own
+        self._strict = strict
         self._knows = {each.name: frozenset(each.models) for each in handlers}
         self._schema = schema
         self._fold_after = fold_after
         self._clock = clock
         self._cursors: dict[str, frozenset[int]] = {name: frozenset([own]) for name in self._knows}
         self._served: set[Place] = {(name, own) for name in self._knows}
+        self._unserved: set[Place] = set()
+        """What a strict worker leaves alone, and nobody else of the owner's serves."""
         self._existing = frozenset([own])
         """Every generation that has a cursor or a live worker anywhere."""
         self._looked = False
@@ -66,7 +78,13 @@ class Generations:
                 logging.getLogger("outrider").info("opened generation %d of %s", self.own, name)
         self._remember(await self._seen(conn) if missing else seen)
         self._looked = True
-        await self._fold(conn)
+        if self._fold_after == float("inf"):
+            return
+        try:
+            await self._fold(conn, await self._passed(conn))
+        except SchemaMismatch as error:  # this role lacks the right: another worker may have it
+            logging.getLogger("outrider").warning("cannot fold generations: %s", error)
+            self._fold_after = float("inf")
 
     def serves(self, name: str, generation: int) -> bool:
         return (name, generation) in self._served and name not in self.unable
@@ -91,6 +109,10 @@ class Generations:
         served = {generation for _, generation in self._served} | {self.own}
         return served | self._existing if 0 in served else served
 
+    def all_heard(self) -> bool:
+        """Whether the notifications of all known generations concern this worker."""
+        return self._existing <= self.heard()
+
     def addressed(self, generation: int) -> bool:
         """Whether each event of this generation is sure to notify this worker. 0 also reads generations yet unknown."""
         return generation == self.own and (generation != 0 or self._existing <= {0})
@@ -106,7 +128,13 @@ class Generations:
             (name, generation)
             for name, found in seen.cursors.items()
             for generation, cursors in found.items()
-            if cursors.served
+            if cursors.owned or (cursors.unserved and not self._strict)
+        }
+        self._unserved = {
+            (name, generation)
+            for name, found in seen.cursors.items()
+            for generation, cursors in found.items()
+            if self._strict and cursors.unserved and not cursors.owned
         }
         self.unable = frozenset(
             name
@@ -117,7 +145,7 @@ class Generations:
         )
         self._abandoned_since = {
             (name, generation): self._abandoned_since.get((name, generation), now)
-            for name, generation in self._served
+            for name, generation in (self._unserved if self._strict else self._served)
             if generation not in (0, self.own) and seen.cursors[name][generation].abandoned
         }
         for name, generation in sorted(self._served - before):
@@ -126,17 +154,24 @@ class Generations:
         for name, generation in sorted(before - self._served):
             logging.getLogger("outrider").info("no longer serves generation %d of %s", generation, name)
 
-    async def _fold(self, conn: AsyncSession) -> None:
+    async def _passed(self, conn: AsyncSession) -> set[Place]:
+        """Advance the cursors that nobody serves. Returns those without anything that waits for a worker."""
+        if not self._unserved:
+            return set()
+        idle = await generations.idle(conn, [name for name, _ in self._unserved], self._schema)
+        return {
+            place
+            for place in sorted(self._unserved)
+            if place in idle or await generations.pass_over(conn, *place, self._schema)
+        }
+
+    async def _fold(self, conn: AsyncSession, passed: set[Place]) -> None:
         for (name, generation), since in list(self._abandoned_since.items()):
             if self._clock() - since < self._fold_after or name in self.unable:
                 continue
-            try:
-                folded = await generations.fold_generation(conn, name, generation, self._schema)
-            except SchemaMismatch as error:  # this role lacks the right: another worker may have it
-                logging.getLogger("outrider").warning("cannot fold generation %d of %s: %s", generation, name, error)
-                self._fold_after = float("inf")
-                return
-            if folded:
+            if self._strict and (name, generation) not in passed:
+                continue
+            if await generations.fold_generation(conn, name, generation, self._schema):
                 self.forget(name, generation)
                 self._cursors[name] -= {generation}
                 logging.getLogger("outrider").info("folded generation %d of %s", generation, name)

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, TypedDict
 from outrider import names
 from outrider.errors import DeclarationError
 from outrider.event import Event, spec_of
-from outrider.options import Declaration, option, optional, policy, seconds, text, whole
+from outrider.options import Declaration, a_function, option, optional, policy, seconds, text, whole, word
+from outrider.outcome import Classifier
 from outrider.retry import DEFAULT_RETRY_POLICY, Breaker, Duration, Policy
 from outrider.subscription import Order, Start, Subscription
 from outrider.worker.annotations import annotation, class_of, refuse_unfit, takes_batch
@@ -32,10 +33,12 @@ class HandlerOptions(TypedDict, total=False):
     start: Start
     order: Order
     retry: Policy
+    classify: Classifier | None
     timeout: Duration
     limit: int
     breaker: Breaker | None
     role: str | None
+    channel_class: str | None
 
 
 class NamedOptions(HandlerOptions):
@@ -78,6 +81,9 @@ class Handler(Declaration):
     """What waits for a failed event: "key": later events of its key; "none": nothing; "total": everything."""
     retry: Policy = option(DEFAULT_RETRY_POLICY, policy)
     """When a failed event is tried again, and when it becomes a dead letter."""
+    classify: Classifier | None = option(None, optional(a_function))
+    """A function that gets an error of the handler and returns what it counts as: Bury("why"), Retry(), Snooze("1m") or
+    another exception. None = the error counts as it is."""
     timeout: float = option("30s", seconds)
     """How long one call may take."""
     limit: int = option(1000, whole(1, 10_000))
@@ -86,6 +92,9 @@ class Handler(Declaration):
     """Stops the handler for a while when everything fails, then probes. None = never."""
     role: str | None = option(None, optional(_role))
     """Statements through `ctx.tx` run with this role; the worker's user must be a member. None = the worker's own."""
+    channel_class: str | None = option(None, optional(word))
+    """The class of workers that handle its events: those with `--class NAME --only-class`. Workers without `--only-class`
+    handle them too."""
 
     subscription: Subscription = field(init=False)
     models: dict[str, type[Event]] = field(init=False)
@@ -93,6 +102,11 @@ class Handler(Declaration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if "." not in self.name:
+            raise DeclarationError(
+                f"the handler name {self.name!r} has no context: write name={f'{self.context}.{self.name}'!r}. Handlers of "
+                "all contexts keep their positions and receipts in one table"
+            )
         subscription = Subscription(
             self.name, "handler", self.context, self.events, self.partitions, self.start, self.order
         )

@@ -6,22 +6,24 @@ from collections.abc import Sequence
 
 from outrider.envelope import Envelope
 from outrider.postgres.handler_batches import Connection, Row
+from outrider.postgres.later import LaterStatements, Text, Values
 from outrider.postgres.lent_transaction import LentSession, LentSyncSession, lend, lend_sync, take_back
 from outrider.postgres.log import ATTEMPT, WORKSPACE, envelope_of
 from outrider.postgres.tenant_context import TenantEntry, home_of
 
 
 class _AnyHandlerContext:
-    __slots__ = ("_conn", "_role", "_rows", "_tx", "lent")
+    __slots__ = ("_conn", "_entry", "_later", "_role", "_rows", "_tx", "lent")
 
-    def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None) -> None:
+    def __init__(self, conn: Connection, rows: Sequence[Row], role: str | None, later: LaterStatements) -> None:
         self._conn = conn
         self._rows = rows
+        self._later = later
         self._role = role
         """Whether the handler's first statement sets the role and the tenant."""
         self._tx: LentSession | LentSyncSession | None = None
         self.lent = False
-        """Whether the handler has asked for its transaction."""
+        """Whether the handler has asked for its transaction, or left a statement to be sent."""
 
     @property
     def envelope(self) -> Envelope:
@@ -49,9 +51,21 @@ class _AnyHandlerContext:
         entry = None if self._tx is None else self._tx.entry
         return entry is not None and entry.refused
 
-    def _entry(self) -> TenantEntry | None:
-        """All rows have the same workspace."""
-        return home_of(self._conn).leave(self._role, self._rows[0][WORKSPACE])
+    def later(self, query: Text, params: Values = None) -> None:
+        """Sends a statement later, together with those of other events: before the next one of `ctx.tx`, and before the
+        commit at the latest. It returns nothing, and its error fails this event, whose handler cannot catch it."""
+        self._use()
+        self._later.add(self._rows, self._entry, query, params)
+
+    def _use(self) -> None:
+        if not self.lent:
+            self.lent = True
+            # All rows have the same workspace.
+            self._entry: TenantEntry | None = home_of(self._conn).leave(self._role, self._rows[0][WORKSPACE])
+
+    def _lend(self, tx: LentSession | LentSyncSession) -> None:
+        self._use()
+        tx.entry, tx.later, self._tx = self._entry, self._later, tx
 
     def close(self) -> None:
         if self._tx is not None:
@@ -68,9 +82,8 @@ class HandlerContext(_AnyHandlerContext):
     @property
     def tx(self) -> LentSession:
         if not isinstance(self._tx, LentSession):
-            self._tx = lend(self._conn)
-            self._tx.entry = self._entry()
-            self.lent = True
+            self._lend(tx := lend(self._conn))
+            return tx
         return self._tx
 
 
@@ -82,7 +95,6 @@ class SyncHandlerContext(_AnyHandlerContext):
     @property
     def tx(self) -> LentSyncSession:
         if not isinstance(self._tx, LentSyncSession):
-            self._tx = lend_sync(self._conn)
-            self._tx.entry = self._entry()
-            self.lent = True
+            self._lend(tx := lend_sync(self._conn))
+            return tx
         return self._tx

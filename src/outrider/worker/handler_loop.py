@@ -25,6 +25,7 @@ from outrider.worker.handler_reader import BatchResult, HandlerReader
 from outrider.worker.isolation import Isolation
 from outrider.worker.loop import BUSY_PAUSE, Loop, pause
 from outrider.worker.loops import Loops
+from outrider.worker.polls import Polls
 from outrider.worker.site import Site
 from outrider.worker.wakeups import Wakeups
 
@@ -34,6 +35,8 @@ ARMED_PAUSE = 0.02
 """Seconds until the partition of an armed suspect is tried again."""
 TURN = 0.5
 """Seconds that a loop may keep a session while others wait for one."""
+LOOK_SHARED = 0.1
+"""The part of a poll's interval for which the loops share one look (polls.py)."""
 MIXED_UP = {"26000", "42P05"}
 """SQLSTATEs of a pooler that mixes up prepared statements."""
 
@@ -47,6 +50,7 @@ class Shared:
     sessions: WorkerSessions
     generations: Generations
     wakeups: Wakeups
+    polls: Polls
     look_again: Callable[[], None]
     """Look for generations to serve now, not only with the next heartbeat."""
     isolation: Isolation = field(default_factory=Isolation)
@@ -71,6 +75,8 @@ class HandlerLoop(Loop):
             loop=self.id,
         )
         self._shared = shared
+        self._caught_up = False
+        """Its last take found nothing, and nothing waits for a retry."""
 
     def wants(self, kind: str, generation: int) -> bool:
         finds = self._shared.generations.route(self.name, generation)
@@ -81,6 +87,11 @@ class HandlerLoop(Loop):
         return not self.stopping and self._shared.generations.serves(self.name, self.generation)
 
     async def step(self) -> float:
+        if self.polling and self._caught_up:
+            interval = self._shared.wakeups.pause(self.generation)
+            idle_for = await self._shared.polls.idle_for((self.name, self.generation), LOOK_SHARED * interval)
+            if idle_for is not None:
+                return max(0.0, interval - idle_for)
         try:
             result = await self._batches()
         except CursorError as error:
@@ -90,6 +101,7 @@ class HandlerLoop(Loop):
             self._shared.look_again()
             return 0
         self.skips(result.outcome if result.outcome in ("paused", "open") else "")
+        self._caught_up = result.outcome in ("idle", "done") and result.due_in is None
         return self._pause(result)
 
     async def _batches(self) -> BatchResult:
@@ -110,16 +122,16 @@ class HandlerLoop(Loop):
                     return result
 
     async def _batch(self, conn: Connection) -> BatchResult:
-        """Handle one batch. A suspect runs while nothing else runs in this process (see handler_reader)."""
-        reader, isolation = self.reader, self._shared.isolation
-        reader.isolated = reader.suspect or reader.armed
-        if not reader.isolated:
+        """Handle one batch. A suspect runs while nothing else runs in this process (see next_take)."""
+        reader, next_take, isolation = self.reader, self.reader.next_take, self._shared.isolation
+        next_take.isolated = next_take.needs_isolation
+        if not next_take.isolated:
             async with isolation.beside_others():
                 return await reader.step(conn)
         try:
             async with isolation.alone():
                 result = await reader.step(conn)
-                return await reader.step(conn) if reader.armed else result
+                return await reader.step(conn) if next_take.armed is not None else result
         except TimeoutError:  # other handlers still run: try again later
             return BatchResult("busy")
 
@@ -135,7 +147,7 @@ class HandlerLoop(Loop):
         skipped = result.outcome in ("busy", "paused")  # then due_in may be long past
         sleep = self._shared.wakeups.pause(self.generation, None if skipped else result.due_in)
         if result.outcome == "busy":
-            return min(sleep, ARMED_PAUSE if self.reader.armed else BUSY_PAUSE)
+            return min(sleep, ARMED_PAUSE if self.reader.next_take.armed is not None else BUSY_PAUSE)
         return sleep
 
     def troubled(self, error: BaseException) -> float:
@@ -143,6 +155,7 @@ class HandlerLoop(Loop):
             raise error
         if code_of(error) in MIXED_UP:
             self._shared.sessions.stop_preparing()
+        self._caught_up = False
         self.reader.failures += 1
         self._signals.emit(Troubled(self.name, code_of(error), describe(error), self.reader.failures, self.id))
         return pause(self.reader.failures)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any
 from uuid import UUID
 
 from outrider.envelope import Envelope
@@ -21,8 +22,9 @@ MESSAGE = 500
 class _AnyJobContext:
     __slots__ = ("_connect", "_leased", "_progress", "_stopped")
 
-    def __init__(self, leased: Leased) -> None:
+    def __init__(self, leased: Leased, connect: Any) -> None:
         self._leased = leased
+        self._connect = connect
         self._stopped = False
         self._progress: str | None = None
         """JSON; None = nothing new."""
@@ -77,10 +79,7 @@ class JobContext(_AnyJobContext):
     """For async jobs. They are cancelled like any task: at the next await."""
 
     __slots__ = ()
-
-    def __init__(self, leased: Leased, connect: Callable[[], AbstractAsyncContextManager[AsyncSession]]) -> None:
-        super().__init__(leased)
-        self._connect = connect
+    _connect: Callable[[], AbstractAsyncContextManager[AsyncSession]]
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncSession]:
@@ -97,10 +96,7 @@ class SyncJobContext(_AnyJobContext):
     `ctx.check()`, every second or so."""
 
     __slots__ = ()
-
-    def __init__(self, leased: Leased, connect: Callable[[], AbstractContextManager[Session]]) -> None:
-        super().__init__(leased)
-        self._connect = connect
+    _connect: Callable[[], AbstractContextManager[Session]]
 
     @contextmanager
     def connect(self) -> Iterator[Session]:

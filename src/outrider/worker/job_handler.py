@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal, TypedDict
 from outrider.errors import DeclarationError
 from outrider.event import Declared, Event, spec_of
 from outrider.job import Job
-from outrider.options import Declaration, one_of, option, optional, policy, seconds, whole, word
+from outrider.options import Declaration, a_function, one_of, option, optional, policy, seconds, whole, word
+from outrider.outcome import Classifier
 from outrider.retry import DEFAULT_RETRY_POLICY, Duration, Policy, option_duration
 from outrider.subscription import Limits, Start, Subscription
 from outrider.worker.annotations import annotation, refuse_unfit
@@ -31,6 +32,7 @@ class JobOptions(TypedDict, total=False):
     lease: Duration
     timeout: Duration | None
     retry: Policy
+    classify: Classifier | None
     concurrency: int | None
     key_concurrency: int | None
     executor: Executor
@@ -69,6 +71,9 @@ class JobHandler(Declaration):
     """How long one attempt may take. None = as long as it needs."""
     retry: Policy = option(DEFAULT_RETRY_POLICY, policy)
     """When a failed job is tried again, and when it becomes a dead letter."""
+    classify: Classifier | None = option(None, optional(a_function))
+    """A function that gets an error of the job and returns what it counts as: Bury("why"), Retry(), Snooze("1m") or
+    another exception. None = the error counts as it is."""
     concurrency: int | None = option(None, optional(whole(1, 2**31 - 1)))
     """How many of these jobs run at the same time, over all workers. None = as many as the workers have slots."""
     key_concurrency: int | None = option(None, optional(whole(1, 2**31 - 1)))

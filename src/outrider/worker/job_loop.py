@@ -17,7 +17,7 @@ from outrider.errors import DatabaseUnavailable, SchemaMismatch
 from outrider.failpoint import hit
 from outrider.postgres import jobs
 from outrider.postgres.heartbeat import Identity
-from outrider.postgres.jobs import Claimed, ClaimRequest, JobDone, Lane, Leased, Other
+from outrider.postgres.jobs import LEASE, Claimed, ClaimRequest, Lane, Leased
 from outrider.postgres.worker_sessions import OwnSession
 from outrider.worker.job_handler import JobHandler
 from outrider.worker.job_processes import JobProcesses
@@ -27,6 +27,7 @@ from outrider.worker.job_slots import JobSlots
 from outrider.worker.leases import RENEWAL, LeaseReport, Leases
 from outrider.worker.loop import DEADLINE, TROUBLES, Loop, beside, pause, within
 from outrider.worker.site import SLOTS, Site
+from outrider.worker.thread import HandlerThreads
 
 SHUTDOWN_SECONDS = 1.0
 """Seconds to release the jobs of an interrupted loop, and again for the processes of jobs to end."""
@@ -59,14 +60,19 @@ class JobLoop(Loop):
         super().__init__(JOBS, site.signals, types=frozenset(each.name for each in handlers))
         self._identity, self._worker = identity, str(identity)
         self._schema, self._generation = site.settings.schema, site.settings.generation
+        self._strict = site.settings.generations == "strict"
         self._names = sorted(each.name for each in handlers)
         self._limited = {each.name for each in handlers if each.limited}
         self._queues = list(queues) or None
         self._poll = poll
         self._jobs = JobSignals(site.signals, self._worker)
-        self._processes = JobProcesses()
-        runners = {each.name: JobRunner(each, site.pool.connection, site.dsn, self._processes) for each in handlers}
-        self._slots = JobSlots(slots, runners, self._processes, on_change=self._changed, on_lost=self._jobs.lost)
+        self._processes, threads = JobProcesses(), HandlerThreads()
+        runners = {
+            each.name: JobRunner(each, site.pool.connection, site.dsn, threads, self._processes) for each in handlers
+        }
+        self._slots = JobSlots(
+            slots, runners, threads, self._processes, on_change=self._changed, on_lost=self._jobs.lost
+        )
         every = min([RENEWAL, *(each.lease.total_seconds() / 3 for each in handlers)])
         self._leases = Leases(site, identity.id, self._names, every, self._slots.record, on_report=self._reported)
         self._claims, self._settlements = (
@@ -214,7 +220,7 @@ class JobLoop(Loop):
         if self.stopping or self._claim_in() > 0:
             return None
         return ClaimRequest(
-            self._identity.id, self._names, self._slots.room, self._generation, self._queues, not suspect
+            self._identity.id, self._names, self._slots.room, self._generation, self._queues, not suspect, self._strict
         )
 
     def _claim_in(self) -> float:
@@ -258,12 +264,10 @@ class JobLoop(Loop):
         elif claimed.due_in is not None:
             self._claim_within(claimed.due_in)
         now = clock()
-        leased = [Leased(row, now, sent) for row in claimed.rows]
+        leased = [Leased(row, now, sent + row[LEASE]) for row in claimed.rows]
         if not leased:
             return
-        for each in leased:
-            each.until += each.lease
-            self._had_suspect = self._had_suspect or each.suspect
+        self._had_suspect = self._had_suspect or any(each.suspect for each in leased)
         if self.stopping:  # since the claim was sent
             self._slots.release(leased)
             return
@@ -306,41 +310,43 @@ class JobLoop(Loop):
     async def _settle(self, session: OwnSession) -> bool:
         """Settle the jobs that have ended. Returns whether there were any."""
         async with self._settling:
-            with self._slots.settling() as (outcomes, unknown):
-                if not outcomes and not unknown:
+            with self._slots.settling() as (ended, unknown):
+                if not ended and not unknown:
                     return False
+                done = [each for each in ended if each.other is None]
                 hit("settle.sent")
                 async with asyncio.timeout(DEADLINE):
                     landed = await jobs.settle(
                         await session.open(),
-                        [each.settle for each in outcomes if isinstance(each.settle, JobDone)],
-                        [*(each.settle for each in outcomes if isinstance(each.settle, Other)), *unknown],
-                        self._names if unknown else sorted({each.leased.subscription for each in outcomes}),
+                        [each.leased for each in done],
+                        [each.result for each in done],
+                        [*(each.other for each in ended if each.other is not None), *unknown],
+                        self._names if unknown else sorted({each.leased.subscription for each in ended}),
                         self._worker,
                         self._schema,
                     )
             hit("settle.done")
             self.last_contact = clock()
-            self._settled(outcomes, landed)
+            self._settled(ended, landed)
             return True
 
-    def _settled(self, outcomes: Sequence[EndedJob], landed: dict[int, str]) -> None:
+    def _settled(self, ended: Sequence[EndedJob], landed: dict[int, str]) -> None:
         done: list[EndedJob] = []
-        for each in outcomes:
-            settle, result = each.settle, landed.get(each.leased.delivery)
-            if result == "held":
+        for each in ended:
+            outcome = landed.get(each.leased.delivery)
+            if outcome == "held":
                 self._slots.hold(each)
-            elif result is None:
+            elif outcome is None:
                 if not each.sent_before:
                     self._jobs.lost(each.leased, "another worker had it when it was settled")
-            elif isinstance(settle, JobDone):
+            elif each.other is None:
                 done.append(each)
-            elif isinstance(settle, Other):
-                self._jobs.ended(each, settle, result)
-                if result in ("retry", "back"):
-                    self._claim_within(settle.delay)
-            if each.leased.subscription in self._limited:
-                self._claim_at = NOW
+            else:
+                self._jobs.ended(each, each.other, outcome)
+                if outcome in ("retry", "back"):
+                    self._claim_within(each.other.delay)
+        if self._limited and any(each.leased.subscription in self._limited for each in ended):
+            self._claim_at = NOW
         if done:
             self._jobs.completed(done)
         self._slots.adapt()

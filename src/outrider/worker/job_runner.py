@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -23,12 +23,13 @@ from outrider.event import Declared, spec_of
 from outrider.failpoint import hit
 from outrider.outcome import Dead, classify
 from outrider.postgres.connection import AsyncSession, Session, transaction_sync
-from outrider.postgres.jobs import PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, JobDone, Leased, Other
+from outrider.postgres.jobs import ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, Leased, Other
+from outrider.worker.call_context import run_in
 from outrider.worker.deadline import Deadline
 from outrider.worker.job_context import JobContext, SyncJobContext
 from outrider.worker.job_handler import JobHandler
 from outrider.worker.job_processes import JobProcesses
-from outrider.worker.thread import HandlerThread
+from outrider.worker.thread import HandlerThreads
 
 RESULT_BYTES = 8 * 1024
 """The most bytes of a result that are kept."""
@@ -39,43 +40,38 @@ class RunningJob:
     """A job in a slot."""
 
     leased: Leased
-    began: float
-    """By time.monotonic."""
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None
     """The task to cancel. None: a cancellation would not stop the job."""
     ctx: JobContext | SyncJobContext | None = None
+    context: Context | None = None
+    """The context variables of its call."""
     reason: str | None = None
     """Why it was told to stop: cancelled, lost or back (the worker stops, and releases it)."""
-    cancels: int = 0
-    """How often we have cancelled the task."""
 
     def stop(self, reason: str) -> None:
         self.reason = self.reason or reason
         if self.ctx is not None:
             self.ctx.stop()
         if self.task is not None:
-            self.cancels += 1
             self.task.cancel()
 
-    def absorb(self) -> None:
-        """Take our cancellations back: the task will run other jobs."""
-        while self.cancels and self.task is not None:
-            self.cancels -= 1
-            self.task.uncancel()
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EndedJob:
     """A job that has ended, until it is settled."""
 
     leased: Leased
-    seconds: float
+    seconds: float = 0.0
     """How long it ran."""
-    settle: JobDone | Other | None
-    """None: its lease was lost, there is nothing to settle."""
+    other: Other | None = None
+    """None: it is done."""
+    result: str | None = None
+    """JSON"""
     error: BaseException | None = None
     sent_before: bool = False
     """A settlement of it failed, and may have been committed."""
+    context: Context | None = None
+    """The context variables of its call."""
 
 
 class JobRunner:
@@ -86,11 +82,13 @@ class JobRunner:
         handler: JobHandler,
         connect: Callable[[], AbstractAsyncContextManager[AsyncSession]],
         dsn: str,
+        threads: HandlerThreads,
         processes: JobProcesses,
     ) -> None:
         self.handler = handler
         self._connect = connect
         self._dsn = dsn
+        self._threads = threads
         self._processes = processes
         self._context = copy_context()
         """The context variables that jobs start with: the code that made the worker may have been handling an event."""
@@ -100,80 +98,71 @@ class JobRunner:
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
 
-    async def run(self, running: RunningJob, thread: HandlerThread) -> EndedJob:
-        """Run the job in its own copy of the context variables."""
-        leased, row = running.leased, running.leased.row
-        context = self._context.copy()
-        context.run(inherited_cause.set, leased.id)
-        if row[WORKSPACE] is not None:
-            context.run(inherited_workspace.set, row[WORKSPACE])
-        if row[TRACE] is not None:
-            context.run(trace.inherited.set, leased.envelope.trace_context)
-        if (spans := trace.handling(self.handler.name)) is not None:
-            message = trace.TracedMessage(leased.id, row[TYPE], context.run(trace.inherited.get))
-            context.run(spans.begin([message], leased.attempt).enter)
-        error: BaseException | None = None
+    async def run(self, running: RunningJob, deadline: Deadline, *, traced: bool) -> EndedJob | None:
+        """Run the job in its own copy of the context variables. Returns None if its lease was lost."""
+        leased, context = running.leased, self._context.copy()
+        running.context = context
+        deadline.restart(self.handler.name, self.handler.timeout)
+        spans = context.run(self._begin_span, leased) if traced else None
         hit("run.before")
         try:
-            job = self._decode(leased)
-            result = await self._in_time(job, running, thread, context)
-            settle: JobDone | Other = JobDone(leased.delivery, leased.token, _json(result))
-        except BaseException as raised:
-            running.absorb()
-            error, task = raised, asyncio.current_task()
-            if isinstance(raised, asyncio.CancelledError) and task is not None and task.cancelling():
+            result = await run_in(context, self._in_time(running, deadline))
+            ended = EndedJob(leased, clock() - deadline.began, None, _json(result))
+        except BaseException as error:
+            cancelled = isinstance(error, asyncio.CancelledError) and running.reason is None
+            if cancelled and deadline.task.cancelling():  # by somebody else
                 if spans is not None:
                     spans.end("back")
                 raise
-            settle = self._settle_failed(running, raised)
-        finally:
-            running.absorb()
+            ended = EndedJob(leased, clock() - deadline.began, self._settle_failed(running, error), error=error)
+        ended.context = running.context
         if spans is not None:
-            outcome = "lost" if running.reason == "lost" else _outcome(settle)
-            spans.end(outcome, error if outcome in ("failed", "dead") else None)
+            outcome = "lost" if running.reason == "lost" else _outcome(ended)
+            spans.end(outcome, ended.error if outcome in ("failed", "dead") else None)
         hit("run.after")
-        return EndedJob(leased, clock() - running.began, None if running.reason == "lost" else settle, error)
+        return None if running.reason == "lost" else ended
 
-    async def _in_time(self, job: Any, running: RunningJob, thread: HandlerThread, context: Context) -> Any:
-        with Deadline(self.handler.name, self.handler.timeout) as deadline:
-            try:
-                result = await self._call(job, running, thread, context)
-                late = deadline.late
-            except BaseException as error:
-                if not deadline.absorb():
-                    raise
-                raise self._late() from error
-        if late:
-            deadline.absorb()
+    def _begin_span(self, leased: Leased) -> trace.BatchSpans | None:
+        if (spans := trace.handling(self.handler.name)) is not None:
+            carrier = None if leased.row[TRACE] is None else leased.envelope.trace_context
+            message = trace.TracedMessage(leased.id, leased.row[TYPE], carrier)
+            spans.begin([message], leased.attempt).enter()
+        return spans
+
+    async def _in_time(self, running: RunningJob, deadline: Deadline) -> Any:
+        _inherit(running.leased)
+        job = self._decode(running.leased)
+        try:
+            result = await self._call(job, running)
+        except BaseException as error:
+            if not deadline.expired:
+                raise
+            raise self._late() from error
+        if deadline.late:
             raise self._late()
         return result
 
     def _late(self) -> TimeoutError:
         return TimeoutError(f"the job did not return within {self.handler.timeout:g} s")
 
-    async def _call(self, job: Any, running: RunningJob, thread: HandlerThread, context: Context) -> Any:
+    def _call(self, job: Any, running: RunningJob) -> Awaitable[Any]:
         handler = self.handler
         if handler.executor == "process":
-            running.task = asyncio.current_task()
-            leased = running.leased.carrying(context.run(trace.current_trace))
-            return await self._processes.call(handler, job, leased, self._dsn)
+            return self._processes.call(handler, job, running.leased.carrying(trace.current_trace()), self._dsn)
         if handler.blocking:
-            ctx = SyncJobContext(running.leased, self._connect_sync)
-            running.ctx = ctx
-            return await self._in_thread(job, ctx, thread, context)
-        running.ctx = JobContext(running.leased, self._connect)
-        running.task = asyncio.current_task()
-        return await _InContext(context, context.run(handler.call, job, running.ctx))
+            running.task = None
+            running.ctx = blocking = SyncJobContext(running.leased, self._connect_sync)
+            running.context = copy_context()
+            return self._in_thread(running.context, job, blocking)
+        running.ctx = ctx = JobContext(running.leased, self._connect)
+        called: Awaitable[Any] = handler.call(job, ctx)
+        return called
 
-    async def _in_thread(self, job: Any, ctx: SyncJobContext, thread: HandlerThread, context: Context) -> Any:
-        """A thread cannot be cancelled. After a timeout, or at the end of the worker, it is left behind."""
-        calling = context.run(thread.call, self.handler.call, job, ctx)
+    async def _in_thread(self, context: Context, job: Any, ctx: SyncJobContext) -> Any:
         try:
-            result = await asyncio.shield(calling)
+            result = await self._threads.call(context, self.handler.call, job, ctx)
         except asyncio.CancelledError:
             ctx.stop()
-            calling.cancel()
-            thread.leave()
             raise
         if inspect.isawaitable(result) or inspect.isgenerator(result):
             if hasattr(result, "close"):
@@ -192,7 +181,8 @@ class JobRunner:
                 return Other(leased.delivery, leased.token, "cancelled")
             case _, Died():
                 return Other(leased.delivery, leased.token, "crashed", code="worker_crash", message=str(error))
-        verdict = classify(error, leased.attempt, self.handler.retry, random.random(), ours=False)  # noqa: S311
+        chance, own = random.random(), self.handler.classify  # noqa: S311
+        verdict = classify(error, leased.attempt, self.handler.retry, chance, ours=False, classifier=own)
         if isinstance(verdict, Dead):
             return Other(
                 leased.delivery, leased.token, "dead", 0, verdict.code, verdict.message, traceback=last_frames(error)
@@ -230,35 +220,21 @@ class JobRunner:
             yield conn
 
 
-def _outcome(settle: JobDone | Other) -> str:
+def _inherit(leased: Leased) -> None:
+    """Set what the events and jobs that the job sends inherit from it."""
+    row = leased.row
+    inherited_cause.set(row[ID])
+    if row[WORKSPACE] is not None:
+        inherited_workspace.set(row[WORKSPACE])
+    if row[TRACE] is not None:
+        trace.inherited.set(leased.envelope.trace_context)
+
+
+def _outcome(ended: EndedJob) -> str:
     """The outcome of its span."""
-    if isinstance(settle, JobDone):
+    if ended.other is None:
         return "success"
-    return {"later": "failed", "crashed": "failed"}.get(settle.verdict, settle.verdict)
-
-
-class _InContext:
-    """Runs a coroutine in a context, in the task that awaits it."""
-
-    __slots__ = ("_context", "_coroutine")
-
-    def __init__(self, context: Context, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._context = context
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        run, coroutine = self._context.run, self._coroutine
-        step: Callable[..., Any] = coroutine.send
-        given: Any = None
-        while True:
-            try:
-                awaited = run(step, given)
-            except StopIteration as ended:
-                return ended.value
-            try:
-                step, given = coroutine.send, (yield awaited)
-            except BaseException as raised:
-                step, given = coroutine.throw, raised
+    return {"later": "failed", "crashed": "failed"}.get(ended.other.verdict, ended.other.verdict)
 
 
 def _json(result: Any) -> str | None:

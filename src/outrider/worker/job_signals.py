@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import Context
 from dataclasses import dataclass
 
 from outrider.error_text import code_of, describe
+from outrider.job import JobRun
 from outrider.postgres.jobs import TRACE, WORKSPACE, Leased, Other
 from outrider.postgres.log import trace_of
 from outrider.signals import (
     JobFailed,
     JobReleased,
-    JobRun,
     JobsClaimed,
     JobsCompleted,
     LeaseLost,
@@ -21,6 +22,7 @@ from outrider.signals import (
     Troubled,
 )
 from outrider.trace import trace_id
+from outrider.worker.call_context import call_after
 from outrider.worker.job_runner import EndedJob
 
 JOBS = "(jobs)"
@@ -55,14 +57,14 @@ class JobSignals:
     def completed(self, done: Sequence[EndedJob]) -> None:
         if self.counts is not None:
             self.counts.completed += len(done)
-        details = lambda: ((self._run(each.leased), each.seconds * 1000) for each in done)  # noqa: E731
+        details = lambda: ((self._run(each.leased, each.context), each.seconds * 1000) for each in done)  # noqa: E731
         self._signals.emit(JobsCompleted(len(done), details))
 
     def ended(self, outcome: EndedJob, settle: Other, landed: str) -> None:
         """It failed, or was released."""
         run = self._run(outcome.leased)
         if settle.verdict in ("back", "cancelled") or landed == "cancelled":
-            self._signals.emit(JobReleased(run, landed))
+            call_after(outcome.context, self._signals.emit, JobReleased(run, landed))
             return
         if self.counts is not None:
             self.counts.failed += 1
@@ -70,7 +72,8 @@ class JobSignals:
             if self.counts.error is None:
                 self.counts.error = outcome.error
         code, message = settle.code or "error", settle.message or ""
-        self._signals.emit(JobFailed(run, outcome.seconds * 1000, code, message, landed, outcome.error))
+        failed = JobFailed(run, outcome.seconds * 1000, code, message, landed, outcome.error)
+        call_after(outcome.context, self._signals.emit, failed)
 
     def lost(self, leased: Leased, reason: str) -> None:
         self._signals.emit(LeaseLost(self._run(leased), reason))
@@ -82,7 +85,9 @@ class JobSignals:
         if in_a_row:
             self._signals.emit(Recovered(JOBS, in_a_row, loop))
 
-    def _run(self, leased: Leased) -> JobRun:
+    def _run(self, leased: Leased, context: Context | None = None) -> JobRun:
         row = leased.row
         traced = None if row[TRACE] is None else trace_id(trace_of(row[TRACE]))
-        return JobRun(leased.subscription, leased.id, leased.key, leased.attempt, self._worker, row[WORKSPACE], traced)
+        return JobRun(
+            leased.subscription, leased.id, leased.key, leased.attempt, self._worker, row[WORKSPACE], traced, context
+        )

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic as clock
 
-from outrider.postgres.jobs import JobDone, Leased, Other
+from outrider import trace
+from outrider.postgres.jobs import Leased, Other
+from outrider.worker.call_context import call_after
+from outrider.worker.deadline import Deadline
 from outrider.worker.job_processes import JobProcesses
 from outrider.worker.job_runner import EndedJob, JobRunner, RunningJob
 from outrider.worker.leases import CrashRecord, LeaseReport
-from outrider.worker.thread import HandlerThread
+from outrider.worker.thread import HandlerThreads
 
 AHEAD = 1000
 """The most jobs that wait in the worker for a slot."""
@@ -23,7 +26,7 @@ WAITING_SECONDS = 1.0
 HELD_SECONDS = 1.0
 """Seconds until a job that another session had locked is settled again."""
 BUSY_SECONDS = 0.005
-"""Seconds after which a slot yields to the event loop, if its jobs never wait for anything."""
+"""Seconds after which a slot ends, if its jobs never wait for anything: the event loop has other things to do."""
 BLOCKED_SECONDS = 3.0
 """If the event loop was blocked for longer, a report of renewals may be unread. Then no lease counts as expired yet."""
 
@@ -38,6 +41,7 @@ class JobSlots:
         self,
         number: int,
         runners: Mapping[str, JobRunner],
+        threads: HandlerThreads,
         processes: JobProcesses,
         *,
         on_change: Callable[[], None],
@@ -46,11 +50,13 @@ class JobSlots:
         self.number = number
         self.record = CrashRecord(number)
         self._runners = runners
-        self._processes = processes
+        self._threads, self._processes = threads, processes
         self._on_change = on_change
         self._on_lost = on_lost
         self._waiting: deque[Leased] = deque()
         self._running: dict[int, RunningJob] = {}
+        self._suspect: Leased | None = None
+        """The last one. No other is claimed while it is here."""
         self._ended: list[EndedJob] = []
         self._settling: Sequence[EndedJob] = ()
         self._held: list[tuple[float, EndedJob]] = []
@@ -59,8 +65,9 @@ class JobSlots:
         """Leases of this worker in the last report whose jobs are not here: the answer of their claim was lost."""
         self._to_release: list[Other] = []
         """Unknown leases, to be released with the next settlement."""
+        self._traced = False
+        """Somebody collects spans. Looked up once per claim, because it takes 1 µs."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._threads: list[HandlerThread] = []
         self._abandoned = False
         self._expired_at = float("-inf")
         self._ahead = 0
@@ -74,7 +81,7 @@ class JobSlots:
     @property
     def suspect(self) -> bool:
         """One of these jobs may have killed a worker."""
-        return any(each.suspect for each in self._here())
+        return self._suspect is not None and self._suspect in self._here()
 
     @property
     def idle(self) -> bool:
@@ -113,48 +120,58 @@ class JobSlots:
     # Run
 
     def add(self, leased: Sequence[Leased]) -> None:
+        self._traced = trace.collected()
         self._waiting.extend(leased)
+        self._suspect = next((each for each in leased if each.suspect), self._suspect)
         self._start()
 
     def _start(self) -> None:
-        """A task for each slot that has something to do."""
-        while len(self._tasks) < min(self.number, len(self._waiting) + len(self._running)):
+        """Start one slot, if a job waits for it. The next one starts when this one waits for its job, or has ended: as long
+        as jobs do not wait for anything, one slot runs them all."""
+        if self._waiting and len(self._tasks) < self.number:
             task = asyncio.create_task(self._run())
             self._tasks.add(task)
             task.add_done_callback(self._task_ended)
 
     async def _run(self) -> None:
-        """One slot: job after job, while there are any."""
-        thread = self._threads.pop() if self._threads else HandlerThread()
-        yielded = clock()
-        while self._waiting:
-            leased = self._waiting.popleft()
-            running = RunningJob(leased, clock())
-            self._running[leased.delivery] = running
-            place = self.record.begin(leased.delivery)
-            try:
-                outcome = await self._runners[leased.subscription].run(running, thread)
-            finally:
-                self.record.end(place)
-                ours = self._running.get(leased.delivery) is running
+        """One slot: job after job, until one has waited."""
+        # Every job begins and ends in this task, because asyncio.timeout and others keep the task in which they began. Only
+        # a job that never waits shares it: what a job leaves in its task, such as a cancellation, is not the next job's.
+        with Deadline("", None) as deadline:
+            asyncio.get_running_loop().call_soon(self._waits, deadline)
+            until = clock() + BUSY_SECONDS
+            task = deadline.task
+            while self._waiting and not deadline.watched and not task.cancelling() and clock() < until:
+                leased = self._waiting.popleft()
+                running = RunningJob(leased, task)
+                self._running[leased.delivery] = running
+                place = self.record.begin(leased.delivery)
+                try:
+                    ended = await self._runners[leased.subscription].run(running, deadline, traced=self._traced)
+                finally:
+                    self.record.end(place)
+                    ours = self._running.get(leased.delivery) is running
+                    if ours:
+                        del self._running[leased.delivery]
                 if ours:
-                    del self._running[leased.delivery]
-            if ours:
-                self._finished += 1
-                if outcome.settle is not None:
-                    self._ended.append(outcome)
+                    self._finished += 1
+                    if ended is not None:
+                        self._ended.append(ended)
+
+    def _waits(self, deadline: Deadline) -> None:
+        """The event loop goes on: the slot waits for its job, or has ended."""
+        if not deadline.task.done():
+            deadline.watch()
+            self._start()
+            if self._ended:
                 self._on_change()
-            if clock() - yielded > BUSY_SECONDS:
-                await asyncio.sleep(0)
-                yielded = clock()
-        self._threads.append(thread)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = self._error or error
         else:
-            self._start()  # for jobs that came while this task was ending but still counted as a slot
+            self._start()
         self._on_change()
 
     def adapt(self) -> None:
@@ -169,35 +186,35 @@ class JobSlots:
     def settling(self) -> Iterator[tuple[Sequence[EndedJob], Sequence[Other]]]:
         """The jobs that have ended, and the unknown leases to release. If the block fails, they are settled again."""
         now = clock()
-        outcomes = [*(each for at, each in self._held if at <= now), *self._ended]
+        ended = [*(each for at, each in self._held if at <= now), *self._ended]
         self._held = [(at, each) for at, each in self._held if at > now]
         unknown, self._to_release = self._to_release, []
-        self._settling, self._ended = outcomes, []
+        self._settling, self._ended = ended, []
         try:
-            yield outcomes, unknown
+            yield ended, unknown
         except BaseException:
-            for each in outcomes:
+            for each in ended:
                 each.sent_before = True
-            self._ended[:0] = outcomes
+            self._ended[:0] = ended
             self._to_release[:0] = unknown
             raise
         finally:
             self._settling = ()
 
-    def hold(self, outcome: EndedJob) -> None:
+    def hold(self, ended: EndedJob) -> None:
         """Another session had it locked: settle it again. After the grace time its lease runs out instead."""
         if not self._abandoned:
-            self._held.append((clock() + HELD_SECONDS, outcome))
+            self._held.append((clock() + HELD_SECONDS, ended))
 
     def drop_results(self) -> None:
         """The database refuses one of the results. The jobs are done all the same."""
         for each in self._ended:
-            if isinstance(each.settle, JobDone) and each.settle.result is not None:
-                each.settle = JobDone(each.settle.delivery, each.settle.token, '{"not_kept": "Postgres refused it"}')
+            if each.result is not None:
+                each.result = '{"not_kept": "Postgres refused it"}'
 
     def release(self, leased: Sequence[Leased], verdict: str = "back") -> None:
         """Give jobs back that have not run, or not to their end."""
-        self._ended += [EndedJob(each, 0.0, Other(each.delivery, each.token, verdict)) for each in leased]
+        self._ended += [EndedJob(each, other=Other(each.delivery, each.token, verdict)) for each in leased]
         self._on_change()
 
     # Stop
@@ -233,8 +250,7 @@ class JobSlots:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for thread in self._threads:
-            thread.leave()
+        self._threads.close()
         self._processes.close()
 
     def cancel(self, deliveries: Sequence[int]) -> None:
@@ -276,8 +292,8 @@ class JobSlots:
             self._on_change()
 
     def _not_here(self, report: LeaseReport) -> set[tuple[int, int]]:
-        outcomes = (*self._ended, *self._settling, *(each for _, each in self._held))
-        here = [*self._here(), *(each.leased for each in outcomes)]
+        ended = (*self._ended, *self._settling, *(each for _, each in self._held))
+        here = [*self._here(), *(each.leased for each in ended)]
         return report.held.keys() - {(each.delivery, each.token) for each in here}
 
     def expire(self) -> None:
@@ -300,4 +316,4 @@ class JobSlots:
         else:
             running.reason = None
             running.stop("lost")
-        self._on_lost(leased, reason)
+        call_after(None if running is None else running.context, self._on_lost, leased, reason)

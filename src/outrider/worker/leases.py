@@ -6,7 +6,6 @@ import asyncio
 import json
 import mmap
 import os
-import struct
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -33,7 +32,7 @@ END_SECONDS = 2.0
 """Seconds to wait for the side process to end at shutdown. Then it is killed."""
 LINE_BYTES = 16 * 2**20
 """The longest line that the side process may write."""
-_ENTRY = struct.Struct("q")
+ENTRY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +52,40 @@ class CrashRecord:
     """The jobs that run now, in memory that the side process shares: it reads them after the worker has died."""
 
     def __init__(self, slots: int) -> None:
-        self._bytes = slots * _ENTRY.size
+        self._bytes = slots * ENTRY_BYTES
         self._free = list(range(slots))
         self._file: IO[bytes] | None = None
-        self._memory: mmap.mmap | None = None
+        self._memory: memoryview | None = None
 
     def open(self) -> int:
         """Begin to record. Returns the descriptor of the memory."""
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._file.truncate(self._bytes)
-        self._memory = mmap.mmap(self._file.fileno(), self._bytes)
+        self._memory = memoryview(mmap.mmap(self._file.fileno(), self._bytes)).cast("q")
         return self._file.fileno()
 
     def begin(self, delivery: int) -> int:
         """A job begins. Returns its place in the record."""
         place = self._free.pop()
-        self._write(place, delivery)
+        if (memory := self._memory) is not None:  # a signal handler may clear it
+            memory[place] = delivery
         return place
 
     def end(self, place: int) -> None:
-        self._write(place, 0)
+        if (memory := self._memory) is not None:
+            memory[place] = 0
         self._free.append(place)
 
     def clear(self) -> None:
         """The worker was told to stop: whatever ends its process from now on is no crash of its jobs."""
         memory, self._memory = self._memory, None
         if memory is not None:
-            memory[:] = bytes(len(memory))
+            memory[:] = memoryview(bytes(memory.nbytes)).cast("q")
 
     def close(self) -> None:
         self._memory = None
         if self._file is not None:
             self._file.close()
-
-    def _write(self, place: int, value: int) -> None:
-        if (memory := self._memory) is not None:  # a signal handler may clear it
-            _ENTRY.pack_into(memory, place * _ENTRY.size, value)
 
 
 class Leases:

@@ -32,6 +32,8 @@ class Loop(ABC):
 
     troubles: ClassVar[tuple[type[Exception], ...]] = TROUBLES
     """What a step may raise without ending the worker."""
+    every_class: ClassVar[bool] = False
+    """It is woken also by events of a channel class that its worker does not name."""
     awaited: ClassVar[bool] = True
     """The worker counts as ready only after the first step of this loop."""
 
@@ -46,6 +48,8 @@ class Loop(ABC):
         self._skipped = ""
         self._woken = asyncio.Event()
         self._reason = ""
+        self.polling = False
+        """Nothing woke it before this step: its pause was over."""
         self.wakes = 0
         """How often it was woken."""
         self._stopped = asyncio.Event()
@@ -126,10 +130,10 @@ class Loop(ABC):
         if self.patient or not self._hears:
             await within(seconds, self._stopped.wait())
             return
-        woken = await within(seconds, self._woken.wait())
+        self.polling = not await within(seconds, self._woken.wait())
         self._woken.clear()
         if not self.stopping:
-            self._signals.emit(Woken(self.name, self._reason if woken else "poll"))
+            self._signals.emit(Woken(self.name, "poll" if self.polling else self._reason))
 
     @property
     def patient(self) -> bool:

@@ -44,7 +44,13 @@ class Loops:
     def wake(self, kind: str, generation: int) -> None:
         for loop in self:
             if loop.wants(kind, generation):
-                loop.wake("poke")
+                loop.wake("notification")
+
+    def wake_for_class(self, kind: str) -> None:
+        """An event with a channel class was published, of any class and generation."""
+        for loop in self:
+            if loop.every_class and loop.wants(kind, 0):
+                loop.wake("notification")
 
     def wake_all(self, reason: str) -> None:
         for loop in self:

@@ -88,7 +88,7 @@ class ScheduleLoop(Loop):
                 pauses.append(await self._fire(conn, each, state, now))
                 continue
             try:
-                await schedules.register(conn, each.schedule, self._schema, self._context)
+                await schedules.register(conn, each.schedule, each.request, self._schema, self._context)
                 pauses.append(0.0)
             except SubscriptionRefused as error:
                 refused = error
@@ -99,20 +99,25 @@ class ScheduleLoop(Loop):
     async def _fire(self, conn: AsyncSession, each: Scheduled, state: ScheduleState, now: datetime) -> float:
         """Fire one schedule, if it is due. Returns the seconds until the next look at it."""
         schedule, last = each.schedule, state.fired_at
+        if state.paused:
+            return _until(schedule.next(max(last, now)), now)
         # With missed="all" every time up to `last` has its job already, so the schedule is not rewound.
         if last - now > AHEAD and schedule.missed != "all":
             if await schedules.rewind(conn, schedule.name, last, self._schema):
                 self._signals.emit(Troubled(NAME, "clock_went_back", _went_back(schedule.name, last, now)))
             return 0
         if (due := schedule.due(last, now, changed=state.changed_at, ahead=state.ahead)) is None:
-            following = schedule.next(last)
-            return float("inf") if following is None else (following - now).total_seconds()
+            return _until(schedule.next(last), now)
         if not await schedules.fire(conn, schedule.name, last, due, each.request, self._schema, notify=self._notify):
             return BUSY_PAUSE
         if due.times:
             self._signals.emit(Fired(schedule.name, len(due.times)))
             self._on_fired(schedule.job_type)
         return 0
+
+
+def _until(following: datetime | None, now: datetime) -> float:
+    return float("inf") if following is None else (following - now).total_seconds()
 
 
 def _went_back(name: str, last: datetime, now: datetime) -> str:

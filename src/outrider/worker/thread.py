@@ -6,11 +6,11 @@ It is a daemon thread, not one of an executor, so that a handler that hangs cann
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from typing import Any
 
 Task = tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
@@ -20,13 +20,12 @@ class HandlerThread:
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Task | Callable[[], object]] | None = None
 
-    def call(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def call(self, context: Context, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         if self._tasks is None:
             self._tasks = queue.SimpleQueue()
             threading.Thread(target=work, args=[self._tasks], name="outrider-handler", daemon=True).start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        context = contextvars.copy_context()
         self._tasks.put((lambda: context.run(function, *args), future, loop))
         return future
 
@@ -35,6 +34,30 @@ class HandlerThread:
         if self._tasks is not None:
             self._tasks.put(last)
             self._tasks = None
+
+
+class HandlerThreads:
+    """As many threads as there are blocking calls at the same time. They are reused."""
+
+    def __init__(self) -> None:
+        self._free: list[HandlerThread] = []
+
+    async def call(self, context: Context, function: Callable[..., Any], *args: Any) -> Any:
+        """A thread cannot be cancelled: if the caller is, the thread is left behind."""
+        thread = self._free.pop() if self._free else HandlerThread()
+        calling = thread.call(context, function, *args)
+        try:
+            return await asyncio.shield(calling)
+        except asyncio.CancelledError:
+            calling.cancel()
+            thread.leave()
+            raise
+        finally:
+            self._free.append(thread)
+
+    def close(self) -> None:
+        for thread in self._free:
+            thread.leave()
 
 
 def work(tasks: queue.SimpleQueue[Task | Callable[[], object]]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from outrider.config import Settings
 from outrider.postgres.listener import Listener
 from outrider.signals import ListenerDown, ListenerUp, Notified
-from outrider.worker.channels import channels, counterpart
+from outrider.worker.channels import EVERY_CLASS, channels, counterpart
 from outrider.worker.generations import Generations
 from outrider.worker.site import Site
 
@@ -68,13 +68,14 @@ class Wakeups:
         self._loops = loops
         self._on_change = on_change
         self._classes, self._channel = duties.classes, duties.channel
+        self._more = {EVERY_CLASS} if duties.every_class else set[str]()
         self.listening = False
         self.polling = Polling.of(settings)
         self.channels = self._channels_of(settings.generation)
         """The generation of each channel that it listens to."""
         self._listener = Listener(
             settings.listen_dsn or site.dsn,
-            list(self.channels),
+            [*self.channels, *self._more],
             on_notification=self.notified,
             on_up=self._up,
             on_down=self._down,
@@ -96,13 +97,16 @@ class Wakeups:
         self.channels = {}
         for generation in sorted(self._generations.heard()):
             self.channels |= self._channels_of(generation)
-        self._listener.follow(self.channels)
+        self._listener.follow(self.channels.keys() | self._more)
 
     def notified(self, channel: str, kind: str) -> None:
         """`kind` is what a notification said: the type of an event or a job."""
         if (generation := self.channels.get(channel)) is not None:
             self._signals.emit(Notified(channel, kind))
             self.wake(kind, generation)
+        elif channel in self._more:
+            self._signals.emit(Notified(channel, kind))
+            self._loops().wake_for_class(kind)
 
     def wake(self, kind: str, generation: int) -> None:
         self._loops().wake(kind, generation)
@@ -119,7 +123,8 @@ class Wakeups:
         return self._settings.notify == "commit" and self._hears(generation)
 
     def _hears(self, generation: int | None) -> bool:
-        return self.listening and (generation is None or self._generations.addressed(generation))
+        heard = self._generations.all_heard() if generation is None else self._generations.addressed(generation)
+        return self.listening and heard
 
     def _channels_of(self, generation: int) -> dict[str, int]:
         if self._channel is None:

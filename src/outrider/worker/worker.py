@@ -18,6 +18,7 @@ from outrider.worker.generations import Generations
 from outrider.worker.handler import idles, roles_of
 from outrider.worker.handler_loop import HandlerLoops, Shared
 from outrider.worker.loops import Loops, log_failure
+from outrider.worker.polls import Polls
 from outrider.worker.presence import Presence
 from outrider.worker.site import Site, WorkerTimes
 from outrider.worker.wakeups import Wakeups
@@ -34,7 +35,8 @@ class Worker:
         self, site: Site, duties: Duties, register: Callable[[], Awaitable[object]], times: WorkerTimes | None = None
     ) -> None:
         self._site, self._duties, self._register, self._times = site, duties, register, times or WorkerTimes()
-        self.identity = Identity(site.settings.generation, [], queues=list(duties.queues) or None)
+        strict = site.settings.generations == "strict"
+        self.identity = Identity(site.settings.generation, [], queues=list(duties.queues) or None, strict=strict)
         self._stopping = asyncio.Event()
         self._over = asyncio.Event()
         """The grace time is over."""
@@ -46,11 +48,19 @@ class Worker:
             site.dsn, settings.pool_size, notify=settings.notify, idles=idles(handlers)
         )
         self.generations = Generations(
-            settings.generation, handlers, settings.schema, fold_after=self._times.fold_after, clock=monotonic
+            settings.generation,
+            handlers,
+            settings.schema,
+            strict=strict,
+            fold_after=self._times.fold_after,
+            clock=monotonic,
         )
         self.presence = Presence(site, self.identity, self.generations, self._times.heartbeat, self.follow)
         self.wakeups = Wakeups(site, duties, self.generations, lambda: self.loops, self._listens, self._times.heartbeat)
-        shared = Shared(site, str(self.identity), sessions, self.generations, self.wakeups, self.presence.look_again)
+        polls = Polls([each.name for each in handlers], sessions, settings.schema)
+        shared = Shared(
+            site, str(self.identity), sessions, self.generations, self.wakeups, polls, self.presence.look_again
+        )
         others = duties.loops(site, self.identity, sessions, self.wakeups)
         self.loops = Loops(others, [each.name for each in handlers], self._loop_ended)
         self._handler_loops = HandlerLoops(handlers, shared, self.loops)

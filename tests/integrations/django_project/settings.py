@@ -27,3 +27,4 @@ DATABASES: dict[str, Any] = {
     "default": database(os.environ["TEST_DSN"]) if "TEST_DSN" in os.environ else {},
     "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
 }
+TASKS = {"default": {"BACKEND": "outrider.integrations.django.tasks.OutriderBackend"}}

@@ -23,40 +23,42 @@ RENEW = statement.call("renew", "outrider", ("worker", "names"))
 
 WRONG = {
     "a lease that is nobody's, or two": """
-        select id from outrider.delivery
+        select id from outrider.job
         where (status = 'in_flight') <> (lease_token is not null and lease_expires_at is not null and locked_by is not null
                                          and locked_at is not null)""",
     "two pending jobs with one unique key": """
-        select subscription, unique_key from outrider.delivery
+        select subscription, unique_key from outrider.job
         where status = 'pending' and unique_key is not null and not closed
         group by subscription, unique_key, seq is null having count(*) > 1""",
     "two jobs of one event's key": """
-        select subscription, unique_key from outrider.delivery
+        select subscription, unique_key from outrider.job
         where status in ('pending', 'in_flight') and unique_key is not null and seq is not null
         group by 1, 2 having count(*) > 1""",
     "more running than the type may": """
-        select s.name, count(*) from outrider.delivery as d join outrider.subscription as s on s.name = d.subscription
+        select s.name, count(*) from outrider.job as d join outrider.subscription as s on s.name = d.subscription
         where d.status = 'in_flight' group by s.name having count(*) > s.concurrency""",
     "more running than the key may": """
-        select s.name, d.job_key, count(*) from outrider.delivery as d
+        select s.name, d.job_key, count(*) from outrider.job as d
         join outrider.subscription as s on s.name = d.subscription
         where d.status = 'in_flight' and d.job_key is not null
         group by s.name, d.job_key having count(*) > s.key_concurrency""",
-    "something waits that is not pending": "select id from outrider.delivery where waiting and status <> 'pending'",
+    "something waits that is not pending": "select id from outrider.job where waits_for is not null and status <> 'pending'",
+    "a job that may be claimed before its time": """
+        select id from outrider.job where status = 'pending' and waits_for is null and run_at > clock_timestamp()""",
     "a dead letter without its time, or the time without it": """
-        select id from outrider.delivery
+        select id from outrider.job
         where status = 'failed' and buried_at is null or status in ('pending', 'in_flight') and buried_at is not null""",
     "somebody wants to stop what does not run": """
-        select id from outrider.delivery where cancelled_at is not null and status <> 'in_flight'""",
+        select id from outrider.job where cancelled_at is not null and status <> 'in_flight'""",
     "three crashes and still tried": """
-        select id from outrider.delivery where crashes >= 3 and status in ('pending', 'in_flight')""",
+        select id from outrider.job where crashes >= 3 and status in ('pending', 'in_flight')""",
     "attempts that the history does not tell of": """
-        select d.id, d.attempts, told.failures from outrider.delivery as d
+        select d.id, d.attempts, told.failures from outrider.job as d
         cross join lateral (
-            select count(*) as failures from jsonb_array_elements(d.failure_history) as h
+            select count(*) as failures from jsonb_array_elements(coalesce(d.failure_history, '[]')) as h
             where (h ->> 'cycle')::integer = d.cycle and h ->> 'code' = 'ValueError') as told
         where d.status in ('pending', 'in_flight') and d.attempts - (d.status = 'in_flight')::integer > told.failures
-          and jsonb_array_length(d.failure_history) < 100""",
+          and jsonb_array_length(coalesce(d.failure_history, '[]')) < 100""",
 }
 
 
@@ -129,16 +131,16 @@ def enqueue(
 
 
 def enqueue_many(conn: Conn, job_type: str, many: int, *, keys: Sequence[str | None] = (None,), lanes: int = 1) -> None:
-    """So many due jobs, keys and priorities in turn; numbered in the order in which they became due."""
+    """So many due jobs, keys, queues and priorities in turn; numbered in the order in which they became due."""
     conn.execute(
-        """insert into outrider.delivery (
-               subscription, partition, event_id, event_type, event_version, source, status, head, reached, run_at, queue,
-               priority, job_key, payload)
-           select %s, 0, gen_random_uuid(), %s, 1, 'sql', 'pending', false, false,
-                  clock_timestamp() - interval '1 hour' + n * interval '1 millisecond', 'default', n %% %s,
+        """insert into outrider.job (
+               subscription, event_id, event_version, source, run_at, queue, priority, job_key, payload)
+           select %s, gen_random_uuid(), 1, 'sql',
+                  clock_timestamp() - interval '1 hour' + n * interval '1 millisecond',
+                  ('{default,b,c,d}'::text[])[1 + n %% %s], n %% %s,
                   (%s::text[])[1 + n %% %s], jsonb_build_object('n', n)
            from generate_series(0, %s - 1) as n""",
-        [job_type, job_type, lanes, list(keys), len(keys), many],
+        [job_type, lanes, lanes, list(keys), len(keys), many],
     )
 
 
@@ -151,6 +153,7 @@ def claim(
     generation: int = 0,
     queues: list[str] | None = None,
     suspect: bool = True,
+    strict: bool = False,
 ) -> Claim:
     asked = {
         "worker": worker or uuid4(),
@@ -159,6 +162,7 @@ def claim(
         "generation": generation,
         "queues": queues,
         "suspect": suspect,
+        "strict": strict,
     }
     with conn.cursor(row_factory=dict_row) as cursor:
         *rows, head = cursor.execute(CLAIM, asked).fetchall()
@@ -232,7 +236,7 @@ def reap(conn: Conn, names: Iterable[str] = ("mail.send",), worker: UUID | None 
 def expire(conn: Conn, *jobs: Lease) -> None:
     """Their leases ran out a moment ago."""
     conn.execute(
-        "update outrider.delivery set lease_expires_at = clock_timestamp() - interval '1 second' where id = any (%s)",
+        "update outrider.job set lease_expires_at = clock_timestamp() - interval '1 second' where id = any (%s)",
         [[job.delivery for job in jobs]],
     )
 
@@ -266,12 +270,12 @@ def serve(conn: Conn, worker: UUID, *names: str, generation: int = 0, ago: float
 
 def jobs(conn: Conn) -> list[Row]:
     with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute("select * from outrider.delivery where queue is not null order by id").fetchall()
+        return cursor.execute("select * from outrider.job order by id").fetchall()
 
 
 def job(conn: Conn, delivery: int) -> Row:
     with conn.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute("select * from outrider.delivery where id = %s", [delivery]).fetchone()
+        row = cursor.execute("select * from outrider.job where id = %s", [delivery]).fetchone()
     assert row is not None
     return row
 

@@ -72,7 +72,7 @@ class Stage:
             conn.close()
 
     def scene(self, job_type: str) -> Scene:
-        self.conn.execute("delete from outrider.delivery")
+        self.conn.execute("delete from outrider.job")
         self.conn.execute("delete from outrider.event_handled")
         sqljobs.enqueue(self.conn, job_type, "dead", key="k", unique_key="u", ago=60)
         (dead,) = sqljobs.claim(self.conn, 1, NAMES).jobs
@@ -125,7 +125,7 @@ def judge(conn: Conn, scene: Scene, told: dict[str, Any]) -> None:
         assert (job in rows) != (job in receipts), "a job is lost, or done and still there"
     assert (scene.running.id in receipts) == bool(told.get("done")), "a worker was told something else"
 
-    history = rows[scene.running.id]["failure_history"] if scene.running.id in rows else []
+    history = (rows[scene.running.id]["failure_history"] if scene.running.id in rows else None) or []
     reaped = any(entry.get("code") in ("worker_crash", "lease_lost") for entry in history)
     cancelled = any(entry.get("code") == "cancelled" for entry in history)
     ended = [bool(told.get("done")), bool(told.get("fail")), reaped or (cancelled and not told.get("fail"))]
@@ -192,7 +192,7 @@ BROKEN = {
     "a reap that does not lock": (
         ("done", "fail", "reap"),
         changed("reap", ("        for no key update skip locked\n", "")),
-        "told something else|ended twice|attempts_check",
+        "told something else|ended twice|attempts_check|lock timeout",
     ),
     "a failure that does not lock": (
         ("fail", "reap", "claim"),
@@ -206,7 +206,7 @@ BROKEN = {
     ),
     "a replay that does not look again": (
         ("enqueue", "replay", "renew"),
-        changed("replay", ("if violated not in ('job_unique', 'job_once') then", "if true then")),
+        changed("replay_jobs", ("exception when unique_violation then", "exception when division_by_zero then")),
         "job_unique",
     ),
     "a renewal that waits": (

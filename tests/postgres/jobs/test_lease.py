@@ -122,7 +122,7 @@ def test_handed_back_uses_no_attempt(conn: Conn) -> None:
     lease = one(conn)
     assert settle(conn, lease, "back") == "back"
     row = job(conn, lease.delivery)
-    assert (row["attempts"], row["run_at"], row["failure_history"]) == (0, run_at, [])
+    assert (row["attempts"], row["run_at"], row["failure_history"]) == (0, run_at, None)
     assert one(conn).attempt == 1
 
 
@@ -145,7 +145,7 @@ def test_the_jobs_of_a_worker_that_was_told_to_stop_count_no_crash(conn: Conn) -
     expire(conn, lease)
     assert reap(conn) == 1
     row = job(conn, lease.delivery)
-    assert (row["status"], row["attempts"], row["crashes"], row["failure_history"]) == ("pending", 0, 0, [])
+    assert (row["status"], row["attempts"], row["crashes"], row["failure_history"]) == ("pending", 0, 0, None)
 
 
 def test_renewing_extends_only_ones_own(conn: Conn) -> None:
@@ -155,7 +155,7 @@ def test_renewing_extends_only_ones_own(conn: Conn) -> None:
     enqueue(conn, n="other")
     (ours,) = claim(conn, worker=mine).jobs
     (theirs,) = claim(conn, worker=other).jobs
-    conn.execute("update outrider.delivery set lease_expires_at = clock_timestamp() + interval '10 seconds'")
+    conn.execute("update outrider.job set lease_expires_at = clock_timestamp() + interval '10 seconds'")
     held = renew(conn, mine)
     assert list(held) == [ours.delivery]
     token, seconds, cancelled = held[ours.delivery]
@@ -163,7 +163,7 @@ def test_renewing_extends_only_ones_own(conn: Conn) -> None:
     assert seconds == pytest.approx(100, abs=5)
     assert renew(conn, other, ["mail.none"]) == {}
     expiries = conn.execute(
-        """select (lease_expires_at > clock_timestamp() + interval '50 seconds') from outrider.delivery
+        """select (lease_expires_at > clock_timestamp() + interval '50 seconds') from outrider.job
            where id = any (%s) order by id""",
         [[ours.delivery, theirs.delivery]],
     ).fetchall()
@@ -195,7 +195,7 @@ def test_past_its_timeout_and_a_lease_it_is_left_to_run_out(conn: Conn, ran: int
     enqueue(conn)
     (lease,) = claim(conn, worker=(worker := uuid4())).jobs
     conn.execute(
-        """update outrider.delivery set locked_at = clock_timestamp() - %s * interval '1 second',
+        """update outrider.job set locked_at = clock_timestamp() - %s * interval '1 second',
                   lease_expires_at = clock_timestamp() + interval '10 seconds'""",
         [ran],
     )
@@ -208,7 +208,7 @@ def test_renewing_does_not_wait_for_who_settles(conn: Conn) -> None:
     for n in range(3):
         enqueue(conn, n=n)
     leases = claim(conn, 3, worker=worker).jobs
-    conn.execute("update outrider.delivery set lease_expires_at = clock_timestamp() + interval '10 seconds'")
+    conn.execute("update outrider.job set lease_expires_at = clock_timestamp() + interval '10 seconds'")
     with psycopg.connect(conn.info.dsn) as settling:
         assert done(settling, leases[1]) == {leases[1].delivery: "done"}
         conn.execute("set lock_timeout = '2s'")
@@ -229,7 +229,7 @@ def test_progress_does_not_wait_for_who_settles(conn: Conn) -> None:
         "progress": [f'{{"message": "{n}"}}' for n in range(4)],
     }
     with psycopg.connect(conn.info.dsn) as settling:
-        settling.execute("select 1 from outrider.delivery where id = %s for update", [leases[1].delivery])
+        settling.execute("select 1 from outrider.job where id = %s for update", [leases[1].delivery])
         conn.execute("set lock_timeout = '100ms'")
         conn.execute(PROGRESS, params)
     said = {each["id"]: (each["progress"] or {}).get("message") for each in sqljobs.jobs(conn)}
@@ -431,7 +431,7 @@ def test_nothing_is_left_waiting(conn: Conn, end: str, key_concurrency: int) -> 
         enqueue(conn, KEYED, f"waits {n}", key="k")
     running = claim(conn, 9, [KEYED], worker=worker).jobs
     assert len(running) == key_concurrency
-    assert sum(row["waiting"] for row in sqljobs.jobs(conn)) == 3
+    assert sum(row["waits_for"] == "key" for row in sqljobs.jobs(conn)) == 3
     for lease in running:
         match end:
             case "done":
@@ -466,14 +466,13 @@ def test_nothing_is_left_waiting(conn: Conn, end: str, key_concurrency: int) -> 
 
 @pytest.mark.parametrize("how", ["replace", "debounce", "cancel"])
 def test_who_leaves_a_key_lets_the_next_come(conn: Conn, how: str) -> None:
-    """The last of its key that was not waiting, because others went first: it gets another key, or goes."""
+    """The first of its key, which others went before: it gets another key, or goes."""
     register(conn, KEYED, key_concurrency=1)
     first, _ = enqueue(conn, KEYED, "first", key="k", unique_key="u")
     enqueue(conn, KEYED, "second", key="k")
     for n in range(2):
         enqueue(conn, KEYED, n, priority=9)
     assert claim(conn, 2, [KEYED]).names == [0, 1]
-    assert [row["waiting"] for row in sqljobs.jobs(conn)] == [False, True, False, False]
     if how == "cancel":
         cancel(conn, first)
     else:
@@ -484,7 +483,7 @@ def test_who_leaves_a_key_lets_the_next_come(conn: Conn, how: str) -> None:
 
 def test_without_admitting_a_key_is_stranded(conn: Conn) -> None:
     """Broken on purpose."""
-    conn.execute(changed("admit", ("set waiting = false", "set waiting = true")).encode())
+    conn.execute(changed("admit", ("set waits_for = null", "set waits_for = 'key'")).encode())
     register(conn, KEYED, key_concurrency=1)
     for n in range(2):
         enqueue(conn, KEYED, n, key="k")
@@ -518,7 +517,7 @@ def test_who_sleeps_hears_of_what_may_be_claimed(conn: Conn, database: str, what
         conn.execute("select outrider.pause_all()" if what == "resume all" else "select outrider.pause('mail.send')")
     else:
         enqueue(conn)
-        conn.execute("update outrider.delivery set crashes = 2")
+        conn.execute("update outrider.job set crashes = 2")
         [lease] = claim(conn, worker=worker).jobs
         enqueue(conn)
     with psycopg.connect(database, autocommit=True) as hearing:
@@ -548,9 +547,9 @@ def test_what_somebody_holds_is_looked_for_again_soon(
     """Whoever lets go of it without a change tells nobody."""
     register(conn, "mail.send", **limits)
     enqueue(conn, key="k")
-    conn.execute("update outrider.delivery set crashes = %s", [crashes])
+    conn.execute("update outrider.job set crashes = %s", [crashes])
     with psycopg.connect(database) as holding:
-        holding.execute("select from outrider.delivery for key share")
+        holding.execute("select from outrider.job for key share")
         found = claim(conn, 2)
     assert (found.jobs, found.due_in) == ([], 1)
     assert len(claim(conn, 2).jobs) == 1

@@ -62,8 +62,8 @@ class Job:
     told: list[str] = field(default_factory=list)
 
     @property
-    def weight(self) -> tuple[datetime, datetime, int]:
-        return self.run_at - self.priority * MINUTE, self.run_at, self.delivery
+    def weight(self) -> tuple[datetime, int]:
+        return self.run_at - self.priority * MINUTE, self.delivery
 
     def seen(self) -> dict[str, Any]:
         return {
@@ -106,7 +106,7 @@ def row_seen(row: dict[str, Any]) -> dict[str, Any]:
         "key": row["job_key"],
         "unique": row["unique_key"],
         "status": row["status"],
-        "waiting": row["waiting"],
+        "waiting": row["waits_for"] == "key",
         "attempts": row["attempts"],
         "crashes": row["crashes"],
         "cycle": row["cycle"],
@@ -114,7 +114,7 @@ def row_seen(row: dict[str, Any]) -> dict[str, Any]:
         "worker": row["locked_by"],
         "cancelled": row["cancelled_at"] is not None,
         "superseded": row["superseded_at"] is not None,
-        "told": [told(entry) for entry in row["failure_history"]],
+        "told": [told(entry) for entry in row["failure_history"] or ()],
     }
 
 
@@ -235,7 +235,7 @@ class Model:
             picked.append(job)
 
         suspects = [job for job in due if job.crashes]
-        for job in sorted(suspects, key=lambda job: (job.job_type, job.run_at, job.delivery)):
+        for job in sorted(suspects, key=lambda job: job.weight):
             if suspect and not picked:
                 pick(job)
         for job in sorted((job for job in due if not job.crashes), key=lambda job: job.weight):
@@ -254,7 +254,7 @@ class Jobs(RuleBasedStateMachine):
         self.number = 0
         self.expiries = 0
         with conn.transaction():
-            conn.execute("truncate outrider.delivery, outrider.event_handled, outrider.worker, outrider.audit")
+            conn.execute("truncate outrider.job, outrider.event_handled, outrider.worker, outrider.audit")
             conn.execute("update outrider.subscription set paused_at = null")
             conn.execute(
                 """insert into outrider.worker (id, host, pid, version, generation, subscriptions, seen_at)
@@ -278,7 +278,7 @@ class Jobs(RuleBasedStateMachine):
 
     def read_back(self, before: datetime, upto: datetime) -> None:
         """The times that the database gave, where the model only knows that they lie within the call."""
-        rows = dict(self.conn.execute("select id, run_at from outrider.delivery").fetchall())
+        rows = dict(self.conn.execute("select id, run_at from outrider.job").fetchall())
         for job in self.model.jobs.values():
             if job.run_at >= before and job.delivery in rows and job.run_at != rows[job.delivery]:
                 assert before <= rows[job.delivery] <= upto, (job, rows[job.delivery])
@@ -313,9 +313,7 @@ class Jobs(RuleBasedStateMachine):
         ).fetchone()
         assert made is not None
         job_id, outcome = made
-        (delivery,) = self.conn.execute(
-            "select id from outrider.delivery where event_id = %s", [job_id]
-        ).fetchone() or (0,)
+        (delivery,) = self.conn.execute("select id from outrider.job where event_id = %s", [job_id]).fetchone() or (0,)
         if before is None:
             assert outcome == "created"
             assert delivery not in self.model.jobs
@@ -373,7 +371,7 @@ class Jobs(RuleBasedStateMachine):
             job.attempts += 1
             assert (lease.attempt, lease.crashes, lease.id) == (job.attempts, job.crashes, job.id)
         # Which are set aside is the claim's own affair, as long as their key lets none of them run.
-        waits = dict(self.conn.execute("select id, waiting from outrider.delivery").fetchall())
+        waits = dict(self.conn.execute("select id, waits_for = 'key' from outrider.job").fetchall())
         for job in self.model.jobs.values():
             if waits.get(job.delivery) and not job.waiting:
                 assert (job.job_type, job.status, job.crashes) == (LIMITED, "pending", 0)
@@ -444,7 +442,7 @@ class Jobs(RuleBasedStateMachine):
         self.expiries += 1
         job.expired = self.expiries
         self.conn.execute(
-            "update outrider.delivery set lease_expires_at = %s where id = %s",
+            "update outrider.job set lease_expires_at = %s where id = %s",
             [self.base - timedelta(hours=1) + timedelta(seconds=self.expiries), job.delivery],
         )
 
@@ -574,7 +572,7 @@ class Jobs(RuleBasedStateMachine):
         """In the end all that is owed comes, and nothing is left waiting."""
         sqljobs.sound(self.conn)
         self.conn.execute("update outrider.subscription set paused_at = null")
-        self.conn.execute("update outrider.delivery set run_at = now() where status = 'pending'")
+        self.conn.execute("update outrider.job set run_at = now() where status = 'pending'")
         for worker in (ALIVE, SILENT, UNKNOWN):
             sqljobs.reap(self.conn, TYPES, worker)
         while jobs := sqljobs.claim(self.conn, 4, TYPES).jobs:
@@ -626,12 +624,13 @@ MUTANTS = {
     ),
     "a cancelled job is tried again": changed("release", ("and p_job.cancelled_at is not null", "and false")),
     "suspects by the dozen": changed(
-        "claim",
-        ("            limit 1);", "            limit 12);"),
-        ("order by d.run_at, d.id limit 1 for update", "order by d.run_at, d.id limit 12 for update"),
+        "pick_suspect",
+        ("order by j.claim_at, j.id limit 1 for update", "order by j.claim_at, j.id limit 12 for update"),
     ),
-    "a claim lets nobody come": changed("claim", ("held := /*schema*/admit(names);", "null;")),
-    "more come than there is room for": changed("admit", ("and first.place <= free.room", "")),
+    "a claim lets nobody come": changed("claim", ("locked := /*schema*/admit(names);", "null;")),
+    "more come than there is room for": changed(
+        "admit", ("limit free.room for no key update", "limit 1000 for no key update")
+    ),
     "a history is not kept": changed("settle_done", ("or said.anything or", "or")),
     "keep is not obeyed": changed("settle_done", ("s.keep is not null", "false")),
     "every job is kept": changed("settle_done", ("and s.keep is not null", "")),
@@ -640,26 +639,31 @@ MUTANTS = {
         "release", ("or not p_job.closed and exists", "or false and exists")
     ),
     "a suspect needs no room": changed(
-        "claim", ("(not limited or /*schema*/room(d.subscription, d.job_key, d.workspace_id) > 0)", "true")
+        "pick_suspect", ("(not p_limited or /*schema*/room(j.subscription, j.job_key, j.workspace_id) > 0)", "true")
     ),
-    "a suspect takes no room": changed(
-        "pick_limited", ("where d.id = any (p_chosen) and d.subscription = lane.name) as each", "where false) as each")
-    ),
+    "a suspect takes no room": changed("pick_limited", ("where j.ctid = any (p_chosen)", "where false")),
     "debouncing runs earlier": changed("enqueue_onto", ("greatest(d.run_at, p_run_at)", "p_run_at")),
     "priority is no matter": changed(
-        "pick_limited",
-        (
-            "                 d.run_at - d.priority * interval '1 minute', d.run_at, d.id\n    loop",
-            "                 d.run_at, d.id\n    loop",
-        ),
+        "pick_limited", ("order by f.turn, f.lot, f.claim_at, f.id", "order by f.turn, f.lot, f.id")
     ),
     "what is paused is claimed": changed("claim", ("and s.paused_at is null", "")),
     "nobody renews": changed(
         "renew", ("lease_expires_at = moment + held.lease", "lease_expires_at = d.lease_expires_at")
     ),
     "replaced keeps attempts": changed("enqueue_onto", ("attempts = 0, crashes = 0,", "")),
-    "a replay keeps its attempts": changed("replay", ("attempts = 0, crashes = 0,", "")),
-    "greatest of nothing is nothing": changed("claim", ("if due_in < 0 then", "if due_in < 0 or due_in is null then")),
+    "a replay keeps its attempts": changed("replay_jobs", ("attempts = 0, crashes = 0,", "")),
+    "greatest of nothing is nothing": changed(
+        "claim", ("case when next_at < moment then moment else next_at end", "greatest(next_at, moment)")
+    ),
+    "a job is claimed before its time": changed("admit_scheduled", ("and j.run_at <= p_moment\n", "\n")),
+    "what has become due is not seen": changed("admit_scheduled", ("set waits_for = null", "set waits_for = 'time'")),
+    "nobody says when the next is due": changed(
+        "admit_scheduled",
+        (
+            "    if (next_at <= p_moment) is not true then\n        return next_at;",
+            "    if (next_at <= p_moment) is not true then\n        return null;",
+        ),
+    ),
 }
 
 

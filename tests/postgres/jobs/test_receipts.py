@@ -188,9 +188,9 @@ def test_a_settlement_reads_what_it_settles(conn: Conn, analyzed: bool, kept: bo
     enqueue_many(conn, job_type, 3000)
     leases = claim(conn, 1000, [job_type]).jobs
     if analyzed:
-        conn.execute("analyze outrider.delivery, outrider.event_handled, outrider.subscription")
+        conn.execute("analyze outrider.job, outrider.event_handled, outrider.subscription")
     read = """select coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables
-              where relid = 'outrider.delivery'::regclass"""
+              where relid = 'outrider.job'::regclass"""
     for batch in (leases[:500], leases[500:]):
         with conn.transaction():
             [(before,)] = conn.execute(read).fetchall()

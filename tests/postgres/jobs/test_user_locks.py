@@ -131,7 +131,7 @@ def test_a_lease_is_renewed_while_an_enqueue_holds_its_job(conn: Conn, user: Con
     worker = uuid4()
     enqueue(conn, unique_key="u")
     (lease,) = claim(conn, worker=worker).jobs
-    user.execute("select from outrider.delivery where id = %s for key share", [lease.delivery])
+    user.execute("select from outrider.job where id = %s for key share", [lease.delivery])
     expire(conn, lease)
     assert sqljobs.renew(conn, worker)[lease.delivery][1] > 0
 

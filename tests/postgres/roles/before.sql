@@ -1,4 +1,5 @@
 -- What the guide listed before there was `outrider roles`: roles that were made so must work on.
+-- `job` is there because the migration that made it carries over what was granted on `delivery`.
 -- app
 grant usage on schema outrider to app;
 grant select on outrider.outbox, outrider.migration, outrider.subscription, outrider.setting to app;
@@ -7,7 +8,7 @@ grant insert (id, event_type, event_version, occurred_at, source, target, conten
       on outrider.outbox to app;
 grant select, update on outrider.cursor to app;
 grant select, insert on outrider.event_handled to app;
-grant select, insert, update, delete on outrider.delivery, outrider.worker, outrider.stream, outrider.stream_mark,
+grant select, insert, update, delete on outrider.delivery, outrider.job, outrider.worker, outrider.stream, outrider.stream_mark,
                                         outrider.stream_ahead, outrider.stream_replayed, outrider.stream_refused to app;
 grant select, insert, update on outrider.schedule to app;
 grant select on outrider.outbox_seq, outrider.withdrawal, outrider.rollup, outrider.rollup_pending,
@@ -38,7 +39,7 @@ grant viewer to operator;
 grant update, delete on outrider.subscription to operator;
 grant update (value, updated_at) on outrider.setting to operator;
 grant update on outrider.cursor to operator;
-grant insert, update, delete on outrider.delivery to operator;
+grant insert, update, delete on outrider.delivery, outrider.job to operator;
 grant insert on outrider.withdrawal, outrider.audit to operator;
 grant execute on function outrider.outbox_replay, outrider.replay, outrider.promote, outrider.discard, outrider.withdraw,
                           outrider.hold_limits, outrider.admit, outrider.room, outrider.cancel, outrider.run_now,
@@ -46,6 +47,6 @@ grant execute on function outrider.outbox_replay, outrider.replay, outrider.prom
                           outrider.rollup_retry to operator;
 -- enqueuing
 grant usage on schema outrider to producer;
-grant select, insert on outrider.delivery to producer;
+grant select, insert on outrider.job to producer;
 grant execute on function outrider.error_fingerprint to producer;
-grant update on outrider.delivery to producer; grant execute on function outrider.enqueue_one, outrider.admit to producer;
+grant update on outrider.job to producer; grant execute on function outrider.enqueue_one, outrider.admit to producer;

@@ -50,8 +50,8 @@ create type {place}.uuid as (n int);
 create type {place}.jsonb as (n int);
 """
 SHADOWS = (
-    "outbox", "subscription", "cursor", "delivery", "event_handled", "setting", "audit", "withdrawal", "worker", "rollup",
-    "rollup_pending", "rollup_log", "stream", "pg_roles", "pg_proc",
+    "outbox", "subscription", "cursor", "delivery", "job", "owed", "event_handled", "setting", "audit", "withdrawal",
+    "worker", "rollup", "rollup_pending", "rollup_log", "stream", "pg_roles", "pg_proc",
 )  # fmt: skip
 LONG = "\x1b]0;owned\x07\nfake " + "x" * 100_000
 
@@ -217,6 +217,7 @@ async def test_pokes_for_nothing(house: House) -> None:
                     for payload in (
                         "", "roles.placed", "x" * 7999, "'; drop table effect; --", "\x1b[2J\nfake", "☃" * 2000,
                         '{"a": [[[[',
+                        "outrider.canary_0.123", *(f"outrider.canary_{n:08x}" for n in range(100)),
                         "roles.send", "outrider.selftest", str(uuid4()), "9" * 400,
                     ):  # fmt: skip
                         low.execute("select pg_notify(%s, %s)", [channel, payload])
@@ -337,13 +338,13 @@ def test_jobs_with_one_id_are_settled(house: House) -> None:
         jobs = claim(worker, 10, ["shop.send"]).jobs
         assert len(jobs) == 4
         assert done(worker, *jobs, result=1) == dict.fromkeys((job.delivery for job in jobs), "done")
-    assert house.owner.execute("select count(*) from outrider.delivery").fetchone() == (0,)
+    assert house.owner.execute("select count(*) from outrider.job").fetchone() == (0,)
     assert house.owner.execute("select count(*) from outrider.event_handled").fetchone() == (2,)
 
 
-def test_a_producer_of_countless_queues_delays_only_its_own_type(house: House) -> None:
-    """A claim looks at each lane that holds a job, and jobs for the year 9000 stay: 40,000 of them held up the jobs of all
-    types for seconds."""
+def test_a_producer_of_countless_queues_delays_nobody(house: House) -> None:
+    """A claim looks at each lane that holds a job which is due. When it also looked at jobs for the year 9000, 40,000 of
+    them held up the jobs of all types for seconds."""
     for name in ("shop.send", "shop.settle"):
         house.owner.execute("select outrider.register(%s, 'job', 'shop', '{}')", [name])
     with house.as_("producer") as low:
@@ -354,11 +355,7 @@ def test_a_producer_of_countless_queues_delays_only_its_own_type(house: House) -
         low.execute("select outrider.enqueue('shop.send', '{\"n\": 1}', queue => 'z')")
         low.execute("select outrider.enqueue('shop.settle', '{\"n\": 2}')")
     with house.as_("worker") as worker:
-        claims = [claim(worker, 10, ["shop.send", "shop.settle"]) for _ in range(3)]
-        assert [each.names for each in claims] == [[2], [], [1]]
-        assert all(each.due_in is not None and each.due_in <= 0.1 for each in claims)
-        house.owner.execute("delete from outrider.delivery where status = 'pending'")
-        assert claim(worker, 10, ["shop.send", "shop.settle"]).jobs == []
+        assert sorted(claim(worker, 10, ["shop.send", "shop.settle"]).names) == [1, 2]
         house.owner.execute("select outrider.enqueue('shop.send', '{\"n\": 3}', queue => 'a')")
         assert claim(worker, 10, ["shop.send", "shop.settle"]).names == [3]
 

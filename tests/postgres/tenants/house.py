@@ -26,7 +26,9 @@ grant all on all tables in schema outrider to {worker}, {stranger};
 grant all on all sequences in schema outrider to {worker}, {stranger};
 grant execute on all functions in schema outrider to {worker}, {stranger}, {app};
 alter default privileges for role {owner} in schema outrider grant all on sequences to {worker};
-grant select, insert, update, delete on outrider.outbox, outrider.delivery to {app};
+grant select, insert, update, delete on outrider.outbox, outrider.delivery, outrider.job to {app};
+grant select on outrider.owed, outrider.unfinished to {app};
+grant usage on sequence outrider.job_id_seq to {app};
 grant select on outrider.event_status, outrider.tenant_event, outrider.setting, outrider.subscription, outrider.cursor,
     outrider.event_handled, outrider.withdrawal, outrider.audit to {app};
 """

@@ -143,7 +143,9 @@ async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
         await desk.lived_in()
         receipts = "select handler_name, idempotency_key from outrider.event_handled order by 1, 2"
         before, others = desk.rows(receipts), desk.left("secret of busy")
-        assert set(desk.left("secret of acme")) >= {"outbox", "delivery", "event_handled", "audit", "rollup_pending"}
+        assert set(desk.left("secret of acme")) >= {
+            "outbox", "delivery", "job", "event_handled", "audit", "rollup_pending",
+        }  # fmt: skip
         delivered = "select event_id, subscription from outrider.event_status where status = 'delivered' order by 1, 2"
         fates = desk.rows(delivered)
         stop, calls = asyncio.Event(), []
@@ -170,7 +172,8 @@ async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
         ]  # fmt: skip
 
         desk.met.clear()
-        desk.rows("update outrider.delivery set run_at = now() where status = 'pending'")
+        for table in ("delivery", "job"):
+            desk.rows(f"update outrider.{table} set run_at = now() where status = 'pending'")
         for about in ("ann", "bob", "cat"):  # the same keys again: of what was handled, and of what was not
             await desk.publish("acme", about, key=f"k-{about}")
         await desk.app.drain()
@@ -183,7 +186,7 @@ async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
         asked: list[Any] = [{}, {"subscription": "erase.ledger", "force": True}]
         for options in asked:
             assert [each.outcome for each in await desk.app.replay(ann, **options)] == ["erased"]
-        dead = [row[0] for row in desk.rows("select id from outrider.delivery where last_error_code = '(erased)'")]
+        dead = [row[0] for row in desk.rows("select id from outrider.owed where last_error_code = '(erased)'")]
         told = desk.rows("select distinct outcome from outrider.replay(%s, p_force => true)", [dead])
         assert told == [("erased",)]
         # A reader, or a relay, that goes back to the beginning meets none of it.
@@ -203,7 +206,7 @@ async def test_a_subject_and_its_jobs(database: str) -> None:
     async with desk.app:
         await desk.lived_in()
         assert (await erased(desk, Whose("acme", "person", "ann"))).events == 1
-        assert set(desk.left("secret of acme.ann")) == {"delivery"}, "an enqueued job says of whom it is, not what"
+        assert set(desk.left("secret of acme.ann")) == {"job"}, "an enqueued job says of whom it is, not what"
         assert (await erased(desk, Whose(None, "person", "ann", jobs=True))).jobs == 2
         assert desk.left("secret of acme.ann") == desk.left("secret of busy.ann") == {}
         assert desk.left("secret of acme.bob")
@@ -223,30 +226,27 @@ async def test_nothing_is_left_in_odd_places(database: str) -> None:
     rollups: why a row was set aside. Receipts of subscriptions that were retired. And a name that is too long to notify."""
     desk = Desk(database)
     secret = "secret of acme.odd"
-    job = """insert into outrider.delivery (subscription, partition, event_id, event_type, event_version, source,
-                 workspace_id, status, head, reached, run_at, queue, payload, trace_context, last_error_code,
-                 buried_at, last_traceback)
-             values (%s, 0, gen_random_uuid(), 'erase.errand', 1, 's', 'acme', 'failed', false, false, now(), 'default',
-                 %s, %s, 'erased', now(), 'in secret of acme') returning id"""
+    job = """insert into outrider.job (subscription, event_id, event_version, source, workspace_id, status, run_at, queue,
+                 payload, trace_context, last_error_code, buried_at, last_traceback)
+             values (%s, gen_random_uuid(), 1, 's', 'acme', 'failed', now(), 'default', %s, %s, 'erased', now(),
+                 'in secret of acme') returning id"""
     async with desk.app:
         await desk.lived_in()
         payload = json.dumps({"about": "odd", "text": secret})
-        desk.rows("alter table outrider.delivery disable trigger refuse_unbounded")  # it was there before
+        desk.rows("alter table outrider.job disable trigger refuse_unbounded")  # it was there before
         for name in ("erase.errand", "x" * 9000):
             [[entry]] = desk.rows(job, [name, payload, json.dumps({"tracestate": secret})])
-            desk.rows(
-                "update outrider.delivery set status = 'pending' where id = %s and length(subscription) > 99", [entry]
-            )
+            desk.rows("update outrider.job set status = 'pending' where id = %s and length(subscription) > 99", [entry])
         [[edited]] = desk.rows(job, ["erase.errand", payload, None])
         desk.rows("select from outrider.replay(array[%s::bigint], p_payload => %s)", [edited, payload])
-        desk.rows("delete from outrider.delivery where id = %s", [edited])  # it is done
+        desk.rows("delete from outrider.job where id = %s", [edited])  # it is done
         desk.rows(
             "insert into outrider.rollup_pending (rollup, workspace_id, carried, set_aside_at, error)"
             " values ('r', 'acme', '{\"a\": 1}', now(), %s)",
             [secret],
         )
         desk.rows("select outrider.retire('erase.routed', true)")
-        assert set(desk.left(secret)) == {"delivery", "audit", "rollup_pending"}
+        assert set(desk.left(secret)) == {"job", "audit", "rollup_pending"}
         assert "event_handled" in desk.left("secret of acme")
         await erased(desk, Whose("acme"))
     assert desk.left("secret of acme") == {}
@@ -269,12 +269,12 @@ async def test_nothing_is_left_of_jobs_that_failed_and_are_done(database: str) -
                     ids[tenant, about] = job.id
         await desk.app.drain()
         for tenant in ("acme", "busy"):  # this one will be gone without a receipt, with its entries in the audit
-            dead = "select id from outrider.delivery where event_id = %s"
+            dead = "select id from outrider.job where event_id = %s"
             [[letter]] = desk.rows(dead, [ids[tenant, "bob"]])
             desk.rows("select outrider.discard(array[%s::bigint], 'me', 'no use')", [letter])
-            desk.rows("delete from outrider.delivery where id = %s", [letter])
+            desk.rows("delete from outrider.job where id = %s", [letter])
         desk.broken = False
-        desk.rows("select outrider.replay(array(select id from outrider.delivery where status = 'failed'))")
+        desk.rows("select outrider.replay(array(select id from outrider.owed where status = 'failed'))")
         await desk.app.drain()
         contents = """select handler_name, count(result), count(failure_history) from outrider.event_handled
                       where handler_name in ('erase.routed', 'erase.errand') group by 1 order by 1"""
@@ -348,7 +348,7 @@ def test_the_commands(database: str, tmp_path: Path) -> None:
     [[owed]] = desk.rows(
         """select (select count(distinct o.seq) from outrider.outbox as o join outrider.event_status as e using (seq)
                    where o.workspace_id = 'acme' and e.status in ('pending', 'in_flight', 'failed'))
-                + (select count(*) from outrider.delivery where seq is null and workspace_id = 'acme')"""
+                + (select count(*) from outrider.job where seq is null and workspace_id = 'acme')"""
     )
     assert owed > 2, "events and jobs"
     foretold = f"5 events and 2 jobs of workspace acme, {owed} of them not handled yet, which nobody will handle"

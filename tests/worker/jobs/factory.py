@@ -46,7 +46,7 @@ class Factory:
             return [(await self.app.publish(conn, event, **options)).id for event in events]
 
     async def owed(self) -> list[dict[str, Any]]:
-        return await self.rows("select * from outrider.delivery order by id")
+        return await self.rows("select * from outrider.job order by id")
 
     async def one(self) -> dict[str, Any]:
         [row] = await self.owed()
@@ -57,7 +57,7 @@ class Factory:
 
     async def make_due(self) -> None:
         """Time travel: whatever waits is due now."""
-        await self.rows("update outrider.delivery set run_at = run_at - interval '1 day' where status = 'pending'")
+        await self.rows("update outrider.job set run_at = run_at - interval '1 day' where status = 'pending'")
 
     async def rows(self, query: str, *params: object) -> list[dict[str, Any]]:
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True, row_factory=dict_row) as conn:

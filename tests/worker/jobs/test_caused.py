@@ -10,6 +10,7 @@ from tests.worker.jobs.factory import Factory, Make, Ordered, Paint, opened
 from outrider import HandlerContext, JobContext, Outrider, SyncHandlerContext
 
 pytestmark = pytest.mark.also_on(15)
+OTHERS = "select caused_by from outrider.outbox where event_type = 'factory.other'"
 
 
 def handlers(app: Outrider) -> None:
@@ -44,6 +45,33 @@ async def test_an_event_names_the_jobs_of_its_handlers(database: str) -> None:
         assert await named(factory, alone) == [("factory.make", -1), ("factory.make", 3), ("factory.paint", 3)]
         [free] = await factory.enqueue(Make(n=9), delay="1h")
         assert [row["caused_by"] for row in await factory.owed() if row["event_id"] == free] == [None]
+
+
+async def test_an_event_names_the_events_of_its_handlers(database: str) -> None:
+    def declare(app: Outrider) -> None:
+        @app.handler(Ordered, name="factory.divide")
+        async def divide(event: Ordered, ctx: HandlerContext) -> None:
+            if event.n > 1:
+                await app.publish(ctx.tx, Ordered(n=event.n // 2))
+                await app.publish_many(ctx.tx, [Ordered(n=0), Ordered(n=0)])
+            await ctx.tx.execute("select outrider.publish('factory.other', '{}')")
+
+    async with opened(database, declare) as factory:
+        [event] = await factory.publish(Ordered(n=2))
+        await factory.app.drain()
+        story = await factory.app.event(event)
+        assert story is not None
+        assert story.caused_by is None
+        assert [each.event_type for each in story.children] == ["factory.ordered"] * 3
+        for each in story.children:
+            child = await factory.app.event(each.id)
+            assert child is not None
+            assert (child.caused_by, child.children) == (event, ())
+        async with factory.app.connect() as conn:
+            others = await (await conn.execute(OTHERS)).fetchall()
+        assert [tuple(row) for row in others] == [(None,)] * 4, (
+            "a publish in SQL does not know its cause, and says none"
+        )
 
 
 async def test_what_a_job_enqueues_came_of_it(database: str) -> None:

@@ -120,9 +120,7 @@ async def test_a_failed_job_is_tried_again_and_buried_with_its_history(database:
             assert (drained.jobs_failed, drained.jobs_buried) == (1, 0)
             row = await factory.one()
             assert (row["status"], row["attempts"], row["last_error_code"]) == ("pending", attempt, "value_error")
-            [due] = await factory.rows(
-                "select extract(epoch from run_at - clock_timestamp()) as s from outrider.delivery"
-            )
+            [due] = await factory.rows("select extract(epoch from run_at - clock_timestamp()) as s from outrider.job")
             assert wait - 20 < due["s"] <= wait
             await factory.make_due()
         assert (await factory.app.drain()).jobs_buried == 1

@@ -54,7 +54,7 @@ Desk = psycopg.Connection[dict[str, Any]]
 
 
 def jobs_of(desk: Desk) -> list[dict[str, Any]]:
-    return desk.execute("select * from outrider.delivery order by run_at").fetchall()
+    return desk.execute("select * from outrider.job order by run_at").fetchall()
 
 
 def schedule_of(desk: Desk) -> dict[str, Any]:
@@ -142,12 +142,13 @@ async def test_the_schedule_of_another_context_is_refused(database: str, desk: D
 async def test_of_two_contexts_that_register_a_schedule_at_once_one_is_refused(database: str, desk: Desk) -> None:
     """The second looks before the first has committed."""
     schedule = Schedule(NEVER, Make(n=1))
+    request = Scheduled.by(Outrider(context="factory")._enqueuer, schedule).request
     async with (
         await connection.connect(database) as first,
         await connection.connect(database, autocommit=True) as second,
     ):
-        await schedules.register(first, schedule, "outrider", "factory")
-        registering = asyncio.create_task(schedules.register(second, schedule, "outrider", "laundry"))
+        await schedules.register(first, schedule, request, "outrider", "factory")
+        registering = asyncio.create_task(schedules.register(second, schedule, request, "outrider", "laundry"))
         async with asyncio.timeout(30):
             while not desk.execute(BLOCKED).fetchall():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -254,7 +255,7 @@ async def test_a_changed_schedule_makes_up_for_one_time_at_most(database: str, d
         await app.drain()
         [job] = jobs_of(desk)
         assert before - timedelta(minutes=3) < job["run_at"] <= before
-        desk.execute("delete from outrider.delivery")
+        desk.execute("delete from outrider.job")
         back_date(desk, at)
         await app.drain()
         assert len(jobs_of(desk)) >= 40, "what was missed since the change comes as before"
@@ -327,7 +328,7 @@ async def test_all_of_many_come_a_thousand_at_a_time(database: str, desk: Desk) 
         async with expect(app, Fired, times=2) as seen:
             await app.drain()
         assert [each.jobs for each in seen] == [1000, 440]
-        [row] = desk.execute("select count(*), count(distinct run_at) as times from outrider.delivery").fetchall()
+        [row] = desk.execute("select count(*), count(distinct run_at) as times from outrider.job").fetchall()
         assert row == {"count": 1440, "times": 1440}
 
 
@@ -405,7 +406,7 @@ begin
     perform pg_advisory_xact_lock(1);
     return new;
 end $$;
-create trigger held before insert on outrider.delivery for each row execute function held();
+create trigger held before insert on outrider.job for each row execute function held();
 """
 WAITING = """select a.pid from pg_locks as l join pg_stat_activity as a using (pid)
              where l.locktype = 'advisory' and not l.granted and a.datname = current_database()"""

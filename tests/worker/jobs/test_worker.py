@@ -22,13 +22,13 @@ from tests.worker.jobs.factory import SOON, Factory, Make, Ordered, Paint, idle,
 from outrider import Cancelled, JobContext, Outrider, Retry, SyncJobContext
 from outrider.config import Settings
 from outrider.errors import SchemaMismatch
+from outrider.job import JobRun
 from outrider.postgres import jobs
 from outrider.postgres.admin.jobs import JobRow
 from outrider.postgres.jobs import ClaimRequest
 from outrider.signals import (
     JobFailed,
     JobReleased,
-    JobRun,
     JobsClaimed,
     JobsCompleted,
     LeaseLost,
@@ -110,7 +110,7 @@ async def test_a_retry_comes_when_it_is_due_and_not_with_the_next_poll(database:
 async def test_suspects_come_one_after_the_other_without_a_poll(database: str) -> None:
     async with opened(database, lambda app: app.job(Make)(idle), poll="1h") as factory:
         await factory.enqueue(*(Make(n=n) for n in range(5)))
-        await factory.rows("update outrider.delivery set crashes = 1")
+        await factory.rows("update outrider.job set crashes = 1")
         async with factory.app.worker():
 
             async def none() -> bool:
@@ -311,7 +311,7 @@ async def test_a_stop_that_could_not_settle_in_time_counts_no_crash(database: st
             async with factory.app.worker(grace=0.1):
                 await factory.enqueue(Make())
                 await begun.wait()
-                holding.execute("select from outrider.delivery for update")
+                holding.execute("select from outrider.job for update")
             holding.rollback()
 
         row = await factory.one()
@@ -360,7 +360,7 @@ async def test_a_worker_that_leaves_waits_for_no_users_transaction(database: str
             async with factory.app.worker(grace=0.1):
                 [job] = await factory.enqueue(Make())
                 await begun.wait()
-                holding.execute("select from outrider.delivery for update")
+                holding.execute("select from outrider.job for update")
                 end.set()
         row = await factory.one()
         assert (row["event_id"], row["crashes"]) == (job, 0)
@@ -456,7 +456,7 @@ async def test_what_was_claimed_ahead_is_given_to_others(database: str) -> None:
         async with factory.app.worker(slots=10, grace=1), factory.app.worker(slots=50, grace=1):
 
             async def all_run() -> bool:
-                [row] = await factory.rows("select count(*) from outrider.delivery where status = 'in_flight'")
+                [row] = await factory.rows("select count(*) from outrider.job where status = 'in_flight'")
                 begun = sum(1 for each in asyncio.all_tasks() if "Slots._run" in repr(each))
                 return bool(row["count"] == 60 and begun >= 60)
 
@@ -527,7 +527,7 @@ async def test_a_suspect_comes_when_the_one_before_it_was_lost(database: str, mo
     monkeypatch.setattr("outrider.worker.job_loop.RENEWAL", 0.2)
     async with opened(database, declare, poll="1h") as factory:
         await factory.enqueue(Make(n=1), Make(n=2))
-        await factory.rows("update outrider.delivery set crashes = 1")
+        await factory.rows("update outrider.job set crashes = 1")
         async with factory.app.worker(grace=1):
 
             async def first() -> bool:
@@ -535,7 +535,7 @@ async def test_a_suspect_comes_when_the_one_before_it_was_lost(database: str, mo
 
             await until(first)
             async with expect(factory.app, JobsCompleted), expect(factory.app, LeaseLost):
-                await factory.rows("delete from outrider.delivery where status = 'in_flight'")
+                await factory.rows("delete from outrider.job where status = 'in_flight'")
         assert begun == [1, 2]
 
 
@@ -688,7 +688,7 @@ async def test_a_lost_lease_cancels_the_job_and_settles_nothing(database: str) -
         await begun.wait()
         async with expect(factory.app, LeaseLost):
             await factory.rows("update outrider.subscription set paused_at = now()")
-            await factory.rows("select outrider.reap('{factory.make}', (select locked_by from outrider.delivery))")
+            await factory.rows("select outrider.reap('{factory.make}', (select locked_by from outrider.job))")
         assert worker.ready.is_set()
         row = await factory.one()
         assert (row["status"], row["crashes"], row["attempts"]) == ("pending", 1, 0)
@@ -800,7 +800,7 @@ async def test_jobs_of_a_queue_that_their_generation_does_not_serve_are_taken_by
         )
         await factory.enqueue(Make(n=1), queue="bulk")
         await factory.enqueue(Make(n=2), queue="fast")
-        await factory.rows("update outrider.delivery set generation = 7")
+        await factory.rows("update outrider.job set generation = 7")
         assert (await factory.app.drain()).jobs == 1
         assert (await factory.one())["queue"] == "fast"
 

@@ -9,12 +9,10 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli import snapshots
 from outrider.cli.declarations import load
-from outrider.cli.find import in_pyproject
 from outrider.cli.options import Commands
-from outrider.cli.target import JsonOption
-from outrider.contract import Contract, ContractChange, Snapshot, catalogue, compare, judge
+from outrider.cli.target import JsonOption, in_pyproject
+from outrider.contract import Contract, ContractChange, Snapshot, catalogue, compare, judge, snapshots
 from outrider.contract.catalogue import HEAD
 from outrider.contract.judge import breaking_fix
 from outrider.errors import ConfigError

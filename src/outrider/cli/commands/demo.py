@@ -26,6 +26,7 @@ def demo(
     connections on which they listen are cut. A document of 40 pieces is imported
     and becomes one event (a rollup). A live table counts: nothing may be lost,
     doubled or out of order. Exits with 0 if that held, else with 1.
+    At a terminal it also prints the address of its dashboard.
 
     Needs: [bold]pip install 'outrider\\[embedded]'[/].
     Runs on the embedded Postgres in .outrider/pg, in a database of its own,

@@ -11,12 +11,10 @@ from uuid import UUID
 
 import typer
 
-from outrider.cli.audit_options import AuditOptions
 from outrider.cli.bulk_actions import bulk, refuse_unknown
-from outrider.cli.confirmation import confirm
 from outrider.cli.dead_letter_options import ChosenDeadLetters, DeadLetterOptions, SubscriptionOption
 from outrider.cli.edit import by_hand, from_file
-from outrider.cli.options import Commands, DryRunOption, YesOption
+from outrider.cli.options import AuditOptions, Commands, DryRunOption, YesOption, confirm
 from outrider.cli.output import dead_letters as dead_letters_output
 from outrider.cli.output.text import print_json, tell
 from outrider.cli.target import Target

@@ -1,4 +1,4 @@
-"""`outrider event`: the whole history of one event, and withdrawing it."""
+"""`outrider event`: lists, the whole history of one event, what waits, and withdrawing an event."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from uuid import UUID, uuid4
 
 import typer
 
-from outrider.cli.audit_options import AuditOptions
-from outrider.cli.confirmation import confirm
 from outrider.cli.dead_letter_options import moment_of
-from outrider.cli.options import Commands, YesOption
+from outrider.cli.options import AuditOptions, Commands, YesOption, confirm
 from outrider.cli.output import event_history as event_history_output
 from outrider.cli.output.text import one_line, print_json, say
 from outrider.cli.target import Target
 from outrider.errors import NoSuchEvent
 from outrider.postgres.admin import event_history
+from outrider.postgres.admin import waiting as waiting_events
 from outrider.postgres.admin.event_history import Story
 from outrider.postgres.admin.tenants import refuse_hidden
 from outrider.postgres.connection import AsyncSession
@@ -94,6 +93,73 @@ def show(target: Target, event_id: EventId) -> None:
         typer.echo(_as_json(target.schema, story))
     else:
         event_history_output.tell(story)
+
+
+@commands.command()
+def waiting(
+    target: Target,
+    event_id: Annotated[
+        UUID | None, typer.Argument(metavar="EVENT_ID", help="Show what waits behind this event.")
+    ] = None,
+    subscription: Annotated[
+        str | None, typer.Option("--subscription", metavar="NAME", help="Only at this subscription.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Show at most this many.")] = 50,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="PLACE", help="Continue where the last page ended, as it says.")
+    ] = None,
+) -> None:
+    """Show the events that wait for a retry, and how many wait behind each.
+
+    With an id: the events of its key that wait until it is handled or a dead letter.
+    In total order all later events wait; most of them are not read yet, and not
+    counted. Jobs that wait for a retry: outrider job list --state pending.
+
+    Needs: a role that may read the schema. Changes nothing.
+
+    Examples:
+
+      [bold]outrider event waiting --subscription shop.invoice[/]
+      [bold]outrider event waiting 01a1dee3-17b7-74fd-a81d-5bd9edeeaa5a[/]
+    """
+    if event_id is None:
+        _show_waiting(target, subscription, limit, after)
+    else:
+        _show_behind(target, event_id, subscription, limit, after)
+
+
+def _show_waiting(target: Target, subscription: str | None, limit: int, after: str | None) -> None:
+    found = target.run(
+        lambda conn: waiting_events.events(conn, target.schema, subscription=subscription, after=after, limit=limit),
+        every_tenant=True,
+    )
+    if target.as_json:
+        print_json(schema=target.schema, events=[asdict(each) for each in found])
+    elif not found:
+        say("no event waits for a retry")
+    else:
+        event_history_output.tell_waiting(found)
+        if len(found) == limit:
+            say(f"the first {limit:,} shown; for more: --after {one_line(found[-1].place)}")
+
+
+def _show_behind(target: Target, event_id: UUID, subscription: str | None, limit: int, after: str | None) -> None:
+    if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise typer.BadParameter("--after: with an event, give a log position")
+    found = target.run(
+        lambda conn: waiting_events.behind(
+            conn, event_id, target.schema, subscription=subscription, after=int(after or 0), limit=limit
+        ),
+        every_tenant=True,
+    )
+    if target.as_json:
+        print_json(schema=target.schema, event_id=event_id, behind=[asdict(each) for each in found])
+    elif not found:
+        say(f"no event waits behind {event_id}")
+    else:
+        event_history_output.tell_behind(found)
+        if len(found) >= limit:
+            say(f"the first {len(found):,} shown; for more: --after {found[-1].seq}")
 
 
 @commands.command()

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from outrider.cli.audit_options import AuditOptions
-from outrider.cli.options import Commands
+from outrider.cli.options import AuditOptions, Commands
 from outrider.cli.output.text import capped, make_table, one_line, print_json
 from outrider.cli.target import Target
 from outrider.errors import SubscriptionRefused
 from outrider.postgres import generations
+from outrider.postgres.admin import subscriptions
 from outrider.postgres.admin.subscriptions import MOST
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.generations import GenerationOverview
@@ -29,8 +29,8 @@ def show(target: Target) -> None:
 
     One row per generation and subscription that has a position of its own.
     Generation 0 reads all others: without generations, everything.
-    A generation whose workers are gone is served by all other workers; when it has
-    nothing left to read, it is merged into generation 0.
+    A generation whose workers are gone is served by all other workers that are not
+    strict; when it has nothing left to read, it is merged into generation 0.
 
     The lag counts log positions, of all event types and generations.
 
@@ -49,7 +49,7 @@ def show(target: Target) -> None:
     for each in rows:
         served, well = _served(each)
         row = (
-            str(each.generation), one_line(each.subscription), f"{each.lag:,}", capped(each.parked, MOST),
+            str(each.generation), one_line(each.subscription), f"{each.lag:,}", capped(each.waiting, MOST),
             capped(each.dead, MOST), one_line(served),
         )  # fmt: skip
         table.add_row(*map(Text, row), style=None if well else "yellow")
@@ -70,10 +70,11 @@ def move(
 ) -> None:
     """Let the workers of another generation handle the events of one.
 
-    For old workers that are alive but make no progress: the workers of TO take
-    over where they are; nothing is skipped, nothing is handled twice. Events that
-    FROM publishes later follow. FROM's own workers keep their other subscriptions.
-    FROM = TO undoes it. Recorded in the audit.
+    For old workers that are alive but make no progress, and for what no strict worker
+    takes: the workers of TO take over where FROM is; nothing is skipped, nothing is
+    handled twice. Events that FROM publishes later follow, until FROM is merged into
+    generation 0. FROM's own workers keep their other subscriptions. Jobs of FROM that
+    wait become jobs of TO. FROM = TO undoes it, except for jobs. Recorded in the audit.
 
     Needs: a role that may operate.
 
@@ -84,30 +85,30 @@ def move(
       [bold]outrider generations move 41 41[/]
     """
 
-    async def run(conn: AsyncSession) -> list[GenerationOverview]:
+    async def run(conn: AsyncSession) -> tuple[list[GenerationOverview], list[str]]:
         there = await generations.overview(conn, target.schema)
-        chosen = [
-            each.subscription
-            for each in there
-            if each.generation == origin and subscription in (None, each.subscription)
-        ]
-        if not chosen:
+        names = [each.subscription for each in there if each.generation == origin]
+        names += [each.name for each in await subscriptions.overview(conn, target.schema) if each.kind == "job"]
+        chosen = names if subscription is None else [subscription]
+        done = [name for name in chosen if await generations.move(conn, name, origin, to, audit.signed, target.schema)]
+        if not done:
             raise SubscriptionRefused(_nowhere(there, origin, subscription))
-        for name in chosen:
-            await generations.move(conn, name, origin, to, audit.signed, target.schema)
         after = await generations.overview(conn, target.schema)
-        return [each for each in after if each.generation == origin and each.subscription in chosen]
+        positions = [each for each in after if each.generation == origin and each.subscription in done]
+        return positions, sorted(set(done) - {each.subscription for each in positions})
 
-    moved = target.run(run)
+    moved, jobs = target.run(run)
     if target.as_json:
-        print_json(schema=target.schema, moved=[asdict(each) for each in moved])
+        print_json(schema=target.schema, moved=[asdict(each) for each in moved], jobs=jobs)
         return
     for each in moved:
         typer.echo(one_line(_became(each, origin, to)))
+    for name in jobs:
+        typer.echo(one_line(f"{name}: jobs of generation {origin} that wait are jobs of generation {to} now"))
     if missing := [each.subscription for each in moved if not each.workers]:
         typer.echo(
             f"warning: generation {to} has no worker for {', '.join(missing)}: until one starts, all other workers "
-            "serve it",
+            "that are not strict serve it",
             err=True,
         )
 
@@ -123,7 +124,7 @@ def _became(each: GenerationOverview, origin: int, to: int) -> str:
     whose = "its own workers" if origin == to else f"the workers of generation {to}"
     return (
         f"{each.subscription}: events of generation {origin} are handled by {whose}, who notice it within 10 s; "
-        f"{capped(each.parked, MOST)} waiting events move with it"
+        f"{capped(each.waiting, MOST)} waiting events move with it"
     )
 
 
@@ -135,4 +136,4 @@ def _served(each: GenerationOverview) -> tuple[str, bool]:
     if each.adopted_by:
         adopted = "; ".join(f"{', '.join(who)} of {of}" for of, who in sorted(each.adopted_by.items()))
         return f"{owner}adopted by {adopted}", True
-    return f"{owner}nobody", not (each.lag or each.parked)
+    return f"{owner}nobody", not (each.lag or each.waiting)

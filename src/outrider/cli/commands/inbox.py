@@ -11,14 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.confirmation import confirm
-from outrider.cli.options import Commands, LimitOption, YesOption
-from outrider.cli.output.subscriptions import states_of
+from outrider.cli.options import Commands, LimitOption, YesOption, confirm
+from outrider.cli.output.status import states_of
 from outrider.cli.output.text import capped, lines, make_table, moment, one_line, print_json, roughly, say, short
-from outrider.cli.target import Target
-from outrider.errors import ConfigError
-from outrider.inbox.destination import destination_of
-from outrider.inbox.retry import RetryResult, retry_refused
+from outrider.cli.target import Target, find_declared
+from outrider.inbox.inbox import destination_of
+from outrider.inbox.receiver import RetryResult, retry_refused
 from outrider.postgres import inboxes
 from outrider.postgres.admin import subscriptions
 from outrider.postgres.admin.status import status as look
@@ -118,9 +116,6 @@ def refused(
 def retry(
     target: Target,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The inbox.")],
-    ids: Annotated[
-        list[int] | None, typer.Option("--id", metavar="N", help="Only the entry with this id. Repeatable.")
-    ] = None,
     yes: YesOption = False,
 ) -> None:
     """Read refused entries again, with the codec that the app has now.
@@ -131,20 +126,14 @@ def retry(
 
     Needs: an app with that inbox, and a role that may write the schema's tables.
 
-    Examples:
-
-      [bold]outrider inbox retry billing.orders --app billing:app[/]
-      [bold]outrider inbox retry billing.orders --id 7 --yes --app billing:app[/]
+    Example: [bold]outrider inbox retry billing.orders --app billing:app[/]
     """
-    declared = {each.name: each for each in target.need_app().inboxes}
-    if name not in declared:
-        raise ConfigError(f"{name!r} is no inbox of the app; it declares: {', '.join(declared) or 'none'}")
-    many = f"{len(ids)} refused entries" if ids else "all refused entries"
-    confirm(f"Read {many} of {name} again?", "nothing was read", yes=yes)
+    inbox = find_declared("inbox", target.need_app().inboxes, name)
+    confirm(f"Read all refused entries of {name} again?", "nothing was read", yes=yes)
 
     async def read_again(conn: AsyncSession) -> RetryResult:
         await subscriptions.find(conn, name, target.schema)
-        return await retry_refused(conn, name, destination_of(declared[name], target.settings), ids, target.schema)
+        return await retry_refused(conn, name, destination_of(inbox, target.settings), target.schema)
 
     done = target.run(read_again)
     if target.as_json:

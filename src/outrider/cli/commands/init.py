@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import tomllib
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,16 @@ from outrider.postgres.schema.migrate import script
 LONGEST = names.IDENTIFIER_BYTES - len(".count_items")
 FOLDERS = ("migrations", "tests")
 DEFAULT_SCHEMA = "outrider"
+RELAYS = {"redis": "REDIS_URL", "nats": "NATS_URL"}
+"""The brokers of --relay, and the variable that names the broker's URL."""
+PORT = 9464
+"""Where the service serves its metrics."""
+
+
+class RelayTo(StrEnum):
+    redis = "redis"
+    nats = "nats"
+
 
 commands = Commands()
 
@@ -39,6 +50,10 @@ def init(
         Path, typer.Option("--out-dir", metavar="DIR", help="The folder; created if missing.", file_okay=False)
     ] = Path(),
     schema: SchemaOption = None,
+    relay: Annotated[
+        RelayTo | None,
+        typer.Option("--relay", metavar="BROKER", help="Also a relay, with a lease and metrics: redis or nats."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,17 +62,20 @@ def init(
     Migrations, an event, a handler, a boot file and a test. The service runs
     as it is, even without a Postgres of yours. If one of the files exists,
     it is named and none is written. An existing pyproject.toml is never changed.
+    With [bold]--relay[/] it also sends its events to a stream of that broker, once and in
+    order, and serves its metrics on port 9464 (METRICS_PORT).
 
     Needs: nothing; it connects to no database.
 
     Examples:
 
       [bold]outrider init --service billing[/]
+      [bold]outrider init --service billing --relay redis[/]
       [bold]outrider init --service billing --out-dir services/billing --schema events[/]
     """
     _refuse_name(service, out_dir)
     settings = Settings.load(context=service, schema=schema, environ=_schema_only())
-    written = _files(service, settings.schema)
+    written = _files(service, settings.schema, relay)
     there = [name for name in written if (out_dir / name).exists()]
     if there and not force:
         raise ConfigError(
@@ -71,7 +89,7 @@ def init(
     if as_json:
         print_json(service=service, schema=settings.schema, written=list(written))
     else:
-        _tell(service, out_dir, written, project)
+        _tell(service, out_dir, written, project, relay)
 
 
 def _refuse_name(service: str, out_dir: Path) -> None:
@@ -110,16 +128,38 @@ def _schema_only() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name == "OUTRIDER_SCHEMA"}
 
 
-def _files(service: str, schema: str) -> dict[str, str]:
+def _files(service: str, schema: str, relay: RelayTo | None) -> dict[str, str]:
     settings = f'context="{service}"' + ("" if schema == DEFAULT_SCHEMA else f', schema="{schema}"')
     return {
         "migrations/0001_outrider.sql": script(schema),
         f"migrations/0002_{service}.sql": fill("tables.sql", service=service),
         f"{service}/__init__.py": "",
         f"{service}/events.py": fill("events.py", service=service),
-        f"{service}/app.py": fill("app.py", service=service, settings=settings),
-        f"{service}/__main__.py": fill("__main__.py", service=service),
+        f"{service}/app.py": fill("app.py", service=service, settings=settings, **_in_app(service, relay)),
+        **({} if relay is None else {f"{service}/relay.py": fill(f"relay_{relay}.py", service=service)}),
+        f"{service}/__main__.py": fill("__main__.py", service=service, **_in_boot(relay)),
         f"tests/test_{service}.py": fill("test.py", service=service),
+    }
+
+
+def _in_app(service: str, relay: RelayTo | None) -> dict[str, str]:
+    if relay is None:
+        return {"relay_import": "", "relay_call": ""}
+    return {"relay_import": f"\nfrom {service}.relay import declare_relay", "relay_call": "\ndeclare_relay(app)"}
+
+
+def _in_boot(relay: RelayTo | None) -> dict[str, str]:
+    """A service with a relay also serves metrics."""
+    if relay is None:
+        return {"os_import": "", "metrics_import": "", "metrics_port": "", "run": "return await worker.run()"}
+    return {
+        "os_import": "\nimport os",
+        "metrics_import": "\nfrom outrider.observe.exposed import exposed",
+        "metrics_port": f'METRICS_PORT = int(os.environ.get("METRICS_PORT", "{PORT}"))\n',
+        "run": """schema = app.settings.schema
+        async with exposed(app, schema, "127.0.0.1", METRICS_PORT) as url:
+            logging.getLogger(__name__).info("metrics at %s", url)
+            return await worker.run()""",
     }
 
 
@@ -133,7 +173,7 @@ def _write(out_dir: Path, written: dict[str, str]) -> None:
         raise ConfigError(f"{error.filename} cannot be written: {error.strerror}; choose another --out-dir") from error
 
 
-def _tell(service: str, out_dir: Path, written: dict[str, str], project: Path) -> None:
+def _tell(service: str, out_dir: Path, written: dict[str, str], project: Path, relay: RelayTo | None) -> None:
     typer.echo(f"wrote in {out_dir.resolve()}:")
     for name in written:
         typer.echo(f"  {name}")
@@ -143,6 +183,8 @@ def _tell(service: str, out_dir: Path, written: dict[str, str], project: Path) -
         )
     scripts = " ".join(f"-f {name}" for name in written if name.startswith("migrations/"))
     typer.echo("next:" if out_dir.resolve() == Path.cwd() else f"next, after cd {shlex.quote(str(out_dir))}:")
+    if relay is not None:
+        typer.echo(f"  pip install 'outrider[{relay},metrics]'".ljust(46) + f"# and a broker; {RELAYS[relay]} names it")
     typer.echo("  python -m pytest                            # the test; needs outrider[embedded] and pytest")
     typer.echo(f"  OUTRIDER_EMBEDDED=1 python -m {service}".ljust(46) + "# the service, on a Postgres of its own")
     typer.echo(f'  psql "$OUTRIDER_DSN" -q -v ON_ERROR_STOP=1 {scripts} && python -m {service}')

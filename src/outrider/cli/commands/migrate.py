@@ -32,9 +32,8 @@ from outrider.postgres.schema.migrate import (
     refuse_newer,
     script,
 )
-from outrider.postgres.schema.orphans import refuse_renamed
 from outrider.postgres.schema.phases import LiveWorker, Phase, held_up, refuse_unaware
-from outrider.postgres.schema.registration import Registered, register
+from outrider.postgres.schema.registration import Registered, refuse_renamed, register
 from outrider.subscription import Subscription
 
 commands = Commands(invoke_without_command=True)
@@ -179,7 +178,8 @@ def status(target: Target) -> None:
 
 
 def _next(have: Sequence[Applied], *, held: bool) -> str:
-    if pending(have, Phase.pre):
+    first = pending(have, Phase.pre)
+    if first and not (have and any(step.breaking for step in first)):
         beside = "; beside workers of the previous release: outrider migrate --phase pre" if have else ""
         return f"next: outrider migrate{beside}"
     return "next: outrider migrate, when those workers have ended" if held else "next: outrider migrate"
@@ -189,8 +189,8 @@ async def _migrate(conn: AsyncSession, target: Target, phase: Phase, *, force: b
     done = await migrate(conn, target.schema, phase=phase, force=force)
     await _refuse_renamed(conn, target)
     registered = [await register(conn, each, target.schema) for each in target.subscriptions or ()]
-    for schedule in target.schedules:
-        await schedules.register(conn, schedule, target.schema, target.settings.context)
+    for each in target.scheduled:
+        await schedules.register(conn, each.schedule, each.request, target.schema, target.settings.context)
     await open_all(conn, target.subscriptions or (), target.settings.generation, target.schema)
     left = pending(await applied(conn, target.schema))
     return MigrationReport(target.schema, conn.info.dbname, done, registered, left)

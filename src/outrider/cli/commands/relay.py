@@ -11,14 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.audit_options import AuditOptions
-from outrider.cli.confirmation import confirm
 from outrider.cli.logs import arrange
-from outrider.cli.options import CliGroup, Commands, YesOption
-from outrider.cli.output.subscriptions import states_of
+from outrider.cli.options import AuditOptions, CliGroup, Commands, YesOption, confirm
+from outrider.cli.output.status import states_of
 from outrider.cli.output.text import capped, make_table, one_line, print_json, roughly, say
 from outrider.cli.serve import ServeOptions, Service, run_here
-from outrider.cli.target import Location, Target
+from outrider.cli.target import Location, Target, find_declared
 from outrider.errors import ConfigError
 from outrider.postgres import relays
 from outrider.postgres.admin import subscriptions
@@ -132,10 +130,8 @@ def adopt(
 
     Example: [bold]outrider relay adopt shop.out orders --app shop:app[/]
     """
-    declared = {each.name: each for each in target.need_app().relays}
-    if name not in declared:
-        raise ConfigError(f"{name!r} is no relay of the app; it declares: {', '.join(declared) or 'none'}")
-    answer = asyncio.run(_adopt(target, declared[name], stream, audit.signed, yes=yes))
+    relay = find_declared("relay", target.need_app().relays, name)
+    answer = asyncio.run(_adopt(target, relay, stream, audit.signed, yes=yes))
     if target.as_json:
         print_json(schema=target.schema, **answer)
     else:
@@ -180,7 +176,7 @@ def _add(table: Table, each: Standing, stream: Stream | None, found: Status, *, 
     if stream is not None:
         ago = f"{roughly(found.read_at - stream.moved_at)} ago"
         of_stream = (one_line(stream.name), one_line(stream.place), f"{stream.events:,}", ago)
-    own = (f"{each.lag:,}", capped(each.parked, MOST), capped(each.dead, MOST), "\n".join(states))
-    style = "yellow" if states != ["running"] or each.parked else "red" if each.dead else ""
+    own = (f"{each.lag:,}", capped(each.waiting, MOST), capped(each.dead, MOST), "\n".join(states))
+    style = "yellow" if states != ["running"] or each.waiting else "red" if each.dead else ""
     row = (one_line(each.name), *of_stream, *own) if first else ("", *of_stream, "", "", "", "")
     table.add_row(*map(Text, row), style=style)

@@ -10,9 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.audit_options import AuditOptions
-from outrider.cli.confirmation import confirm
-from outrider.cli.options import Commands, DryRunOption, YesOption
+from outrider.cli.options import AuditOptions, Commands, DryRunOption, YesOption, confirm
 from outrider.cli.output.rollups import (
     fields,
     lines,
@@ -24,14 +22,23 @@ from outrider.cli.output.rollups import (
     waiting,
 )
 from outrider.cli.output.text import counted, one_line, print_json, safe, say
-from outrider.cli.rollup_install import blocking_topics, compared, install_unless_same
 from outrider.cli.target import Target
-from outrider.errors import ConfigError, RollupRefused
+from outrider.errors import RollupRefused
 from outrider.postgres import rollups
 from outrider.postgres.admin.dead_letters import clock
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.rollups import MOST, Aside, Rolling, RollupFinding, Step, Tick
-from outrider.rollup.rollup import Rollup
+from outrider.postgres.rollups import (
+    MOST,
+    Aside,
+    Rolling,
+    RollupFinding,
+    Step,
+    Tick,
+    blocking_topics,
+    compared,
+    install_unless_same,
+)
+from outrider.rollup.rollup import Rollup, chosen_rollup
 
 NEWEST = 5
 """How many of the rows that were set aside are shown."""
@@ -53,15 +60,7 @@ class RollupTarget(Target):
             raise typer.BadParameter("--json and --sql exclude each other: drop one of them")
 
     def declared(self, name: str | None) -> Rollup:
-        declared = {each.name: each for each in self.need_app().rollups}
-        if not declared:
-            raise ConfigError("the app declares no rollup: app.rollup(…) is one")
-        if name is None and len(declared) == 1:
-            [name] = declared
-        if name not in declared:
-            wrong = "name one" if name is None else f"{name!r} is no rollup of the app"
-            raise ConfigError(f"{wrong}; it declares: {', '.join(declared)}")
-        return declared[name]
+        return chosen_rollup({each.name: each for each in self.need_app().rollups}, name)
 
 
 @commands.command()

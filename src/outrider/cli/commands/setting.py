@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from outrider.cli.audit_options import AuditOptions
-from outrider.cli.options import Commands
+from outrider.cli.options import AuditOptions, Commands
 from outrider.cli.output.text import make_table, moment, one_line, print_json, tell
 from outrider.cli.target import Target
 from outrider.postgres.admin import audit as settings
@@ -82,3 +81,28 @@ def change(
         print_json(schema=target.schema, setting=name, value=value)
         return
     tell(f"{name} is {value}")
+
+
+@commands.command("allow-content-class")
+def allow_content_class(
+    target: Target,
+    audit: AuditOptions,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new content class.")],
+    like: Annotated[str, typer.Option(metavar="CLASS", help="Treat it like this one of the four.")] = "restricted",
+) -> None:
+    """Let events have another content class.
+
+    It becomes the setting content_class.NAME, from 0 (like public) to 3 (like
+    restricted). The dashboard hides values by it. Publishers declare the class too:
+    Outrider(content_classes=["legal_hold"]). It cannot be taken back, because events
+    may have it.
+
+    Needs: a role that may operate.
+
+    Example: [bold]outrider setting allow-content-class legal_hold --like confidential[/]
+    """
+    new = target.run(lambda conn: settings.allow_content_class(conn, name, like, target.schema, audit.signed))
+    if target.as_json:
+        print_json(schema=target.schema, content_class=name, new=new)
+        return
+    tell(f"{name} is allowed, and treated like {like}" if new else f"{name} was allowed before; nothing has changed")

@@ -9,16 +9,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from outrider.cli.audit_options import AuditOptions
-from outrider.cli.options import Commands
-from outrider.cli.output.subscriptions import waiting
+from outrider.cli.options import AuditOptions, Commands
+from outrider.cli.output.status import waiting
 from outrider.cli.output.text import capped, counted, make_table, one_line, print_json
 from outrider.cli.target import Target
 from outrider.errors import SubscriptionRefused
 from outrider.postgres.admin import subscriptions
 from outrider.postgres.admin.subscriptions import MOST, Backlog, Overview
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.schema.orphans import orphaned
+from outrider.postgres.schema.registration import orphaned
 
 commands = Commands(no_args_is_help=True)
 
@@ -199,7 +198,7 @@ def retire(
     if target.as_json:
         print_json(schema=target.schema, subscription=name, lost=asdict(lost), still_declared=declared)
         return
-    typer.echo(f"{name} is retired" + (f"; lost: {lost}" if lost.waiting or lost.dead else ""))
+    typer.echo(f"{name} is retired" + (f"; lost: {lost}" if lost.unhandled or lost.dead else ""))
     if declared:
         typer.echo(f"the app still declares {name}: its next migrate or worker creates it again, for new events")
 

@@ -15,10 +15,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from outrider.cli.audit_options import AuditOptions
 from outrider.cli.bulk_actions import STOPPED
-from outrider.cli.confirmation import confirm
-from outrider.cli.options import Commands, DryRunOption, YesOption
+from outrider.cli.options import AuditOptions, Commands, DryRunOption, YesOption, confirm
 from outrider.cli.output.text import one_line, print_json, say
 from outrider.cli.shutdown import leave, obeying
 from outrider.cli.target import Target

@@ -120,7 +120,7 @@ class _Answer:
         if found.subscriptions:
             table = Table("subscription", "unread", "waiting", "dead")
             for each in found.subscriptions:
-                row = (one_line(each.name), str(each.unread), str(each.parked), str(each.dead))
+                row = (one_line(each.name), str(each.unread), str(each.waiting), str(each.dead))
                 table.add_row(*map(Text, row), style="yellow" if each else None)
             Console().print(table)
         for rollup in found.rollups:

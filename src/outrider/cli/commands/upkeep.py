@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from outrider.cli.audit_options import AuditOptions
-from outrider.cli.options import Commands, DryRunOption
+from outrider.cli.options import AuditOptions, Commands, DryRunOption
 from outrider.cli.output.text import make_table, one_line, print_json, roughly, say, tell
 from outrider.cli.target import Target
 from outrider.errors import UpkeepRefused

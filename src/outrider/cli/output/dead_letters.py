@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from outrider.cli.output.text import UNREADABLE, counted, lines, moment, one_line, safe, say, short
 from outrider.postgres.admin.dead_letters import Group, Letter, WholeLetter
-from outrider.postgres.admin.recovery import Done
 
 ID = 36
 STATUS = {"failed": "dead letter", "discarded": "discarded", "pending": "no dead letter: it waits for a retry"}
@@ -113,36 +110,6 @@ def _next(each: WholeLetter) -> Iterator[tuple[str, str]]:
     if each.status == "failed":
         discard = f"outrider dlq discard {each.event_id} --subscription {each.subscription}"
         yield f"{discard} --reason TEXT", "give it up"
-
-
-@contextmanager
-def progress(verb: str, total: int, *, quiet: bool) -> Iterator[Callable[[Done], None]]:
-    """Shows a bar on a terminal; elsewhere a line for each tenth."""
-    console = Console()
-    if quiet:
-        yield lambda _: None
-        return
-    if not console.is_terminal:
-        yield _tenths(total)
-        return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    )  # fmt: skip
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(verb, total=total)
-        yield lambda done: bar.update(task, completed=done.letters)
-
-
-def _tenths(total: int) -> Callable[[Done], None]:
-    said = 0
-
-    def tell(done: Done) -> None:
-        nonlocal said
-        if (tenth := done.letters * 10 // max(total, 1)) > said:
-            said = tenth
-            typer.echo(f"{done.letters:,} of {total:,}")
-
-    return tell
 
 
 def _facts(each: WholeLetter) -> dict[str, object]:

@@ -1,16 +1,30 @@
-"""The history of one event in sentences: what it is, its state at each subscription, and how that came about."""
+"""The history of one event in sentences: what it is, its state at each subscription, and how that came about; lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Console
 from rich.table import Table
 
-from outrider.cli.output.text import UNREADABLE, at, lines, one_line, roughly, safe, say, short
+from outrider.cli.output.text import (
+    UNREADABLE,
+    at,
+    capped,
+    counted,
+    lines,
+    make_table,
+    moment,
+    one_line,
+    roughly,
+    safe,
+    say,
+    short,
+)
 from outrider.envelope import LONGEST
 from outrider.postgres.admin.event_history import Act, Fate, Listing, Moment, Story
+from outrider.postgres.admin.waiting import MOST_BEHIND, EventBehind, WaitingEvent
 
 PAYLOAD_LINES = 100
 LONGEST_LINE = 1000
@@ -40,6 +54,12 @@ def tell(story: Story) -> None:
             say(f"{at(when)}  {one_line(what)}", indent=2)
             if more:
                 say(safe(more), indent=6)
+    if story.children:
+        say("\nevents that its handlers published", "bold")
+    for child in story.children:
+        say(f"{child.id}  {one_line(child.event_type)}, log position {child.seq}", indent=2)
+    if not story.children_searched:
+        say("\nevents that its handlers published: not searched, because the search took too long", "bold")
     if story.jobs:
         say("\nunfinished jobs that its handlers enqueued", "bold")
     for job in story.jobs:
@@ -122,6 +142,7 @@ def _facts(story: Story) -> Iterator[tuple[str, object]]:
     for name, value in (
         ("target", envelope.target),
         ("origin", envelope.origin),
+        ("caused by", story.caused_by),
         ("key", envelope.key),
         ("kind", envelope.aggregate_kind),
         ("entity version", envelope.entity_version),
@@ -220,3 +241,26 @@ def _since(when: datetime | None) -> str:
 
 def _soon(when: datetime | None, now: datetime) -> str:
     return f"{at(when)}, in {roughly(when - now)}" if when else "some time"
+
+
+def tell_waiting(found: Sequence[WaitingEvent]) -> None:
+    table = make_table("event", "subscription, key", "tried again", "why", "behind")
+    for each in found:
+        behind = "all later events" if each.order == "total" else capped(each.behind, MOST_BEHIND)
+        table.add_row(
+            lines(each.event_id, each.event_type),
+            lines(each.subscription, each.key is not None and f"key {short(each.key)}"),
+            lines(moment(each.run_at), counted(each.attempts, "attempt")),
+            lines(f"{each.code}: {short(each.error)}"),
+            behind,
+        )
+    Console().print(table)
+
+
+def tell_behind(found: Sequence[EventBehind]) -> None:
+    table = make_table("event", "subscription", "log position", "waits since")
+    for each in found:
+        table.add_row(
+            lines(each.event_id, each.event_type), lines(each.subscription), f"{each.seq:,}", moment(each.since)
+        )
+    Console().print(table)

@@ -105,7 +105,7 @@ def _course(each: JobRow) -> Iterator[str | None]:
 def _facts(each: JobRow, found: JobListing) -> Iterator[tuple[str, object]]:
     version = f" version {each.version}" if each.version is not None else ""
     yield "job", f"{each.id}, {each.event_type}{version}"
-    if each.subscription != each.event_type:
+    if each.seq is not None:
         yield "of events", each.subscription
     yield "state", standing(each, found)
     yield "enqueued", each.created_at and f"{moment(each.created_at)} by {each.source}"

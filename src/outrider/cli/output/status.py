@@ -13,12 +13,11 @@ from rich.text import Text
 
 from outrider.cli.output.rollups import fields as rollup_fields
 from outrider.cli.output.rollups import span
-from outrider.cli.output.subscriptions import states_of, waiting
 from outrider.cli.output.text import at, capped, counted, make_table, moment, one_line, roughly
 from outrider.cli.output.watch import Rates
 from outrider.cli.target import Target
 from outrider.postgres.admin.status import LATE, Seen, Standing, Status
-from outrider.postgres.admin.subscriptions import MOST
+from outrider.postgres.admin.subscriptions import MOST, Overview
 from outrider.postgres.rollups import Rolling
 
 BUSY = timedelta(seconds=10)
@@ -29,6 +28,13 @@ TROUBLES = {
     "failing": "{name} fails",
     "loop": "event loop held by {name}",
 }
+SHORT = 80
+"""Characters of an error that are shown in a state."""
+STATES = {
+    "broker_down": ("broker", "broker down for {age}: {message}"),
+    "troubled": ("rolled_back", "rolled back {in_a_row} times in a row for {age}: {code}"),
+    "failing": ("failing", "failed {in_a_row} times in a row for {age}: {code}"),
+}
 
 
 def view(found: Status, rates: Rates | None = None, *, target: Target) -> Iterator[RenderableType]:
@@ -38,6 +44,8 @@ def view(found: Status, rates: Rates | None = None, *, target: Target) -> Iterat
         yield _subscriptions(found, _orphans(found, target), rates)
     if any(each.streams for each in found.subscriptions):
         yield _streams(found, rates)
+    if any(each.topics for each in found.subscriptions):
+        yield _topics(found)
     if found.rollups:
         yield _rollups(found)
     if found.workers:
@@ -62,12 +70,18 @@ def _summary(found: Status, rates: Rates | None) -> Iterator[Text]:
             f"everything is paused since {at(found.paused_at)}; to resume: outrider subscription resume --all",
             style="bold yellow",
         )
+    for name, since in found.paused_schedules.items():
+        shown = one_line(name)
+        yield Text(
+            f"the schedule {shown} is paused since {at(since)}; to resume: outrider schedule resume {shown}",
+            style="yellow",
+        )
     events = [each for each in found.subscriptions if each.kind != "job"]
-    parked, dead = (sum(getattr(each, name) for each in events) for name in ("parked", "dead"))
+    waiting, dead = (sum(getattr(each, name) for each in events) for name in ("waiting", "dead"))
     speed = "" if rates is None else f" ({rates.drawn} a second)"
     yield Text(f"{counted(len(found.subscriptions), 'subscription')}; {counted(found.live, 'worker')}")
     yield Text(
-        f"{counted(found.seq, 'log position')} used{speed}; {capped(parked, MOST)} waiting for retry; "
+        f"{counted(found.seq, 'log position')} used{speed}; {capped(waiting, MOST)} waiting for retry; "
         f"{capped(dead, MOST)} dead letter{'s' * (dead != 1)}"
     )
     if found.jobs:
@@ -117,6 +131,19 @@ def _streams(found: Status, rates: Rates | None) -> Table:
                 "" if each.kind == "relay" else capped(stream.refused, MOST),
             )  # fmt: skip
             table.add_row(*map(Text, row), style="red" if stream.refused else "")
+    return table
+
+
+def _topics(found: Status) -> Table:
+    table = make_table("topic", "of", "owed", "oldest", "rejected", "dead")
+    for each in found.subscriptions:
+        for topic in each.topics:
+            row = (
+                one_line(topic.name), one_line(each.name), f"{topic.depth:,}{'' if each.topics_are_complete else '+'}",
+                "" if topic.oldest_at is None else roughly(found.read_at - topic.oldest_at),
+                capped(topic.rejected, MOST), capped(topic.dead, MOST),
+            )  # fmt: skip
+            table.add_row(*map(Text, row), style="yellow" if topic.rejected else "red" if topic.dead else "")
     return table
 
 
@@ -190,3 +217,42 @@ def _orphans(found: Status, target: Target) -> set[str]:
     known |= {name for worker in found.workers if worker.live for name in worker.subscriptions}
     context = target.settings.context
     return {each.name for each in found.subscriptions if each.context == context and each.name not in known}
+
+
+def waiting(each: Overview | Standing) -> str:
+    """The events that wait for a retry or behind one that does; of jobs, those that wait and those that run."""
+    if each.kind != "job":
+        return capped(each.waiting, MOST)
+    return f"{capped(each.waiting - each.running, MOST)} pending\n{capped(each.running, MOST)} running"
+
+
+def states_of(each: Standing, found: Status, *, orphaned: bool = False) -> Iterator[str]:
+    if orphaned:
+        yield "orphaned"
+    for state in each.states:
+        match state:
+            case "paused":
+                yield f"paused since {at(each.paused_at)}" if each.paused_at else "paused"
+            case "breaker":
+                until = max(position.open_until for position in each.positions if position.open_until)
+                yield f"breaker open until {at(until)}"
+            case "no_worker":
+                yield "nobody serves it"
+            case "unable":
+                yield "its workers do not know all its event types"
+            case "broker_down" | "troubled" | "failing":
+                yield _trouble(state, each, found.read_at)
+            case "running" if not orphaned:
+                yield "reader" if each.kind == "reader" else "paused with all" if found.paused_at else "running"
+
+
+def _trouble(state: str, each: Standing, now: datetime) -> str:
+    kind, told = STATES[state]
+    worst = max((one for one in each.troubles if one.kind == kind), key=lambda one: one.in_a_row)
+    message = one_line(worst.message)
+    return told.format(
+        age=roughly(now - worst.since),
+        in_a_row=worst.in_a_row,
+        code=one_line(worst.code),
+        message=message if len(message) <= SHORT else f"{message[:SHORT]}…",
+    )

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from outrider.errors import NoTransaction
-from outrider.postgres.inserts import Driver, Insert, Rows
+from outrider.postgres.inserts import Driver, Insert, Row
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 
-def _run(conn: BaseDatabaseWrapper, insert: Insert) -> Rows:
+def _run(conn: BaseDatabaseWrapper, insert: Insert) -> Row:
     vendor = getattr(conn, "vendor", None)  # a proxy may also stand for a cache
     if vendor != "postgresql":
         raise TypeError(
@@ -24,10 +24,14 @@ def _run(conn: BaseDatabaseWrapper, insert: Insert) -> Rows:
     # Django's own error for a block that is broken already: what broke it says nothing about our schema.
     conn.validate_no_broken_transaction()
     query, params = insert.named()
-    with insert.explaining(), conn.cursor() as cursor:
-        cursor.execute(query, params)
-        rows: Rows = cursor.fetchall()
-        return rows
+    try:
+        with conn.cursor() as cursor:
+            cursor.execute(query, params)
+            row: Row = cursor.fetchone()
+            return row
+    except Exception as error:
+        insert.explain(error)
+        raise
 
 
 def _after_commit(conn: BaseDatabaseWrapper, poke: Callable[[], None]) -> None:

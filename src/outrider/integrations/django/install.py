@@ -18,10 +18,9 @@ from outrider.integrations.django import database
 from outrider.postgres import schedules
 from outrider.postgres.connection import connect
 from outrider.postgres.schema.migrate import Migration, migrate
-from outrider.postgres.schema.orphans import refuse_renamed
-from outrider.postgres.schema.registration import register
-from outrider.schedule import Schedule
+from outrider.postgres.schema.registration import refuse_renamed, register
 from outrider.subscription import Subscription
+from outrider.worker.schedule_loop import Scheduled
 
 
 def install(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
@@ -31,14 +30,14 @@ def install(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> Non
         return
     app = database.load_app(database.named_app()) if getattr(settings, database.APP, None) else None
     chosen = app.settings if app else Settings.load()
-    done = asyncio.run(_install(database.dsn(), chosen, app.subscriptions if app else (), app.schedules if app else ()))
+    done = asyncio.run(_install(database.dsn(), chosen, app.subscriptions if app else (), app.scheduled if app else ()))
     if verbosity >= 1 and done:
         names = ", ".join(each.name for each in done)
         (stdout or sys.stdout).write(f'  Outrider schema "{chosen.schema}": applied {names}\n')
 
 
 async def _install(
-    dsn: str, chosen: Settings, subscriptions: Sequence[Subscription], scheduled: Sequence[Schedule]
+    dsn: str, chosen: Settings, subscriptions: Sequence[Subscription], scheduled: Sequence[Scheduled]
 ) -> list[Migration]:
     async with await connect(dsn, autocommit=True) as conn:
         done = await migrate(conn, chosen.schema)
@@ -46,6 +45,6 @@ async def _install(
             await refuse_renamed(conn, subscriptions, [each.name for each in subscriptions], chosen.schema)
         for each in subscriptions:
             await register(conn, each, chosen.schema)
-        for schedule in scheduled:
-            await schedules.register(conn, schedule, chosen.schema, chosen.context)
+        for one in scheduled:
+            await schedules.register(conn, one.schedule, one.request, chosen.schema, chosen.context)
         return done

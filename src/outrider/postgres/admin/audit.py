@@ -73,6 +73,14 @@ async def settings(conn: AsyncConnection[Any], schema: str) -> list[Setting]:
     return [Setting(*row) for row in await fetch(conn, "admin/settings", schema)]
 
 
+async def allow_content_class(
+    conn: AsyncConnection[Any], name: str, like: str, schema: str, signed: Signed = UNSIGNED
+) -> bool:
+    """False: it was allowed before."""
+    [(new,)] = await fetch_call(conn, "allow_content_class", schema, {"name": name, "like": like} | signed.params())
+    return bool(new)
+
+
 async def set_setting(
     conn: AsyncConnection[Any], name: str, value: str, schema: str, signed: Signed = UNSIGNED
 ) -> None:

@@ -168,9 +168,9 @@ class Count:
     """How many of them a replay would skip, because their idempotency key has been handled."""
 
 
-async def groups(conn: AsyncConnection[Any], which: Filter, schema: str) -> list[Group]:
-    """Grouped by subscription, event type and error, the largest group first."""
-    params = (await fixed(conn, which, schema)).params()
+async def groups(conn: AsyncConnection[Any], which: Filter, schema: str, *, most: int | None = None) -> list[Group]:
+    """Grouped by subscription, event type and error, the largest group first. With `most`: only that many are read."""
+    params = (await fixed(conn, which, schema)).params() | {"most": most}
     return [Group(*row) for row in await fetch(conn, "admin/dead_letter_groups", schema, params)]
 
 
@@ -204,8 +204,9 @@ async def letter(
     return [WholeLetter(*row) for row in rows]
 
 
-async def count(conn: AsyncConnection[Any], which: Filter, schema: str) -> Count:
-    [row] = await fetch(conn, "admin/count_dead_letters", schema, (await fixed(conn, which, schema)).params())
+async def count(conn: AsyncConnection[Any], which: Filter, schema: str, *, most: int | None = None) -> Count:
+    params = (await fixed(conn, which, schema)).params() | {"most": most}
+    [row] = await fetch(conn, "admin/count_dead_letters", schema, params)
     return Count(*row)
 
 

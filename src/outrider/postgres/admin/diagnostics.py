@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
-from psycopg.conninfo import make_conninfo
-
-from outrider.errors import DatabaseUnavailable
-from outrider.postgres import connection
 from outrider.postgres.admin import status
 from outrider.postgres.admin.status import SCAN
 from outrider.postgres.connection import AsyncSession
-from outrider.postgres.listener import Listener
-from outrider.postgres.statement import Params, Rows, looking, statement
+from outrider.postgres.statement import Params, Rows, looking
 
 MOST = 10_000
 """Counts stop at this number."""
@@ -136,6 +130,11 @@ class Timetable:
     time_zone: str
     fired_at: datetime
     """The time up to which it has fired."""
+    missed: str | None = None
+    """As declared: once, skip or all. None: code that did not write it has registered it."""
+    enqueued_at: datetime | None = None
+    """When it last enqueued a job."""
+    paused_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +193,20 @@ class Lately:
     code: str | None
     """Of the newest."""
     message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """Events or jobs of one generation that no worker takes, because those of their subscription are strict."""
+
+    kind: str
+    """event or job."""
+    subscription: str
+    generation: int
+    waiting: int
+    """Up to MOST."""
+    to: int
+    """The newest generation with a live worker there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +311,16 @@ overdue = _all("overdue", Overdue, LIMITS)
 expiring = _all("expiring", Expiring, LIMITS)
 buried = _all("buried", Lately, LIMITS)
 latencies = _all("settled", Latency)
+unserved = _all("unserved", Unserved, {"most": MOST, "scan": MOST})
 rights = _all("privileges", Right)
+
+
+async def foreign_writers(
+    conn: AsyncSession, schema: str, *, context: str, contexts: Iterable[str], owns: Iterable[str], roles: Iterable[str]
+) -> list[Right]:
+    """Who can write in the schemas that a context owns, and is none of its roles."""
+    asked = {"context": context, "contexts": sorted(contexts), "owns": sorted(owns), "roles": sorted(roles)}
+    return [Right(*row) for row in await look(conn, "foreign_writers", schema, asked)]
 
 
 async def locks(conn: AsyncSession, schema: str) -> list[Lock]:
@@ -322,54 +344,5 @@ async def schedules(conn: AsyncSession, schema: str) -> tuple[datetime, list[Tim
 async def unread(conn: AsyncSession, schema: str) -> dict[str, datetime]:
     """When the oldest unread event of each subscription occurred, if it is among the next SCAN positions."""
     async with looking(conn, schema) as looked:
-        rows = await looked.rows("admin/oldest_unread", {"scan": SCAN})
-    return {name: at for name, at, _ in rows if at is not None}
-
-
-async def blockers(dsn: str, pid: int) -> list[str]:
-    """The sessions that block this server process, each with the statement that ends it. Opens a session of its own."""
-    conn = await connection.connect(dsn, autocommit=True, name="outrider doctor")
-    async with conn:
-        cursor = await conn.execute(statement("doctor/blockers", "outrider"), {"pid": pid})
-        return [who for (who,) in await cursor.fetchall()]
-
-
-def same_server(conn: AsyncSession) -> str:
-    """A DSN for another session like this one. It contains the password, so it must not be shown."""
-    given: dict[str, Any] = {"password": conn.info.password} if conn.info.password else {}
-    return make_conninfo(conn.info.dsn, **given)
-
-
-async def pooled(dsn: str) -> bool:
-    """Whether the DSN leads to a transaction pooler."""
-    conn = await connection.connect(dsn, autocommit=True, name="outrider doctor")
-    async with conn:
-        return conn.pooled
-
-
-async def hears(dsn: str, schema: str, deadline: float) -> str | None:
-    """Runs a worker's listener until its test notification arrives: None. Otherwise, returns the reason that it reports."""
-    outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-
-    def finish(reason: str | None) -> None:
-        if not outcome.done():
-            outcome.set_result(reason)
-
-    listener = Listener(
-        dsn,
-        ["outbox_default"],
-        on_notification=lambda *_: None,
-        on_up=lambda: finish(None),
-        on_down=finish,
-        schema=schema,
-        deadline=deadline,
-    )
-    running = asyncio.create_task(listener.run())
-    try:
-        both: list[asyncio.Future[Any]] = [running, outcome]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return outcome.result() if outcome.done() else await running
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError, DatabaseUnavailable, connection.DatabaseError):
-            await running
+        rows = await looked.rows("admin/oldest_unread", {"scan": SCAN, "relay_scan": SCAN})
+    return {name: at for name, at, *_ in rows if at is not None}

@@ -4,8 +4,9 @@ events."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Literal, get_args
 from uuid import UUID
 
@@ -25,6 +26,10 @@ PATIENCE = "10s"
 """How long `withdraw` waits for running batches."""
 MOST_ACTS = 1000
 MOST_JOBS = 100_000
+MOST_CHILDREN = 20_000
+"""Events that are searched for those that an event caused, after it and after each time it was handled."""
+ALL_CHILDREN = 5 * MOST_CHILDREN
+"""Events that are searched for them in all."""
 MOST_LISTED, PAGE_LISTED = 1_000_000, 20_000
 _ENVELOPE = 18
 """The number of columns of an envelope."""
@@ -123,6 +128,14 @@ class Caused:
     """pending, in_flight, failed (a dead letter) or discarded."""
 
 
+@dataclass(frozen=True, slots=True)
+class Child:
+    seq: int
+    id: UUID
+    event_type: str
+    occurred_at: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
     """The history of an event."""
@@ -143,7 +156,15 @@ class Story:
     erased_at: datetime | None = None
     """When its payload was erased."""
     jobs: tuple[Caused, ...] = ()
-    """Unfinished jobs that its handlers enqueued: at most 100, out of the newest 100,000 deliveries."""
+    """Unfinished jobs that its handlers enqueued: at most 100, out of the newest 100,000 jobs."""
+    caused_by: UUID | None = None
+    """The event, or the job, whose handler published it."""
+    children: tuple[Child, ...] = ()
+    """Events that its handlers published: at most 100, of those soon after it was published or handled."""
+    children_searched: bool = True
+    """False: the search for them ran out of time."""
+    passages: dict[str, datetime] = field(default_factory=dict)
+    """When it came in through its inbox; by when each relay had sent it. Relays note this every now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +179,26 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
     _refuse_other_ids(event_id)
     await check_needed(conn, schema)
     async with looking(conn, schema) as look:
-        found = await look.rows("admin/event", {"event_id": event_id})
+        found = sorted(await look.rows("admin/event", {"event_id": event_id}), key=itemgetter(0))
         if not found:
             return None
         row = found[0]
         fates = await look.rows("admin/fates", {"seq": row[0]})
         acts = await look.rows("admin/audit_of", {"event_id": event_id, "most": MOST_ACTS})
         caused = await look.rows("admin/caused", {"event_id": event_id, "most": MOST_JOBS})
-    pretty, size, read_at, withdrawn_at, withdrawn_by, reason, erased_at = row[_ENVELOPE:]
+        passages = await look.rows("admin/passages", {"seq": row[0]})
+        near = {
+            "event_id": event_id,
+            "seq": row[0],
+            "handled": sorted({fate[5] for fate in fates if fate[5] is not None}),
+        }
+        children, searched = [], True
+        try:
+            async with conn.transaction():
+                children = await look.rows("admin/children", near | {"most": MOST_CHILDREN, "total": ALL_CHILDREN})
+        except psycopg.errors.QueryCanceled:
+            searched = False
+    pretty, size, read_at, withdrawn_at, withdrawn_by, reason, erased_at, caused_by = row[_ENVELOPE:]
     audit = tuple(
         Act(at=at, by=by, role=role, action=action, subscription=subscription, details=details)
         for at, by, role, action, subscription, details in acts
@@ -181,6 +214,10 @@ async def story(conn: AsyncConnection[Any], event_id: UUID, schema: str) -> Stor
         also=tuple(other[0] for other in found[1:]),
         erased_at=erased_at,
         jobs=tuple(Caused(*row) for row in caused),
+        caused_by=caused_by,
+        children=tuple(Child(*row) for row in children),
+        children_searched=searched,
+        passages={name: at for name, at in passages if at is not None},
     )
 
 
@@ -206,6 +243,9 @@ class Listing:
     scanned: int
     before: int | None
     """Continue with the events before this position. None = everything, or everything since `since`, was searched."""
+    jumped: bool = False
+    """The search began at the time of `until`: events that were published later, with an earlier `occurred_at`, are not in
+    it. A search with a `before` above the newest event finds them."""
 
 
 async def listed(
@@ -216,6 +256,7 @@ async def listed(
     event_type: str | None = None,
     workspace_id: str | None = None,
     since: datetime | timedelta | None = None,
+    until: datetime | timedelta | None = None,
     limit: int = 50,
     before: int | None = None,
     most: int = MOST_LISTED,
@@ -223,13 +264,18 @@ async def listed(
 ) -> Listing:
     """The newest events that match: at most `limit`, from the last `most` positions. Each page is a snapshot of its own."""
     await check_needed(conn, schema)
-    lowest = 0
+    lowest, jumped = 0, False
     async with looking(conn, schema) as look:
+        [(now, *_)] = await look.rows("admin/moment")
+        since = now - since if isinstance(since, timedelta) else since
+        until = now - until if isinstance(until, timedelta) else until
         if since is not None:
-            if isinstance(since, timedelta):
-                since = (await look.rows("admin/moment"))[0][0] - since
             [[lowest]] = await look.rows("admin/event_list_begins", {"since": since})
-    params = {"key": key, "event_type": event_type, "workspace_id": workspace_id, "since": since, "lowest": lowest}
+        if until is not None and before is None:
+            before = next((seq for (seq,) in await look.rows("admin/event_list_ends", {"until": until})), None)
+            jumped = before is not None
+    params: dict[str, Any] = {"key": key, "event_type": event_type, "workspace_id": workspace_id}
+    params |= {"lowest": lowest, "since": since, "until": until}
     found: list[Listed] = []
     scanned, place = 0, 2**63 - 1 if before is None else before
     while scanned < most:
@@ -239,11 +285,11 @@ async def listed(
         found += [Listed(*(row[0], *row[2:11], row[11] or {})) for row in rows]
         scanned += count
         if len(found) == limit:
-            return Listing(found, scanned, found[-1].seq)
+            return Listing(found, scanned, found[-1].seq, jumped)
         if count < asked["scan"]:
-            return Listing(found, scanned, None)
+            return Listing(found, scanned, None, jumped)
         place = reached
-    return Listing(found, scanned, place)
+    return Listing(found, scanned, place, jumped)
 
 
 async def withdraw(

@@ -53,6 +53,11 @@ class Done:
     def letters(self) -> int:
         return self.replayed + self.skipped_handled + self.superseded + self.discarded + self.not_found
 
+    def __str__(self) -> str:
+        found = f"{self.replayed:,} replayed, {self.skipped_handled:,} skipped because handled"
+        told = f"{self.discarded:,} discarded" if self.discarded else found
+        return f"{self.letters:,} dead letter{'s' * (self.letters != 1)} ({told})"
+
     def __add__(self, counts: Sequence[int]) -> Done:
         replayed, skipped, superseded, discarded, not_found = counts
         return Done(

@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from psycopg import AsyncConnection
 
-from outrider.postgres.admin.streams import Stream
+from outrider.postgres.admin.streams import Stream, Topic, topics_of
 from outrider.postgres.admin.subscriptions import MOST
 from outrider.postgres.errors import missing_schema
 from outrider.postgres.rollups import Rolling
 from outrider.postgres.schema.migrate import applied, pending
 from outrider.postgres.schema.phases import Phase
-from outrider.postgres.statement import looking
+from outrider.postgres.statement import Look, looking
 
 SCAN = 1000
 
@@ -82,6 +82,8 @@ class Seen:
     """Seen within the last 30 s. Otherwise, it has died or is cut off; after a day its row is deleted."""
     schema_version: int | None
     """The newest migration that its code knows; None = code older than migration 0004."""
+    strict: bool = False
+    """It takes nothing of other generations, unless an operator moves it."""
     doing: Doing | None = None
     troubles: tuple[Trouble, ...] = ()
     """As of its last heartbeat, the oldest first."""
@@ -105,7 +107,8 @@ class Position:
     open_until: datetime | None
     """Until when the breaker is open."""
     workers: tuple[str, ...]
-    """The workers that serve it, as host:pid: those of `served_by`, or if there are none, those of other generations."""
+    """The workers that serve it, as host:pid: those of `served_by`, or if there are none, those of other generations that
+    are not strict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +135,7 @@ class Standing:
     waiting_since: datetime | None
     """The same, of what a worker could take now: unread events, and retries and jobs that are due. None for a reader, and
     while it is paused."""
-    parked: int
+    waiting: int
     """Events that wait for a retry; for jobs, those that are pending or running."""
     running: int
     """Jobs that are leased."""
@@ -140,6 +143,10 @@ class Standing:
     positions: tuple[Position, ...]
     streams: tuple[Stream, ...]
     """The streams of a relay or an inbox. A relay's stream appears with its first event."""
+    topics: tuple[Topic, ...] = ()
+    """What a relay owes, and its dead letters, by event type."""
+    topics_are_complete: bool = True
+    """False: the relay is more than MOST log positions behind, and only these were counted."""
     troubles: tuple[Trouble, ...] = ()
     """What its live workers reported."""
 
@@ -156,6 +163,8 @@ class Status:
     """The newest position of the log."""
     paused_at: datetime | None
     """Since when everything is paused."""
+    paused_schedules: dict[str, datetime]
+    """Since when each is paused."""
     jobs: dict[str, int]
     """Jobs that are running, pending or failed, up to MOST each, including unregistered types. Empty if there is no type."""
     subscriptions: tuple[Standing, ...]
@@ -165,6 +174,25 @@ class Status:
     @property
     def live(self) -> int:
         return sum(worker.live for worker in self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a subscription has not read, as far as the log was searched."""
+
+    at: datetime | None
+    certain: bool
+    topics: tuple[Topic, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RelayTopics:
+    """What one relay owes."""
+
+    name: str
+    event_types: list[str] | None
+    topics: tuple[Topic, ...]
 
 
 async def status(conn: AsyncConnection[Any], schema: str) -> Status:
@@ -179,13 +207,13 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         workers = await look.rows("admin/workers_seen") if current else []
         standings = await look.rows("admin/standings", {"most": MOST}) if current else []
         positions = await look.rows("admin/positions") if current else []
-        oldest = await look.rows("admin/oldest_unread", {"scan": SCAN}) if current else []
+        unread = await _unread(look) if current else {}
         streams = await look.rows("streams/stream_standings", {"most": MOST}) if current else []
         rolling = await look.rows("rollups/rollup_standings", {"most": MOST}) if current else []
+        schedules = await look.rows("jobs/paused_schedules") if current else []
         types = [name for (name,) in await look.rows("jobs/job_types")] if current else []
         jobs = await look.rows("jobs/job_counts", {"names": types, "queue": None, "most": MOST}) if types else []
     seen = tuple(_seen(row) for row in workers)
-    unread = {name: (at, certain) for name, at, certain in oldest}
     return Status(
         schema=schema,
         version=have[-1].version,
@@ -193,14 +221,33 @@ async def status(conn: AsyncConnection[Any], schema: str) -> Status:
         read_at=read_at,
         seq=seq,
         paused_at=paused_at,
+        paused_schedules=dict(schedules),
         jobs=dict(jobs),
         subscriptions=tuple(
-            _standing(row, _of(row[0], positions), *unread[row[0]], seen, _of(row[0], streams), paused_at)
+            _standing(row, _of(row[0], positions), unread[row[0]], seen, _of(row[0], streams), paused_at)
             for row in standings
         ),
         rollups=tuple(Rolling(**dict(zip(Rolling.__slots__, row, strict=True))) for row in rolling),
         workers=seen,
     )
+
+
+async def relay_topics(conn: AsyncConnection[Any], schema: str) -> tuple[datetime, list[RelayTopics]]:
+    """The time of the snapshot, and what each relay owes. The role of relays may read this, unlike the whole status."""
+    async with looking(conn, schema) as look:
+        [(read_at, *_)] = await look.rows("admin/moment")
+        unread = await _unread(look)
+        rows = await look.rows("streams/relays")
+    return read_at, [RelayTopics(name, event_types, unread[name].topics) for name, event_types in rows]
+
+
+async def _unread(look: Look) -> dict[str, Unread]:
+    oldest = await look.rows("admin/oldest_unread", {"scan": SCAN, "relay_scan": MOST})
+    letters = await look.rows("streams/relay_letters", {"most": MOST})
+    return {
+        name: Unread(at, certain, topics_of(types, _of(name, letters)), complete)
+        for name, at, certain, types, complete in oldest
+    }
 
 
 async def workers(conn: AsyncConnection[Any], schema: str) -> list[Seen]:
@@ -241,13 +288,12 @@ def _of(subscription: str, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]
 def _standing(
     row: Sequence[Any],
     positions: Sequence[Sequence[Any]],
-    unread_at: datetime | None,
-    certain: bool,
+    unread: Unread,
     workers: Sequence[Seen],
     streams: Sequence[Sequence[Any]],
     all_paused_at: datetime | None,
 ) -> Standing:
-    name, kind, context, event_types, partitions, order, paused_at, parked, running, parked_at, due_at, dead = row
+    name, kind, context, event_types, partitions, order, paused_at, waiting, running, waiting_at, due_at, dead = row
     read = tuple(_position(name, each, workers) for each in positions)
     serving = [each for each in workers if each.serves(name)]
     able = [each for each in serving if name not in each.unable]
@@ -274,14 +320,16 @@ def _standing(
         states=tuple(state for state, holds in states if holds) or ("running",),
         paused_at=paused_at,
         lag=max((each.lag for each in read), default=0),
-        oldest_owed_at=_oldest(unread_at, parked_at),
-        oldest_is_certain=certain,
-        waiting_since=None if still else _oldest(unread_at, due_at),
-        parked=parked,
+        oldest_owed_at=_oldest(unread.at, waiting_at),
+        oldest_is_certain=unread.certain,
+        waiting_since=None if still else _oldest(unread.at, due_at),
+        waiting=waiting,
         running=running,
         dead=dead,
         positions=read,
         streams=tuple(Stream(**dict(zip(Stream.__slots__, each, strict=True))) for each in streams),
+        topics=unread.topics,
+        topics_are_complete=unread.complete,
         troubles=troubles,
     )
 
@@ -294,7 +342,7 @@ def _position(name: str, row: Sequence[Any], workers: Sequence[Seen]) -> Positio
     """Finds the workers by the same rule as sql/handlers/serving.sql."""
     generation, served_by, seq, lag, failures, open_until = row
     able = [each for each in workers if each.serves(name) and name not in each.unable]
-    serving = [each for each in able if each.generation == served_by] or able
+    serving = [each for each in able if each.generation == served_by] or [each for each in able if not each.strict]
     return Position(
         generation=generation,
         served_by=served_by,

@@ -34,7 +34,7 @@ class Overview:
     paused_at: datetime | None
     lag: int
     """Log positions that its slowest partition has not passed. Many of them may be events of other types."""
-    parked: int
+    waiting: int
     """Events that wait for a retry; for jobs, those that are pending or running."""
     dead: int
     workers: int
@@ -50,16 +50,17 @@ class Backlog:
     unread: int
     more: bool
     """There may be more unread events than were counted."""
-    parked: int
+    waiting: int
+    """Events that wait for a retry."""
     dead: int
 
     @property
-    def waiting(self) -> bool:
-        return bool(self.unread or self.more or self.parked)
+    def unhandled(self) -> bool:
+        return bool(self.unread or self.more or self.waiting)
 
     def __str__(self) -> str:
         unread = f"{'at least ' if self.more else ''}{self.unread} unread"
-        return f"{unread}, {_count(self.parked)} waiting for retry, {_count(self.dead)} dead letters"
+        return f"{unread}, {_count(self.waiting)} waiting for retry, {_count(self.dead)} dead letters"
 
 
 async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = None) -> list[Overview]:
@@ -72,7 +73,7 @@ async def backlog(conn: AsyncConnection[Any], name: str, schema: str) -> Backlog
     """Counts unread events in the next MOST positions of the log only."""
     seen = await find(conn, name, schema)
     [(unread, more)] = await fetch_call(conn, "unread", schema, {"name": name, "scan": MOST})
-    return Backlog(unread, more, seen.parked, seen.dead)
+    return Backlog(unread, more, seen.waiting, seen.dead)
 
 
 async def find(conn: AsyncConnection[Any], name: str, schema: str) -> Overview:

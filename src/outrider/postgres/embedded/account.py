@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from outrider.errors import EmbeddedError
 
@@ -21,6 +22,21 @@ def environment() -> dict[str, str]:
     return {"LC_ALL": "C"} | {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
 
+def run_apart(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command without the caller's environment, folder and input, and capture its output."""
+    return subprocess.run(
+        command,
+        cwd="/",
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        **options,
+    )
+
+
 @dataclass(frozen=True)
 class Account:
     name: str
@@ -30,15 +46,8 @@ class Account:
 
     def run(self, *command: str | Path, keep: Collection[int] = ()) -> subprocess.CompletedProcess[str]:
         """Run a command as this user. `keep` are file descriptors that it inherits."""
-        return subprocess.run(
+        return run_apart(
             command,
-            cwd="/",
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
             pass_fds=tuple(keep),
             umask=0o077,
             user=self.uid if self.switched else None,

@@ -35,6 +35,8 @@ class Cluster:
     account: Account
     settings: Mapping[str, str]
     temporary: bool
+    launched: bool = field(default=False, init=False)
+    """This process has started the server."""
     _users: int | None = field(default=None, init=False)
 
     @property
@@ -118,6 +120,7 @@ class Cluster:
         install = runnable(self.install, self.account, self.home.folder)
         command = server_command(install, self.home, self.settings, durable=not self.temporary)
         launch(self.home, command, self.account, temporary=self.temporary, seconds=PATIENCE)
+        self.launched = True
 
     def _answers(self) -> bool:
         conninfo = make_conninfo(self.dsn("postgres"), connect_timeout=5)

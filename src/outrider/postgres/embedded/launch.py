@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from outrider.errors import EmbeddedError
 from outrider.postgres.embedded import supervise
-from outrider.postgres.embedded.account import Account, environment, owner_name
+from outrider.postgres.embedded.account import Account, owner_name, run_apart
 from outrider.postgres.embedded.binaries import Install
 from outrider.postgres.embedded.home import ServerHome
 
@@ -44,17 +44,7 @@ def launch(home: ServerHome, command: list[str], account: Account, *, temporary:
         "owner": owner_name(os.geteuid()),
     }
     try:
-        done = subprocess.run(
-            [sys.executable, "-IS", supervise.__file__, json.dumps(job)],
-            cwd="/",
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=seconds,
-        )
+        done = run_apart([sys.executable, "-IS", supervise.__file__, json.dumps(job)], timeout=seconds)
     except subprocess.TimeoutExpired:
         log = home.folder / "server.log"
         raise EmbeddedError(f"The embedded Postgres was not ready after {seconds:.0f} s; read {log}.") from None

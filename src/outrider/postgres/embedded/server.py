@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import shlex
 import shutil
 import signal
@@ -76,6 +77,13 @@ class Embedded:
                 self._cluster = cluster
                 atexit.register(self._leave, wait=False)
 
+    def open(self, database: str) -> None:
+        """Start, and create the database if it is missing. Logs where it is if this process has started it."""
+        self.start()
+        self.ensure_database(database)
+        if self.launched:
+            logging.getLogger("outrider").info(self.describe(database))
+
     def stop(self) -> None:
         """Leaves. If this process was the last user, returns when the server is down and a temporary folder is removed."""
         self._leave(wait=True)
@@ -100,6 +108,11 @@ class Embedded:
         if pid is None:
             raise EmbeddedError(f"The server in {self.home} has died; call start() to start it again.")
         return pid
+
+    @property
+    def launched(self) -> bool:
+        """Whether this process has started the server, or found it running."""
+        return self._joined().launched
 
     @property
     def bin(self) -> Path:

@@ -182,7 +182,7 @@ create trigger refuse_unbounded_change before update of payload on /*schema*/del
 
 -- Python's publish notifies in its own statement, which costs less than the trigger with its table of the rows. The setting
 -- outrider.notified says in which statement that was. A trigger of that statement that publishes is a case for the trigger.
-create function /*schema*/notify_inserted() returns trigger language plpgsql as 'begin end';
+create function /*schema*/notify_inserted() returns trigger language plpgsql as 'begin return null; end';
 create trigger notify_inserted after insert on /*schema*/outbox
     referencing new table as inserted for each statement
     when (current_setting('outrider.notified', true) is distinct from statement_timestamp()::text or pg_trigger_depth() > 0)

@@ -1,9 +1,11 @@
-"""Applies migrations, forward only: numbered files, each in a transaction of its own, under a lock.
+"""Applies migrations, forward only: numbered files, those of a phase in one transaction, under a lock.
 
-All functions are replaced with the last migration, so a changed function needs a new migration number.
+All functions are replaced with the last migration of a phase, so a changed function needs a new migration number, and
+nobody sees new tables with old functions.
 The header of a migration says `breaking: yes` if code that does not know it must not run on it. Other migrations, and the
 functions, also work with the previous release: they are the pre phase of an upgrade. Breaking migrations are the post phase.
-They are refused while a live worker does not know them.
+They are refused while a live worker does not know them. `breaking: stop` is a breaking migration that new code cannot do
+without: it belongs to the pre phase too, and the workers must be stopped for it.
 """
 
 from __future__ import annotations
@@ -42,6 +44,11 @@ _DROPPED = re.compile(r"drop function /\*schema\*/(\w+)")
 class Migration(Numbered):
     functions: str
     sql: str
+    stop: bool = False
+
+    @property
+    def needed(self) -> bool:
+        return self.stop or not self.breaking
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,8 @@ def known() -> tuple[Migration, ...]:
     for filename, text in statement.migrations():
         number, _, name = filename.partition("_")
         header = dict(_HEADER.findall(text))
-        found.append(Migration(int(number), name, header["breaking"] == "yes", header["functions"], text))
+        breaking = header["breaking"]
+        found.append(Migration(int(number), name, breaking != "no", header["functions"], text, breaking == "stop"))
     return tuple(found)
 
 
@@ -98,12 +106,12 @@ async def migrate(
     `Phase.pre` leaves out what the previous release cannot work with. `force` breaks live workers that do not know a step.
     """
     if not conn.autocommit:
-        raise ValueError("migrate needs an autocommit connection: every migration is a transaction of its own")
+        raise ValueError("migrate needs an autocommit connection: every phase is a transaction of its own")
     done: list[Migration] = []
     tries = TRIES
     while True:
         try:
-            step = await _apply_next(conn, schema, applied_by, phase, force=force)
+            steps = await _apply_next(conn, schema, applied_by, phase, force=force)
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             tries -= 1
             held = error.diag.message_primary if error.diag.message_hint else None  # by another migration
@@ -117,16 +125,15 @@ async def migrate(
                 _log.warning("%s. Trying %s more times", held, tries)
             await asyncio.sleep(PAUSE)
             continue
-        if step is None:
+        if not steps:
             return done
-        done.append(step)
-        if step.version == 1:
-            phase = Phase.post
+        done += steps
 
 
 async def _apply_next(
     conn: AsyncConnection[Any], schema: str, applied_by: str, phase: Phase, *, force: bool
-) -> Migration | None:
+) -> list[Migration]:
+    """Applies the pending migrations up to those that bring the functions."""
     async with conn.transaction():
         await conn.execute(hold(schema, PATIENCE).encode())
         await _refuse_strangers(conn, schema)
@@ -134,17 +141,19 @@ async def _apply_next(
         refuse_newer(have, schema)
         todo = pending(have, phase)
         if not todo:
-            return None
+            return []
         if not force:
             refuse_unaware(todo, await live_workers(conn, schema))
         if not have:
             await _make_ledger(conn, schema)
         await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
-        await conn.execute(_step(todo, todo[0], schema).encode())
         record = "insert into /*schema*/migration (version, name, breaking, applied_by) values (%s, %s, %s, %s)"
-        values = [todo[0].version, todo[0].name, todo[0].breaking, applied_by]
-        await conn.execute(statement.render(record, schema).encode(), values)
-        return todo[0]
+        steps = through(Phase.pre, todo) or todo
+        for step in steps:
+            await conn.execute(_step(todo, step, schema).encode())
+            values = [step.version, step.name, step.breaking, applied_by]
+            await conn.execute(statement.render(record, schema).encode(), values)
+        return steps
 
 
 def held_block(schema: str, patience: str) -> str:
@@ -192,14 +201,16 @@ async def check_newer(conn: AsyncConnection[Any], schema: str) -> None:
 
 
 async def check_needed(conn: AsyncConnection[Any], schema: str) -> None:
-    """Refuses a schema without the migrations that this code needs: all but the breaking ones at the end."""
+    """Refuses a schema without the migrations that this code needs."""
     have = await applied(conn, schema)
     if not have:
         raise missing_schema(schema)
     if lacking := pending(have, Phase.pre):
+        stop = any(step.breaking for step in lacking)
+        how = "when older workers are stopped" if stop else "with --phase pre while older workers are running"
         raise SchemaMismatch(
             f'the schema "{schema}" is at version {have[-1].version}, and this Outrider needs version '
-            f"{lacking[-1].version}: run outrider migrate; with --phase pre while older workers are running"
+            f"{lacking[-1].version}: run outrider migrate; {how}"
         )
 
 

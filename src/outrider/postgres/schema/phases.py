@@ -1,7 +1,8 @@
 """The two phases of an upgrade. No I/O.
 
 Additive migrations are the pre phase: they are applied while the previous release runs. Breaking migrations are the post
-phase: they wait until all running code knows them.
+phase: they wait until all running code knows them. New code works without the post phase, unless a step says `stop`: older
+code does not work with it, newer code does not work without it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Numbered:
     def phase(self) -> Phase:
         return Phase.post if self.breaking else Phase.pre
 
+    @property
+    def needed(self) -> bool:
+        """Whether the code of its release does not work without it."""
+        return not self.breaking
+
 
 N = TypeVar("N", bound=Numbered)
 
@@ -47,8 +53,8 @@ class LiveWorker:
 
 
 def through(phase: Phase, todo: Sequence[N]) -> list[N]:
-    """The steps up to a phase. The pre phase leaves out the breaking steps at the end, except in a new installation."""
-    last = max((place for place, step in enumerate(todo, 1) if step.phase is Phase.pre), default=0)
+    """The steps up to a phase. The pre phase leaves out what is not needed at the end, except in a new installation."""
+    last = max((place for place, step in enumerate(todo, 1) if step.needed), default=0)
     return list(todo if phase is Phase.post or (todo and todo[0].version == 1) else todo[:last])
 
 

@@ -36,14 +36,14 @@ class Owed:
 
     name: str
     unread: int
-    parked: int
+    waiting: int
     dead: int
 
     def __bool__(self) -> bool:
-        return bool(self.unread or self.parked or self.dead)
+        return bool(self.unread or self.waiting or self.dead)
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.unread} unread, {self.parked} waiting for retry, {self.dead} dead letters)"
+        return f"{self.name} ({self.unread} unread, {self.waiting} waiting for retry, {self.dead} dead letters)"
 
 
 @dataclass(frozen=True, slots=True)

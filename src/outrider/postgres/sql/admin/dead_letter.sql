@@ -1,4 +1,4 @@
--- dead_letter: the deliveries of one event in full, with the event: dead letters, discarded ones, and those waiting for a retry.
+-- dead_letter: the deliveries and jobs of one event in full, with the event: dead letters, discarded ones, and those that wait.
 -- handled_at: the idempotency key has a receipt, so a replay would be skipped. Locks nothing.
 select d.event_id, d.subscription, d.status, o.seq, d.event_type,
        coalesce(o.event_version, d.event_version), coalesce(o.source, d.source), coalesce(o.aggregate_id, d.job_key),
@@ -8,7 +8,7 @@ select d.event_id, d.subscription, d.status, o.seq, d.event_type,
        /*schema*/as_pretty_text(coalesce(o.payload, d.payload)),
        case when d.seq is not null then /*schema*/as_pretty_text(d.payload) end,
        d.failure_history, d.last_traceback
-from /*schema*/delivery as d
+from /*schema*/owed as d
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
 left join /*schema*/event_handled as h
     on h.handler_name = d.subscription

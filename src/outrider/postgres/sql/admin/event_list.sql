@@ -17,4 +17,5 @@ union all
  where (%(key)s::text is null or p.aggregate_id = %(key)s) and (%(event_type)s::text is null or p.event_type = %(event_type)s)
    and (%(workspace_id)s::text is null or p.workspace_id = %(workspace_id)s)
    and (%(since)s::timestamptz is null or p.occurred_at >= %(since)s)
+   and (%(until)s::timestamptz is null or p.occurred_at < %(until)s)
  order by p.seq desc limit %(limit)s)

@@ -1,14 +1,18 @@
 -- fates: what became of one event at each subscription that it concerns, and what it waits for there.
 -- Reads event_status by seq, the rest by primary key and by ordering key; workers are few. Locks nothing.
 select e.subscription, s.kind, e.status, e.attempts, e.run_at, e.handled_at, e.handled_as, e.last_error_code, e.last_error,
-       e.failure_history, d.buried_at, d.suspect or d.queue is not null and d.crashes > 0, d.reached, d.waiting,
-       d.cancelled_at,
+       e.failure_history, d.buried_at, d.suspect, d.reached, d.waits_for_key, d.cancelled_at,
        (select p.updated_at from /*schema*/setting as p where p.name = 'paused' and p.value <> 0) as all_paused_at,
        s.paused_at, c.open_until, ahead.event_id, ahead.seq, serving.workers, serving.able
 from /*schema*/event_status as e
 join /*schema*/outbox as o on o.seq = e.seq
 join /*schema*/subscription as s on s.name = e.subscription
-left join /*schema*/delivery as d on d.subscription = e.subscription and d.seq = e.seq
+left join lateral (
+    select d.generation, d.buried_at, d.suspect, d.reached, false as waits_for_key, null::timestamptz as cancelled_at
+    from /*schema*/delivery as d where d.subscription = e.subscription and d.seq = e.seq
+    union all
+    select j.generation, j.buried_at, j.crashes > 0, true, j.waits_for = 'key', j.cancelled_at
+    from /*schema*/job as j where j.subscription = e.subscription and j.seq = e.seq) as d on true
 left join lateral (
     select c.generation, case when c.open_until > clock_timestamp() then c.open_until end as open_until
     from /*schema*/cursor as c

@@ -3,7 +3,7 @@
 select quote_ident(current_user)
 where exists (
     select from pg_class as c
-    where c.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass) and row_security_active(c.oid)
+    where c.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass, '/*schema*/job'::regclass) and row_security_active(c.oid)
       and (exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive)
            or not exists (select from pg_policy as p cross join unnest(p.polroles) as held (role)
                           where p.polrelid = c.oid and p.polname = 'every_tenant'

@@ -35,9 +35,9 @@ grant insert (id, event_type, event_version, occurred_at, source, target, conten
               aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context)
       on /*schema*/outbox to /*prefix*/producer;
 grant select (id, seq, occurred_at) on /*schema*/outbox to /*prefix*/producer;
-grant insert (subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-              status, head, reached, run_at, queue, priority, job_key, unique_key, payload, caused_by)
-      on /*schema*/delivery to /*prefix*/producer;
+grant insert (subscription, generation, event_id, event_version, source, workspace_id, trace_context, run_at, queue, priority,
+              job_key, unique_key, payload, caused_by)
+      on /*schema*/job to /*prefix*/producer;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
     /*schema*/notify, /*schema*/as_text, /*schema*/as_long_text,
@@ -46,23 +46,24 @@ grant execute on function
 
 -- The worker runs handlers, jobs, schedules, rollups, relays and inboxes, which publish and enqueue themselves.
 grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, /*schema*/outbox, /*schema*/outbox_seq,
-                /*schema*/withdrawal, /*schema*/rollup, /*schema*/rollup_pending, /*schema*/rollup_log,
-                /*schema*/stream_mark, /*schema*/stream_ahead, /*schema*/stream_replayed to /*prefix*/worker;
+                /*schema*/owed, /*schema*/unfinished, /*schema*/withdrawal, /*schema*/rollup, /*schema*/rollup_pending,
+                /*schema*/rollup_log, /*schema*/stream_mark, /*schema*/stream_ahead, /*schema*/stream_replayed to /*prefix*/worker;
 grant insert (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
               aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context, origin)
       on /*schema*/outbox to /*prefix*/worker;
 grant select, insert on /*schema*/event_handled to /*prefix*/worker;
 grant select on /*schema*/cursor to /*prefix*/worker;
 grant select, insert on /*schema*/schedule, /*schema*/stream to /*prefix*/worker;
-grant select, insert, update, delete on /*schema*/delivery, /*schema*/stream_refused to /*prefix*/worker;
-grant usage on sequence /*schema*/lease_token to /*prefix*/worker;
+grant select, insert, update, delete on /*schema*/delivery, /*schema*/job, /*schema*/stream_refused to /*prefix*/worker;
+grant usage on sequence /*schema*/lease_token, /*schema*/job_id_seq to /*prefix*/worker;
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
     /*schema*/take, /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, /*schema*/is_withdrawn, /*schema*/divert,
     /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/log_home, /*schema*/foreign_floor, /*schema*/park,
     /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,
-    /*schema*/open_generation, /*schema*/fold_generation,
-    /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/claim, /*schema*/claim_lane, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,
+    /*schema*/open_generation, /*schema*/fold_generation, /*schema*/pass_over,
+    /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/claim, /*schema*/claim_lane, /*schema*/lanes, /*schema*/in_lane, /*schema*/in_turn,
+    /*schema*/admit_scheduled, /*schema*/pick, /*schema*/pick_suspect, /*schema*/take_turns, /*schema*/tenants_due, /*schema*/lease,
     /*schema*/pick_limited, /*schema*/has_workers, /*schema*/room,
     /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, /*schema*/admit, /*schema*/close_kept,
     /*schema*/notify, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done,
@@ -120,15 +121,16 @@ end
 $reading$;
 grant select on /*schema*/outbox_seq to /*prefix*/dashboard, /*prefix*/operator;
 grant execute on function
-    /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/late_transactions, /*schema*/log_home, /*schema*/unread, /*schema*/dead_letters, /*schema*/error_fingerprint, /*schema*/rollup_settings,
-    /*schema*/rollup_verify, /*schema*/rollup_preflight, /*schema*/rollup_parts, /*schema*/rollup_commands,
+    /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/late_transactions, /*schema*/log_home, /*schema*/unread, /*schema*/wanted, /*schema*/is_withdrawn, /*schema*/dead_letters, /*schema*/jobs_page, /*schema*/waiting_events, /*schema*/waiting_behind, /*schema*/error_fingerprint, /*schema*/rollup_settings,
+    /*schema*/rollup_verify, /*schema*/rollup_preflight, /*schema*/rollup_check_sql, /*schema*/rollup_check_key, /*schema*/rollup_parts, /*schema*/rollup_commands,
     /*schema*/rollup_others
     to /*prefix*/dashboard, /*prefix*/operator;
 grant execute on function
     /*schema*/pause, /*schema*/pause_all, /*schema*/resume, /*schema*/resume_all, /*schema*/narrow, /*schema*/rename,
     /*schema*/retire, /*schema*/replay, /*schema*/outbox_replay, /*schema*/discard, /*schema*/withdraw, /*schema*/cancel,
-    /*schema*/run_now, /*schema*/move_generation, /*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/rollup_retry,
-    /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/note_export, /*schema*/erase
+    /*schema*/run_now, /*schema*/pause_schedule, /*schema*/resume_schedule, /*schema*/run_schedule, /*schema*/change_jobs, /*schema*/move_generation, /*schema*/set_setting, /*schema*/allow_content_class, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/rollup_retry,
+    /*schema*/note_adoption, /*schema*/attach_segment, /*schema*/tenant_page, /*schema*/note_export, /*schema*/erase,
+    /*schema*/canary_begin, /*schema*/canary_send, /*schema*/canary_end
     to /*prefix*/operator;
 
 -- For every role that reads payloads, and looks for receipts and for events that wait behind others.
@@ -138,7 +140,7 @@ grant execute on function
     to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
 -- Expressions that functions and statements use.
-grant execute on function /*schema*/generation_channel, /*schema*/is_live
+grant execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable
     to /*prefix*/producer, /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
 -- The cron role ticks rollups, for a scheduler.

@@ -17,5 +17,5 @@ select t.relname::text, t.relrowsecurity, t.relforcerowsecurity,
                        select from pg_policy as p cross join unnest(p.polroles) as u (role)
                        where p.polrelid = t.oid and p.polname = 'every_tenant'
                          and case u.role when 0 then true else pg_has_role(r.oid, u.role, 'usage') end)), '{}') as held
-from pg_class as t where t.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass)
+from pg_class as t where t.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass, '/*schema*/job'::regclass)
 order by t.relname desc

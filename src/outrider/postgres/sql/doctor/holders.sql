@@ -5,7 +5,7 @@
 with publisher as materialized (
     select distinct l.pid from pg_locks as l
     where l.locktype = 'relation' and l.mode = 'RowExclusiveLock' and l.granted
-      and l.relation in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass)
+      and l.relation in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass, '/*schema*/job'::regclass)
       and l.database = (select d.oid from pg_database as d where d.datname = current_database())
 )
 (select case a.application_name when 'outrider worker' then 'batch' else 'transaction' end as kind,

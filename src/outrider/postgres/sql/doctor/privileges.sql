@@ -87,7 +87,7 @@ held (who, may, thing, why) as (
     union
     select role.name, 'usage', part.relation, 'whoever draws numbers for nothing uses them up'
     from role, part
-    where case when part.relkind = 'S' then part.relation <> 'lease_token'
+    where case when part.relkind = 'S' then part.relation not in ('lease_token', 'job_id_seq')
                                             and has_sequence_privilege(role.oid, part.oid, 'usage') end
     union
     -- From the list of grants: before Postgres 17, has_table_privilege does not know MAINTAIN.

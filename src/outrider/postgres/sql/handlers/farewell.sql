@@ -4,9 +4,9 @@ with gone as (
     select g.id, g.subscriptions from /*schema*/forget_workers(%(id)s) as g
 )
 select count(/*schema*/notify(
-    /*schema*/generation_channel(poke.generation), poke.kind))
+    /*schema*/generation_channel(woken.generation), woken.kind))
 from (select w.generation, wanted.kind
       from gone join /*schema*/worker as w on w.id <> gone.id and w.subscriptions && gone.subscriptions
       join /*schema*/subscription as s on s.name = any (gone.subscriptions) and s.name = any (w.subscriptions)
       cross join unnest(coalesce(s.event_types, array['']) || s.name) as wanted (kind)
-      group by 1, 2) as poke
+      group by 1, 2) as woken

@@ -10,11 +10,10 @@ with kind as materialized (
                               generation, caused_by, place)
 ),
 made as (
-    insert into /*schema*/delivery (
-        subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-        status, head, reached, run_at, queue, priority, job_key, payload, caused_by)
-    select k.job_type, k.generation, 0, j.id::uuid, k.job_type, k.version, k.source, k.workspace_id, k.trace_context::jsonb,
-           'pending', false, false,
+    insert into /*schema*/job (
+        subscription, generation, event_id, event_version, source, workspace_id, trace_context, run_at, queue, priority,
+        job_key, payload, caused_by)
+    select k.job_type, k.generation, j.id::uuid, k.version, k.source, k.workspace_id, k.trace_context::jsonb,
            coalesce(k.run_at::timestamptz, clock_timestamp() + coalesce(k.delay, 0) * interval '1 second'), k.queue,
            k.priority, j.key, j.payload::jsonb, k.caused_by::uuid
     from unnest(%(id)b::text[], %(kind)b::int[], %(payload)b::text[], %(key)b::text[])

@@ -1,17 +1,19 @@
 -- job_types: the registered job types, and those that nobody has registered but that have pending jobs. Locks nothing.
--- Reads delivery by job_due, skipping from one type to the next.
+-- Reads job_ready and job_scheduled, skipping from one type to the next.
 with recursive owed as (
-    (select d.subscription as name from /*schema*/delivery as d
-     where d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-     order by d.subscription limit 1)
+    select '' as name
     union all
-    select next.subscription from owed
+    select next.name from owed
     cross join lateral (
-        select d.subscription from /*schema*/delivery as d
-        where d.subscription > owed.name and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-        order by d.subscription limit 1) as next
+        select min(first.name) as name from (
+            (select j.subscription as name from /*schema*/job as j
+             where j.subscription > owed.name and /*schema*/claimable(j) order by j.subscription limit 1)
+            union all
+            (select j.subscription from /*schema*/job as j
+             where j.subscription > owed.name and j.waits_for = 'time' order by j.subscription limit 1)) as first) as next
+    where next.name is not null
 )
-select owed.name from owed
+select owed.name from owed where owed.name <> ''
 union
 select s.name from /*schema*/subscription as s where s.kind = 'job'
 order by 1

@@ -3,7 +3,7 @@
 with said as materialized (
     select d.id, p.progress
     from unnest(%(deliveries)s::bigint[], %(tokens)s::bigint[], %(progress)s::text[]) as p (id, token, progress)
-    join /*schema*/delivery as d on d.id = p.id and d.lease_token = p.token and d.status = 'in_flight'
+    join /*schema*/job as d on d.id = p.id and d.lease_token = p.token and d.status = 'in_flight'
     order by d.id for no key update of d skip locked
 )
-update /*schema*/delivery as d set progress = said.progress::jsonb from said where d.id = said.id
+update /*schema*/job as d set progress = said.progress::jsonb from said where d.id = said.id

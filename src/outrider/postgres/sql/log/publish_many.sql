@@ -1,8 +1,9 @@
 -- publish_many: many events with one insert; their numbers are drawn in the order given. Locks nothing.
 -- What events of the same kind have in common travels once: their arrays hold an id, a payload and a few columns more.
--- It notifies by itself, once per channel and event type: see publish_one.
+-- It notifies by itself, once per channel and event type, by the rule of notify, and sets the cause of all: see publish_one.
 with kind as materialized (
-    select k.*, set_config('outrider.notified', statement_timestamp()::text, true)
+    select k.*, set_config('outrider.notified', statement_timestamp()::text, true),
+           case when %(caused_by)s::text is not null then set_config('outrider.cause', %(caused_by)s::text, true) end
     from unnest(
         %(event_type)b::text[], %(event_version)b::int[], %(source)b::text[], %(target)b::text[], %(content_class)b::text[],
         %(channel)b::text[], %(generation)b::bigint[], %(workspace_id)b::text[], %(aggregate_kind)b::text[],
@@ -27,7 +28,9 @@ made as (
 )
 select array_agg(made.seq order by made.seq), array_agg(made.microseconds order by made.seq), (
     select count(pg_notify(n.channel, n.event_type))
+           + count(case when n.channel like 'outbox\_gen\_%%\_%%' then pg_notify('outbox_classes', n.event_type) end)
     from (select distinct k.channel, k.event_type from kind as k) as n
     where %(notify)s::boolean and current_setting('outrider.notify', true) is distinct from 'off'
-      and pg_notification_queue_usage() < 0.9)
+      and pg_notification_queue_usage() < 0.9),
+    case when %(caused_by)s::text is not null and count(*) > 0 then set_config('outrider.cause', '', true) end
 from made

@@ -1,7 +1,7 @@
 -- uncommitted: the events of the caller's own open transaction above `after`, in the columns of a take. For tests.
 -- With a handler: those that it wants and has not handled yet. Reads by the index on (tx, seq). Locks nothing.
 select null as outcome, null as partition, null as batch, null as due_in, null as cursor, null as delivery,
-       null as conceded,
+       null as duplicates,
        1 as attempt, o.seq, o.id, o.event_type, o.event_version, o.occurred_at, o.source, o.target,
        o.content_class, o.channel, o.generation, o.workspace_id, o.aggregate_kind, o.aggregate_id,
        o.entity_version, o.payload::text, coalesce(o.idempotency_key, o.id::text), o.trace_context::text, o.origin

@@ -4,7 +4,8 @@ select r.name, r.context, coalesce(r.spec ->> 'table', array_to_string(array(
            select jsonb_array_elements_text(r.spec -> 'events')), ', ')) as source,
        case when exists (select from pg_extension where extname = 'pg_cron') then r.scheduler else 'worker' end as scheduler,
        r.every, r.installed_at, r.uninstalled_at, r.ticked_at, waiting.pending, waiting.oldest_at, aside.rows,
-       settings.debounce, settings.threshold, settings.max_wait, settings.complaints, to_jsonb(run) - 'id' as last_run
+       settings.debounce, settings.threshold, settings.max_wait, settings.complaints, to_jsonb(run) - 'id' as last_run,
+       array_remove(array[r.spec ->> 'single', r.spec ->> 'rollup'], null) as emits
 from /*schema*/rollup as r
 cross join lateral (
     select count(*) as pending, min(p.staged_at) as oldest_at from (

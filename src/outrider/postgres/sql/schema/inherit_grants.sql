@@ -7,7 +7,9 @@ begin
     for granted in
         select distinct a.grantee::regrole as role, needs.objects
         from (values ('take', 'execute on function /*schema*/promote, /*schema*/failure, /*schema*/error_fingerprint, '
-                              '/*schema*/open_generation, /*schema*/fold_generation, /*schema*/count_take'),
+                              '/*schema*/open_generation, /*schema*/fold_generation, /*schema*/pass_over, /*schema*/count_take'),
+                     ('take', 'execute on function /*schema*/lanes, /*schema*/in_lane, /*schema*/in_turn, /*schema*/admit_scheduled, '
+                              '/*schema*/pick, /*schema*/pick_suspect'),
                      ('take', 'execute on function /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, '
                               '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
                               '/*schema*/admit, /*schema*/close_kept, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done, /*schema*/renew, /*schema*/route, /*schema*/fire, '
@@ -25,11 +27,15 @@ begin
                      ('take', 'execute on function /*schema*/upkeep_begin, /*schema*/upkeep_segments, /*schema*/upkeep_log, '
                               '/*schema*/upkeep_receipts, /*schema*/upkeep_dead_letters, /*schema*/upkeep_traces, '
                               '/*schema*/upkeep_reap, /*schema*/overdue_rollups'),
-                     ('take', 'select on /*schema*/segment, /*schema*/upkeep'),
+                     ('take', 'select on /*schema*/owed, /*schema*/unfinished, /*schema*/segment, /*schema*/upkeep'),
                      ('take', 'insert (origin) on /*schema*/outbox'),
                      ('take', 'select on /*schema*/withdrawal'),
                      ('take', 'select, insert, update on /*schema*/schedule'),
-                     ('take', 'usage on sequence /*schema*/lease_token'),
+                     ('take', 'update (missed, job, enqueued_at) on /*schema*/schedule'),
+                     ('withdraw', 'execute on function /*schema*/pause_schedule, /*schema*/resume_schedule, /*schema*/run_schedule, '
+                                  '/*schema*/change_jobs, /*schema*/jobs_page, /*schema*/waiting_events, /*schema*/waiting_behind'),
+                     ('dead_letters', 'execute on function /*schema*/jobs_page, /*schema*/waiting_events, /*schema*/waiting_behind'),
+                     ('take', 'usage on sequence /*schema*/lease_token, /*schema*/job_id_seq'),
                      ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
                      ('publish', 'execute on function /*schema*/notify'),
                      ('enqueue_one', 'execute on function /*schema*/notify'),
@@ -39,11 +45,15 @@ begin
                      ('enqueue', 'execute on function /*schema*/enqueue_one'),
                      ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
                      ('rollup_tick', 'execute on function /*schema*/rollup_work'),
+                     ('rollup_preflight', 'execute on function /*schema*/rollup_check_sql, /*schema*/rollup_check_key, /*schema*/rollup_parts'),
+                     ('rollup_install', 'execute on function /*schema*/rollup_parts, /*schema*/rollup_lock, /*schema*/rollup_undo, '
+                                        '/*schema*/rollup_undo_made'),
                      ('late_transactions', 'execute on function /*schema*/unread, /*schema*/log_home'),
                      ('withdraw', 'execute on function /*schema*/pause, /*schema*/pause_all, /*schema*/resume, '
                                   '/*schema*/resume_all, /*schema*/narrow, /*schema*/retire, /*schema*/rename, '
-                                  '/*schema*/set_setting, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/note_adoption, /*schema*/attach_segment, '
+                                  '/*schema*/set_setting, /*schema*/allow_content_class, /*schema*/rollup_run, /*schema*/rollup_work_noted, /*schema*/note_adoption, /*schema*/attach_segment, '
                                   '/*schema*/tenant_page, /*schema*/note_export, /*schema*/erase, '
+                                  '/*schema*/canary_begin, /*schema*/canary_send, /*schema*/canary_end, '
                                   '/*schema*/unread, /*schema*/late_transactions, /*schema*/log_home'),
                      ('outbox_replay', 'execute on function /*schema*/replay'),
                      ('outbox_replay', 'select on /*schema*/setting'),
@@ -66,19 +76,19 @@ begin
                      ('withdraw', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key'),
                      ('publish', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
                      ('enqueue', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
-                     ('dead_letters', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant'),
-                     ('take', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
-                     ('relay_take', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
-                     ('dead_letters', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
-                     ('withdraw', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
-                     ('publish', 'execute on function /*schema*/generation_channel, /*schema*/is_live'),
-                     ('enqueue_one', 'execute on function /*schema*/generation_channel, /*schema*/is_live')) as needs (function, objects)
+                     ('dead_letters', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/wanted, /*schema*/is_withdrawn'),
+                     ('take', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
+                     ('relay_take', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
+                     ('dead_letters', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
+                     ('withdraw', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
+                     ('publish', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
+                     ('enqueue_one', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable')) as needs (function, objects)
         join pg_proc as p on p.proname = needs.function
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)
           and a.privilege_type = 'EXECUTE' and a.grantee not in (0, p.proowner)
           -- A role that may update columns gets no privilege on the whole table, with which it could lock it.
-          and (needs.objects !~ '\mupdate\M'
+          and (needs.objects !~ '\mupdate\M(?! \()'
                or not has_any_column_privilege(a.grantee, substring(needs.objects from ' on (.*)'), 'update'))
     loop
         execute format('grant %s to %s', granted.objects, granted.role);
@@ -90,7 +100,7 @@ begin
               union all
               select c.oid, c.relowner, m.attacl from pg_attribute as m join pg_class as c on c.oid = m.attrelid) as table_or_column
         cross join aclexplode(table_or_column.acl) as a
-        where table_or_column.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass)
+        where table_or_column.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass, '/*schema*/job'::regclass)
           and a.privilege_type in ('INSERT', 'UPDATE') and a.grantee <> table_or_column.relowner
     loop
         execute format('grant execute on function /*schema*/bounded, /*schema*/notify to %s', granted.role);

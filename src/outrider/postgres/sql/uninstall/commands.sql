@@ -1,6 +1,7 @@
 -- commands: the commands that lock our tables (hold) and that drop all our objects (drop). Reads only the catalogue.
 -- The log is locked last, so that publishers wait as briefly as possible. The order of drops works with RESTRICT, and nothing
--- cascades: functions that nothing depends on (some take a row of a table), then the tables, then the functions that these used.
+-- cascades: functions that nothing depends on (some take or return a row of a table or view), then views and tables, then the
+-- functions that these used.
 with place as (
     select n.oid from pg_namespace as n where n.nspname = %(schema)s
 ),
@@ -23,9 +24,9 @@ command (step, place, text) as (
                       || ' in access exclusive mode'
     from relation as r where r.relkind in ('r', 'p')
     union all
-    select 'drop', 1, 'drop view ' || string_agg(r.identity, ', ') from relation as r where r.relkind = 'v'
+    select 'drop', 1, 'drop function ' || string_agg(f.identity, ', ') from routine as f where not f.needed
     union all
-    select 'drop', 2, 'drop function ' || string_agg(f.identity, ', ') from routine as f where not f.needed
+    select 'drop', 2, 'drop view ' || string_agg(r.identity, ', ') from relation as r where r.relkind = 'v'
     union all
     select 'drop', 3, 'drop table ' || string_agg(r.identity, ', ') from relation as r where r.relkind in ('r', 'p')
     union all

@@ -47,5 +47,5 @@ select s.name, coalesce(wanted.events, 0) as unread, owed.parked, owed.dead
 from /*schema*/subscription as s left join wanted on wanted.subscription = s.name
 cross join lateral (
     select count(*) filter (where d.status in ('pending', 'in_flight')) as parked, count(*) filter (where d.status = 'failed') as dead
-    from /*schema*/delivery as d where d.subscription = s.name) as owed
+    from /*schema*/owed as d where d.subscription = s.name) as owed
 order by s.name

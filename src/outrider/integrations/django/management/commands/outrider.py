@@ -44,4 +44,4 @@ def _outrider(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     asked, rest = parser.parse_known_args(arguments)
     environ = {**os.environ, "OUTRIDER_APP": f"{BOOT}:{asked.app or 'app'}"}
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    return [sys.executable, "-P", "-m", "outrider.cli", *rest], environ
+    return [sys.executable, "-P", "-m", "outrider", *rest], environ

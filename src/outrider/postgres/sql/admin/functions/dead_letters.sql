@@ -1,11 +1,11 @@
 -- dead_letters: the dead letters that match all given filters, by id, at most p_limit of them after p_after.
--- Times are when the event became a dead letter. Reads delivery by (subscription, id), at most p_limit of each subscription.
+-- Times are when it became a dead letter. Reads delivery and job by (subscription, id), at most p_limit of each subscription.
 create or replace function /*schema*/dead_letters(
     p_subscription text default null, p_event_type text default null, p_error_code text default null,
     p_fingerprint text default null, p_since timestamptz default null, p_until timestamptz default null,
     p_workspace_id text default null, p_generation bigint default null,
     p_after bigint default 0, p_limit bigint default null
-) returns setof /*schema*/delivery
+) returns setof /*schema*/owed
     language plpgsql stable
     set search_path = pg_catalog, pg_temp
     set row_security = on
@@ -19,7 +19,7 @@ begin
     return query
     select d.* from /*schema*/subscription as s
     cross join lateral (
-        select d.* from /*schema*/delivery as d
+        select d.* from /*schema*/owed as d
         where d.subscription = s.name and d.status = 'failed' and d.id > p_after
           and (p_event_type is null or d.event_type = p_event_type)
           and (p_error_code is null or d.last_error_code = p_error_code)

@@ -29,7 +29,7 @@ begin
     if wanted <@ p_types then
         raise '% would have no event types left: use `outrider subscription retire %`', p_name, p_name using errcode = 'OR010';
     end if;
-    parked := (select count(*) from /*schema*/delivery as d
+    parked := (select count(*) from /*schema*/owed as d
                where d.subscription = p_name and d.status in ('pending', 'in_flight') and d.event_type = any (p_types));
     if parked > 0 then
         raise '% events of % wait for a retry in %: let code that knows these types handle them first', parked, told, p_name

@@ -1,4 +1,4 @@
--- rename: give a subscription another name, with its cursors, deliveries and receipts. Audited.
+-- rename: give a subscription another name, with its cursors, deliveries, jobs and receipts. Audited.
 -- Refused (OR010) while workers serve it, unless p_force; and if the name is or was that of another subscription.
 -- Locks:  the subscription and its cursors, waiting for the batches in progress. Rewrites every receipt.
 -- Returns how many receipts there were.
@@ -29,6 +29,7 @@ begin
             using errcode = 'OR010';
     end if;
     update /*schema*/delivery as d set subscription = p_new where d.subscription = p_old;
+    update /*schema*/job as j set subscription = p_new where j.subscription = p_old;
     update /*schema*/subscription as s set name = p_new where s.name = p_old;
     update /*schema*/event_handled as h set handler_name = p_new where h.handler_name = p_old;
     get diagnostics receipts = row_count;

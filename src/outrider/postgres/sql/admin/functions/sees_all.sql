@@ -8,8 +8,8 @@ as $$
 declare
     asked name := case when p_caller then coalesce(nullif(current_setting('role'), 'none'), session_user) else current_user end;
 begin
-    if not p_caller
-       and not (row_security_active('/*schema*/outbox'::regclass) or row_security_active('/*schema*/delivery'::regclass)) then
+    if not p_caller and not (row_security_active('/*schema*/outbox'::regclass) or row_security_active('/*schema*/delivery'::regclass)
+                             or row_security_active('/*schema*/job'::regclass)) then
         return;
     end if;
     if not /*schema*/sees_every_tenant(asked) then

@@ -9,5 +9,5 @@ as $$
                   and case held.role when 0 then true else pg_has_role(p_role, held.role, 'usage') end)
         and not exists (select from pg_policy as p where p.polrelid = c.oid and not p.polpermissive))), false)
     from pg_class as c cross join pg_roles as r
-    where r.rolname = p_role and c.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass)
+    where r.rolname = p_role and c.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass, '/*schema*/job'::regclass)
 $$;

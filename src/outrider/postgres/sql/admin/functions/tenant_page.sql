@@ -25,23 +25,23 @@ begin
         select case when max(step.bytes) >= /*schema*/batch_bytes() then min(step.id) filter (where step.bytes >= /*schema*/batch_bytes())
                     when count(*) = p_scan then max(step.id) end
         into ends
-        from (select d.id, sum(/*schema*/stored_bytes(d.payload)) filter (
-                         where d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)) over (order by d.id) as bytes
-              from (select d.* from /*schema*/delivery as d where d.id > p_after order by d.id limit p_scan) as d) as step;
+        from (select j.id, sum(/*schema*/stored_bytes(j.payload)) filter (
+                         where j.seq is null and (p_workspace_id is null or j.workspace_id = p_workspace_id)) over (order by j.id) as bytes
+              from (select j.* from /*schema*/job as j where j.id > p_after order by j.id limit p_scan) as j) as step;
         place := ends;
         return next;
         return query
         select step.id, step.event_id, step.erased, case when /*schema*/as_text(step.payload) = ''
                then (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased' || '{"payload": null, "unreadable": true}')::text
                else (jsonb_build_object('kind', 'job') || to_jsonb(step) - 'erased')::text end
-        from (select d.id, d.event_id, d.subscription, d.event_type, d.event_version, d.source, d.workspace_id, d.generation,
-                     d.status, d.queue, d.priority, d.job_key, d.unique_key, d.run_at, d.attempts, d.last_error_code,
-                     d.last_error, d.created_at, d.progress, d.payload, coalesce(d.last_error_code = '(erased)', false) as erased
-              from /*schema*/delivery as d
-              where d.id > p_after and d.id <= coalesce(ends, 9223372036854775807)
-                and d.seq is null and (p_workspace_id is null or d.workspace_id = p_workspace_id)
-                and (p_subject is null or p_jobs and d.job_key = p_subject)
-              order by d.id) as step;
+        from (select j.id, j.event_id, j.subscription, j.subscription as event_type, j.event_version, j.source, j.workspace_id,
+                     j.generation, j.status, j.queue, j.priority, j.job_key, j.unique_key, j.run_at, j.attempts, j.last_error_code,
+                     j.last_error, j.created_at, j.progress, j.payload, coalesce(j.last_error_code = '(erased)', false) as erased
+              from /*schema*/job as j
+              where j.id > p_after and j.id <= coalesce(ends, 9223372036854775807)
+                and j.seq is null and (p_workspace_id is null or j.workspace_id = p_workspace_id)
+                and (p_subject is null or p_jobs and j.job_key = p_subject)
+              order by j.id) as step;
         return;
     end if;
     source := case p_from when 'events' then 'outbox' else (

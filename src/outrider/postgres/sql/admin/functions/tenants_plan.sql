@@ -1,7 +1,7 @@
--- tenants_plan: the commands that enable, or remove, row-level policies that separate tenants in the log and in delivery.
+-- tenants_plan: the commands that enable, or remove, row-level policies that separate tenants in the log, in delivery and in job.
 -- It changes nothing itself. The owner of the tables runs the commands in one transaction; running them again renews the policies.
--- own_workspace: every role has the rows of app.workspace_id; none if that is unset or empty. It may read deliveries and enqueue
--- jobs, but not insert a delivery of an event, which may be another tenant's.
+-- own_workspace: every role has the rows of app.workspace_id; none if that is unset or empty. It may publish and enqueue, but write
+-- neither a delivery nor a job of an event, which may be another tenant's.
 -- every_tenant: the owner, on whom the policies are forced, and p_roles see and write all rows.
 -- Segments are read through the log, whose policies then hold; directly, only the owner sees rows.
 create or replace function /*schema*/tenants_plan(p_enable boolean, p_roles text[] default '{}')
@@ -16,8 +16,8 @@ declare
 begin
     for part in
         select c.oid::regclass as name, c.relowner::regrole as owner,
-               case c.relname when 'delivery' then ' and seq is null' else '' end as only_jobs
-        from pg_class as c where c.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass) order by c.oid
+               case c.relname when 'outbox' then own when 'job' then own || ' and seq is null' else 'false' end as may_write
+        from pg_class as c where c.oid in ('/*schema*/outbox'::regclass, '/*schema*/delivery'::regclass, '/*schema*/job'::regclass) order by c.oid
     loop
         command := format('drop policy if exists own_workspace on %s', part.name); return next;
         command := format('drop policy if exists every_tenant on %s', part.name); return next;
@@ -25,8 +25,7 @@ begin
             heads := concat_ws(', ', part.owner, (
                 select string_agg(r.name::regrole::text, ', ' order by r.place)
                 from unnest(p_roles) with ordinality as r (name, place) where r.name::regrole <> part.owner));
-            command := format('create policy own_workspace on %s using (%s) with check (%s%s)',
-                              part.name, own, own, part.only_jobs);
+            command := format('create policy own_workspace on %s using (%s) with check (%s)', part.name, own, part.may_write);
             return next;
             command := format('create policy every_tenant on %s to %s using (true) with check (true)', part.name, heads);
             return next;

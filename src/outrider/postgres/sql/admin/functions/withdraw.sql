@@ -1,6 +1,6 @@
 -- withdraw: keep an event from all subscriptions that have not handled it yet, now and later. The log is not changed.
--- Its deliveries that wait for a retry or are dead letters are deleted, and the events that waited behind it go on. Audited with the
--- outcomes, which event_status reads there, and with the deliveries.
+-- Its deliveries and its jobs are deleted, and what waited behind them goes on. Audited with the outcomes, which event_status reads
+-- there, and with what was deleted.
 -- Locks:  the subscriptions that it concerns, so that they get no new cursors; then all their cursors, waiting for the batches in
 --         progress. A subscription that is being registered is waited for too, or sees the withdrawal.
 -- Returns one row per subscription that it concerns: withdrawn, or delivered (too late); without an event one row, not_found.
@@ -18,6 +18,7 @@ declare
     held      text[] := '{}';
     outcomes  jsonb;
     gone      /*schema*/delivery;
+    job       /*schema*/job;
     owed      jsonb := '[]';
     who       text := /*schema*/signed(p_by);
     why       text := left(p_reason, 2000);
@@ -51,12 +52,16 @@ begin
     loop
         owed := owed || to_jsonb(gone);
         perform /*schema*/promote(gone.subscription, gone.generation, array[gone.ordering_key]);
-        if gone.job_key is not null then
-            perform /*schema*/wake_jobs(array[gone.subscription]);
+        perform /*schema*/notify(/*schema*/generation_channel(gone.generation), gone.event_type);
+    end loop;
+    for job in
+        delete from /*schema*/job as j where j.subscription = any (concerned) and j.seq = any (seqs) returning j.*
+    loop
+        owed := owed || to_jsonb(job);
+        if job.job_key is not null then
+            perform /*schema*/wake_jobs(array[job.subscription]);
         end if;
-        perform /*schema*/notify(
-            /*schema*/generation_channel(gone.generation),
-            case when gone.queue is null then gone.event_type else gone.subscription end);
+        perform /*schema*/notify(/*schema*/generation_channel(job.generation), job.subscription);
     end loop;
     perform /*schema*/note('withdraw', p_by, p_reason, null, p_event_id, jsonb_strip_nulls(jsonb_build_object(
         'outcomes', outcomes, 'owed', nullif(owed, '[]'))));

@@ -106,7 +106,7 @@ begin
           -- Not if it was withdrawn, or its type removed, while its batch held the cursor: nobody will read it again.
           and not exists (select from /*schema*/withdrawal as w where w.seq = f.seq)
           and (sub.event_types is null or o.event_type = any (sub.event_types))
-        on conflict (subscription, seq) where seq is not null do nothing
+        on conflict (subscription, seq) do nothing
         returning seq, ordering_key
     ),
     parked as (

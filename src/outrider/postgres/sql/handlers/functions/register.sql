@@ -116,7 +116,7 @@ begin
         from (select d.id, /*schema*/ordering_key(p_ordering, o.workspace_id, o.aggregate_id) as line
               from /*schema*/delivery as d
               left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
-              where d.subscription = p_name and d.queue is null) as lined
+              where d.subscription = p_name) as lined
         where d.id = lined.id;
         update /*schema*/delivery as d set head = true
         from (select d.generation, d.ordering_key, min(d.seq) as seq from /*schema*/delivery as d

@@ -161,7 +161,7 @@ begin
     receipts as materialized (
         select own_receipts.seq from own_receipts union all select given_receipts.seq from given_receipts
     )
-    select * from jsonb_populate_record(head, jsonb_build_object('conceded', case when settles then
+    select * from jsonb_populate_record(head, jsonb_build_object('duplicates', case when settles then
         cardinality(seqs) - (select count(*) from receipts) end))
     union all
     (select null, null, null, null, null, null, null,

@@ -26,7 +26,7 @@ declare
 begin
     perform /*schema*/sees_all();
     head.outcome := 'more';
-    head.conceded := 0;
+    head.duplicates := 0;
 
     if p_suspicious then
         update /*schema*/delivery as d set suspect = true
@@ -142,7 +142,7 @@ begin
         returning seq
     )
     select * from jsonb_populate_record(head, jsonb_build_object(
-        'conceded', (select count(*) from batch) - (select count(*) from receipts)))
+        'duplicates', (select count(*) from batch) - (select count(*) from receipts)))
     union all
     (select null, null, null, null, null, null, null,
             b.attempt, b.seq, b.id, b.event_type, b.event_version, b.occurred_at, b.source, b.target, b.content_class,

@@ -1,12 +1,11 @@
--- claim_lane: lease the next jobs of one lane that are due at or after p_since, the run_at of a job that a claim returned.
+-- claim_lane: lease the next jobs of one lane whose claim_at is not before p_since, the claim_at of a job that a claim returned.
 -- It looks at nothing else, neither other lanes nor expired leases, so the worker must call claim now and then. As it starts at
 -- p_since, it skips the dead rows of earlier jobs, which an old snapshot may keep for long; a claim reads all of them.
 -- Only for a type without limits and for jobs without a workspace (tenants take turns). Returns nothing while the type is paused.
 -- Locks:  the jobs, FOR UPDATE SKIP LOCKED.
 -- Returns the jobs in their order, and no other row.
 create or replace function /*schema*/claim_lane(
-    p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_priority integer, p_since timestamptz,
-    p_limit integer
+    p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_since timestamptz, p_limit integer
 ) returns setof /*schema*/claimed
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -28,12 +27,10 @@ begin
         return;
     end if;
     places := array(
-        select d.ctid from /*schema*/delivery as d
-        where d.subscription = p_subscription and d.generation = p_generation and d.queue = p_queue
-          and d.priority = p_priority and num_nonnulls(d.workspace_id) = 0
-          and d.status = 'pending' and d.queue is not null and not d.waiting and d.crashes = 0
-          and d.run_at >= p_since and d.run_at <= moment
-        order by d.run_at, d.id limit p_limit for update skip locked);
+        select j.ctid from /*schema*/job as j
+        where /*schema*/in_lane(j, row(p_subscription, p_generation, p_queue, 0)::/*schema*/lane)
+          and j.claim_at >= p_since at time zone 'UTC'
+        order by j.claim_at, j.id limit p_limit for update skip locked);
     if places <> '{}' then
         return query select l.* from /*schema*/lease(places, p_worker, moment) as l;
     end if;

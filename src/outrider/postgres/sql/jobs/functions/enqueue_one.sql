@@ -24,12 +24,12 @@ begin
     end if;
     loop
         -- Nothing is returned: whoever enqueues needs no right to read.
-        insert into /*schema*/delivery (
-            subscription, generation, partition, event_id, event_type, event_version, source, workspace_id, trace_context,
-            status, head, reached, run_at, queue, priority, job_key, unique_key, payload, caused_by)
+        insert into /*schema*/job (
+            subscription, generation, event_id, event_version, source, workspace_id, trace_context, run_at, queue, priority,
+            job_key, unique_key, payload, caused_by)
         values (
-            p_job_type, p_generation, 0, made_id, p_job_type, p_version, p_source, p_workspace_id, p_trace_context,
-            'pending', false, false, due, p_queue, p_priority, p_key, p_unique_key, p_payload, p_caused_by)
+            p_job_type, p_generation, made_id, p_version, p_source, p_workspace_id, p_trace_context, due, p_queue, p_priority,
+            p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
             job_id := made_id;

@@ -13,7 +13,7 @@ create or replace function /*schema*/enqueue_onto(
     set search_path = pg_catalog, pg_temp
 as $$
 declare
-    before /*schema*/delivery;
+    before /*schema*/job;
 begin
     -- It runs as the owner, who sees every tenant: whoever has called it must, too, or stay with its own.
     if (p_workspace_id = nullif(current_setting('app.workspace_id', true), '')) is not true
@@ -26,7 +26,7 @@ begin
             quote_nullable(left(p_on_conflict, 100)) using errcode = 'OR004';
     end if;
     -- Nobody claims it before the caller commits: it shall see what the caller has written.
-    select d.* into before from /*schema*/delivery as d
+    select d.* into before from /*schema*/job as d
     where d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
       and d.unique_key = p_unique_key and d.status = 'pending' and d.seq is null and not d.closed
     for key share;
@@ -38,10 +38,10 @@ begin
         outcome := 'kept';
         return;
     end if;
-    update /*schema*/delivery as d
+    update /*schema*/job as d
     set payload = p_payload, event_version = p_version, source = p_source, workspace_id = p_workspace_id,
         trace_context = p_trace_context, generation = p_generation, queue = p_queue, priority = p_priority,
-        job_key = p_key, waiting = false, attempts = 0, crashes = 0,
+        job_key = p_key, waits_for = null, attempts = 0, crashes = 0,
         run_at = case p_on_conflict when 'replace' then p_run_at else greatest(d.run_at, p_run_at) end
     where d.id = before.id and d.status = 'pending' and not d.closed
     returning d.event_id into job_id;

@@ -1,6 +1,6 @@
 -- lease: lease jobs that the caller has locked to a worker, and return what it needs to run them, in the order of claim.
 -- If the payloads exceed batch_bytes, the last jobs are left pending.
--- Reads:  delivery by place (ctid), subscription, and for jobs of events the log by seq.
+-- Reads:  the jobs by place (ctid), subscription, and for jobs of events the log by seq.
 create or replace function /*schema*/lease(p_places tid[], p_worker uuid, p_moment timestamptz)
     returns setof /*schema*/claimed
     language plpgsql volatile
@@ -22,23 +22,23 @@ begin
             select sum(case when d.payload is not null then /*schema*/stored_bytes(d.payload) else (
                            select /*schema*/stored_bytes(o.payload) from /*schema*/outbox as o where o.seq = d.seq limit 1) end)
                        over (order by q.n rows between unbounded preceding and 1 preceding) as before
-            from unnest(p_places) with ordinality as q (place, n) join /*schema*/delivery as d on d.ctid = q.place
+            from unnest(p_places) with ordinality as q (place, n) join /*schema*/job as d on d.ctid = q.place
         ) as read
         where read.before is null or read.before < /*schema*/batch_bytes();
         p_places := p_places[1 : fits];
     end if;
     return query
     with leased as (
-        update /*schema*/delivery as d
+        update /*schema*/job as d
         set status = 'in_flight', attempts = d.attempts + 1, locked_by = p_worker, locked_at = p_moment,
             lease_token = token, lease_expires_at = p_moment + coalesce(s.lease, interval '5 minutes')
         from unnest(p_places) as q (place), /*schema*/subscription as s
         where d.ctid = q.place and s.name = d.subscription
         returning d.*, extract(epoch from d.lease_expires_at - p_moment)::double precision as lease
     )
-    select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.priority, t.run_at,
-           t.event_id, t.event_type, coalesce(o.event_version, t.event_version), coalesce(o.occurred_at, t.created_at),
-           coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
+    select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.claim_at,
+           t.event_id, coalesce(t.event_type, t.subscription), coalesce(o.event_version, t.event_version),
+           coalesce(o.occurred_at, t.created_at), coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
            coalesce(o.aggregate_id, t.job_key), /*schema*/as_text(coalesce(t.payload, o.payload)),
            nullif(/*schema*/as_text(coalesce(o.trace_context, t.trace_context)), ''),
            case when o.seq is not null then jsonb_build_object(
@@ -47,6 +47,6 @@ begin
                'idempotency_key', coalesce(o.idempotency_key, o.id::text), 'origin', o.origin) end
     from leased as t
     left join lateral (select o.* from /*schema*/outbox as o where o.seq = t.seq limit 1) as o on t.seq is not null
-    order by t.run_at - t.priority * interval '1 minute', t.run_at, t.id;
+    order by t.claim_at, t.id;
 end
 $$;

@@ -4,7 +4,7 @@
 -- p_worker: all jobs of this worker at once, because it has ended. p_begun: those that it had begun, if known; the others are
 -- handed back as if they had not been claimed.
 -- Locks:  the jobs, SKIP LOCKED. A job whose unique key an open transaction is enqueuing is left for a second later.
--- Reads:  delivery by (subscription, lease_expires_at): only expired leases, at most p_limit.
+-- Reads:  job_running: only expired leases, at most p_limit.
 -- Returns how many it released.
 create or replace function /*schema*/reap(p_names text[], p_worker uuid default null, p_limit integer default 500,
                                                p_begun bigint[] default null)
@@ -18,17 +18,17 @@ create or replace function /*schema*/reap(p_names text[], p_worker uuid default 
     set lock_timeout = '20ms'
 as $$
 declare
-    job    /*schema*/delivery;
+    job    /*schema*/job;
     before timestamptz := case when p_worker is null then clock_timestamp() else 'infinity' end;
     reaped integer := 0;
 begin
     perform /*schema*/sees_all();
-    if not exists (select from /*schema*/delivery as d
+    if not exists (select from /*schema*/job as d
                    where d.subscription = any (p_names) and d.status = 'in_flight' and d.lease_expires_at < before) then
         return 0;
     end if;
     for job in
-        select d.* from /*schema*/delivery as d
+        select d.* from /*schema*/job as d
         where d.subscription = any (p_names) and d.status = 'in_flight'
           and d.lease_expires_at < before and (p_worker is null or d.locked_by = p_worker)
         order by d.subscription, d.lease_expires_at limit p_limit
@@ -46,7 +46,7 @@ begin
                 p_worker => job.locked_by::text);
             reaped := reaped + 1;
         exception when lock_not_available then
-            update /*schema*/delivery as d set lease_expires_at = clock_timestamp() + interval '1 second' where d.id = job.id;
+            update /*schema*/job as d set lease_expires_at = clock_timestamp() + interval '1 second' where d.id = job.id;
         end;
     end loop;
     perform /*schema*/wake_jobs(p_names) where reaped > 0;

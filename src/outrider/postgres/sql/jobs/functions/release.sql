@@ -9,7 +9,7 @@
 -- job's unique key, this waits for it up to the caller's lock_timeout.
 -- Returns retry, buried, back or cancelled; superseded if another job with its unique key was enqueued while it ran.
 create or replace function /*schema*/release(
-    p_job /*schema*/delivery, p_verdict text, p_delay double precision default 0, p_code text default null,
+    p_job /*schema*/job, p_verdict text, p_delay double precision default 0, p_code text default null,
     p_message text default null, p_counted boolean default true, p_worker text default null
 ) returns text
     language plpgsql volatile
@@ -17,7 +17,7 @@ create or replace function /*schema*/release(
     set enable_seqscan = off
 as $$
 declare
-    job     /*schema*/delivery := p_job;
+    job     /*schema*/job := p_job;
     code    text := p_code;
     message text := p_message;
     told    text;
@@ -73,7 +73,7 @@ begin
         job.last_traceback := case when p_verdict in ('later', 'dead') and told <> 'cancelled' then job.last_traceback end;
         job.first_failed_at := coalesce(job.first_failed_at, now());
         job.failure_history := (case when jsonb_array_length(job.failure_history) >= 100 then job.failure_history - 0
-                                     else job.failure_history end)
+                                     else coalesce(job.failure_history, '[]') end)
                                || /*schema*/failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
     job.buried_at := case when job.status = 'failed' then now() end;
@@ -83,17 +83,17 @@ begin
     for attempt in 1..2 loop
         if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
-            or exists (select from /*schema*/delivery as d
+            or exists (select from /*schema*/job as d
                        where d.subscription = job.subscription
                          and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
                          and d.unique_key = job.unique_key and d.status = 'pending' and d.seq is null and not d.closed)
             or not p_job.closed and exists (
-                select from /*schema*/delivery as d
+                select from /*schema*/job as d
                 where d.subscription = job.subscription and coalesce(d.workspace_id, '') = coalesce(job.workspace_id, '')
                   and d.unique_key = job.unique_key and d.status = 'in_flight' and d.seq is null and d.id > job.id)) then
             told := 'superseded';
             job.status := 'discarded';
-            job.failure_history := job.failure_history || jsonb_build_object(
+            job.failure_history := coalesce(job.failure_history, '[]') || jsonb_build_object(
                 'cycle', job.cycle, 'superseded_at', clock_timestamp());
         end if;
         if job.status = 'pending' and job.unique_key is not null then

@@ -1,9 +1,9 @@
 -- rewrite: write the row that release has decided on. The caller has locked it.
-create or replace function /*schema*/rewrite(p_job /*schema*/delivery) returns void
+create or replace function /*schema*/rewrite(p_job /*schema*/job) returns void
     language sql volatile
     set search_path = pg_catalog, pg_temp
 as $$
-    update /*schema*/delivery as d
+    update /*schema*/job as d
     set status = p_job.status, run_at = p_job.run_at, attempts = p_job.attempts, crashes = p_job.crashes,
         buried_at = p_job.buried_at, last_error_code = p_job.last_error_code, last_error = p_job.last_error,
         last_traceback = p_job.last_traceback,

@@ -5,9 +5,9 @@ create or replace function /*schema*/room(p_subscription text, p_key text, p_wor
     set enable_seqscan = off
 as $$
     select least(
-        s.concurrency - (select count(*) from /*schema*/delivery as d
+        s.concurrency - (select count(*) from /*schema*/job as d
                          where d.subscription = p_subscription and d.status = 'in_flight' and s.concurrency is not null),
-        s.key_concurrency - (select count(*) from /*schema*/delivery as d
+        s.key_concurrency - (select count(*) from /*schema*/job as d
                              where d.subscription = p_subscription and d.job_key = p_key
                                and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '') and d.status = 'in_flight'
                                and s.key_concurrency is not null),

@@ -1,5 +1,5 @@
 -- route: take the next events of a job's subscription and make jobs of them, in one statement and its own transaction.
--- Skips events that have a receipt or are in delivery already. Events with the same idempotency key are one job: while it waits or
+-- Skips events that have a receipt or are jobs already. Events with the same idempotency key are one job: while it waits or
 -- runs by the index job_once, and afterwards by the receipt.
 -- Returns the outcome of the take, and the number of new jobs.
 create or replace function /*schema*/route(
@@ -20,11 +20,9 @@ begin
         select t.* from /*schema*/take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
     ),
     made as (
-        insert into /*schema*/delivery (
-            subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, queue, priority,
-            job_key, unique_key, workspace_id)
-        select p_subscription, t.generation, 0, t.seq, t.id, t.event_type, 'pending', false, true, clock_timestamp(), p_queue,
-               p_priority, t.aggregate_id,
+        insert into /*schema*/job (
+            subscription, generation, seq, event_id, event_type, run_at, queue, priority, job_key, unique_key, workspace_id)
+        select p_subscription, t.generation, t.seq, t.id, t.event_type, clock_timestamp(), p_queue, p_priority, t.aggregate_id,
                case when t.idempotency_key <> t.id::text then t.event_type || ':' || t.idempotency_key end,
                t.workspace_id
         from taken as t
@@ -50,13 +48,13 @@ begin
     into outcome, routed, keyed;
     -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
     if keyed is not null then
-        delete from /*schema*/delivery as d
+        delete from /*schema*/job as d
         where d.id = any (keyed) and exists (
             select from /*schema*/event_handled as h
             where h.handler_name = p_subscription
               and h.idempotency_key = /*schema*/in_workspace(d.workspace_id, d.unique_key));
         if found then
-            routed := routed - (select cardinality(keyed) - count(*) from /*schema*/delivery as d where d.id = any (keyed));
+            routed := routed - (select cardinality(keyed) - count(*) from /*schema*/job as d where d.id = any (keyed));
         end if;
     end if;
 end

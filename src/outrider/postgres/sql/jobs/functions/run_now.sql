@@ -12,13 +12,13 @@ create or replace function /*schema*/run_now(
 as $$
 #variable_conflict use_column
 declare
-    job  /*schema*/delivery;
+    job  /*schema*/job;
     seen boolean := false;
 begin
     perform /*schema*/sees_all(true);
     for job in
-        select d.* from /*schema*/delivery as d
-        where d.event_id = p_job_id and d.queue is not null and d.subscription = coalesce(p_subscription, d.subscription)
+        select d.* from /*schema*/job as d
+        where d.event_id = p_job_id and d.subscription = coalesce(p_subscription, d.subscription)
         order by d.id for update
     loop
         seen := true;
@@ -26,28 +26,14 @@ begin
         outcome := case job.status when 'pending' then 'due' when 'in_flight' then 'running' when 'failed' then 'dead'
                                    else 'cancelled' end;
         if job.status = 'pending' then
-            update /*schema*/delivery as d set run_at = least(d.run_at, clock_timestamp()) where d.id = job.id;
-            perform /*schema*/notify(
-                /*schema*/generation_channel(job.generation),
-                job.subscription);
+            perform /*schema*/make_due(job);
             perform /*schema*/note('run_now', p_by, p_reason, job.subscription, p_job_id,
                                    jsonb_build_object('run_at', job.run_at));
         end if;
         return next;
     end loop;
     if not seen then
-        return query
-        select h.handler_name, 'done' from /*schema*/subscription as s
-        left join lateral (select o.* from /*schema*/outbox as o where o.id = p_job_id limit 1) as o on true
-        join /*schema*/event_handled as h
-            on h.handler_name = s.name
-           and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, p_job_id)
-        where s.kind = 'job' and s.name = coalesce(p_subscription, s.name);
-        if not found then
-            subscription := p_subscription;
-            outcome := 'not_found';
-            return next;
-        end if;
+        return query select g.* from /*schema*/gone_job(p_job_id, p_subscription) as g;
     end if;
 end
 $$;

@@ -26,11 +26,11 @@ begin
         select n.id, n.token, n.result from unnest(p_done, p_tokens, p_results) as n (id, token, result)
     ),
     gone as (
-        delete from /*schema*/delivery as d using named
+        delete from /*schema*/job as d using named
         -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
         where d.id = named.id and d.lease_token = named.token
         returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
-                  nullif(d.failure_history, '[]') as failure_history, named.result
+                  d.failure_history, named.result
     ),
     receipts as (
         insert into /*schema*/event_handled (
@@ -52,7 +52,7 @@ begin
     into landed, newer, names, tenants, keys
     from gone cross join lateral (select gone.unique_key is not null and gone.seq is null) as u (own);
     if newer is not null then
-        update /*schema*/delivery as d set superseded_at = clock_timestamp()
+        update /*schema*/job as d set superseded_at = clock_timestamp()
         from unnest(newer, names, tenants, keys) as n (id, name, tenant, key)
         where d.subscription = n.name and coalesce(d.workspace_id, '') = n.tenant and d.unique_key = n.key
           and d.status = 'in_flight' and d.seq is null and d.id < n.id and not d.closed;

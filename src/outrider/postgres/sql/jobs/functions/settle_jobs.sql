@@ -20,7 +20,7 @@ as $$
 declare
     limited text[];
     asked   record;
-    job     /*schema*/delivery;
+    job     /*schema*/job;
     landed  bigint[] := '{}';
     held    bigint[] := '{}';
 begin
@@ -51,7 +51,7 @@ begin
         order by o.delivery
     loop
         begin
-            select d.* into job from /*schema*/delivery as d
+            select d.* into job from /*schema*/job as d
             where d.id = asked.delivery and d.lease_token = asked.token and d.status = 'in_flight'
             for no key update;
             continue when not found;

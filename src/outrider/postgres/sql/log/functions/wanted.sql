@@ -8,7 +8,8 @@ create or replace function /*schema*/wanted(
     language sql stable
     return (p_subscription.event_types is null or p_event.event_type = any (p_subscription.event_types))
        and case p_subscription.kind
-               when 'relay' then (p_subscription.forwards or p_event.origin is null)
+               when 'relay' then not starts_with(p_event.event_type, 'outrider.canary_')
+                    and (p_subscription.forwards or p_event.origin is null)
                     and (p_subscription.workspace_id is null or p_event.workspace_id = p_subscription.workspace_id)
                else p_event.target is null or p_event.target = p_subscription.context end
        and (p_subscription.partitions = 1

@@ -13,29 +13,65 @@ declare
     -- The same text for every session that inserts, or one group would become two.
     same   constant text := ' set timezone = ''UTC'' set datestyle = ''ISO'' set intervalstyle = ''postgres'' '
                             'set extra_float_digits = 1 set bytea_output = ''hex''';
-    -- A trial that writes nothing takes no transaction id. The user's own insert succeeds even if an expression fails.
-    stage  constant text := format(
-        E'#variable_conflict use_column\ndeclare\n    outrider_workspace text;\n    outrider_key text;\n'
-        '    outrider_carried jsonb;\n    outrider_error text;\nbegin\n    begin\n%s'
-        '        outrider_workspace := nullif((%s)::text, '''');\n        outrider_key := nullif((%s)::text, '''');\n'
-        '        outrider_carried := %s;\n    exception when others then\n'
-        '        outrider_carried := ''null'';\n        outrider_error := left(sqlstate || '': '' || sqlerrm, 8000);\n    end;\n'
-        '    insert into /*schema*/rollup_pending (rollup, workspace_id, group_key, carried, set_aside_at, error)\n'
-        '    values (%L, outrider_workspace, outrider_key, outrider_carried,\n'
-        '            case when outrider_error is not null then clock_timestamp() end, outrider_error);\n    return null;\nend',
-        coalesce(E'        if (' || part.condition || E') is not true then\n            return null;\n        end if;\n', ''),
+    -- The trigger's function. A trial that writes nothing takes no transaction id. The user's own insert succeeds even if an
+    -- expression fails.
+    stage  constant text := format($function$#variable_conflict use_column
+declare
+%1$s    outrider_workspace text;
+    outrider_key text;
+    outrider_carried jsonb;
+    outrider_error text;
+begin
+    begin
+%2$s        outrider_workspace := nullif((%3$s)::text, '');
+        outrider_key := nullif((%4$s)::text, '');
+        outrider_carried := %5$s;
+    exception when others then
+        outrider_carried := 'null';
+        outrider_error := left(sqlstate || ': ' || sqlerrm, 8000);
+    end;
+    insert into /*schema*/rollup_pending (rollup, workspace_id, group_key, carried, set_aside_at, error)
+    values (%6$L, outrider_workspace, outrider_key, outrider_carried,
+            case when outrider_error is not null then clock_timestamp() end, outrider_error);
+    return null;
+end$function$,
+        case when part.parent is not null then E'    parent record;\n' end,
+        case when part.parent is not null then
+            format(E'        select parent.* into parent from %s as parent where (%s);\n', part.parent, part.parent_on) end,
         part.workspace, part.group_key, part.carried, name);
-    -- Locks the rollup's row only against uninstall, which locks it FOR UPDATE.
-    stages constant text := format(
-        E'#variable_conflict use_column\nbegin\n'
-        '    perform from /*schema*/rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;\n'
-        '    if not found then\n'
-        '        raise ''the rollup %% is not installed any more'', %1$L using errcode = ''OR007'';\n    end if;\n'
-        '    insert into /*schema*/rollup_pending (rollup, workspace_id, group_key, carried)\n'
-        '    select %1$L, nullif((%2$s)::text, ''''), nullif((%3$s)::text, ''''), %4$s\n'
-        '    from /*schema*/outbox as new where new.seq = any (p_seqs)%5$s order by new.seq;\nend',
+    -- The same for events, called by their handler. Locks the rollup's row only against uninstall, which locks it FOR UPDATE.
+    stages constant text := format($function$#variable_conflict use_column
+begin
+    perform from /*schema*/rollup as r where r.name = %1$L and r.uninstalled_at is null for key share;
+    if not found then
+        raise 'the rollup %% is not installed any more', %1$L using errcode = 'OR007';
+    end if;
+    insert into /*schema*/rollup_pending (rollup, workspace_id, group_key, carried)
+    select %1$L, nullif((%2$s)::text, ''), nullif((%3$s)::text, ''), %4$s
+    from /*schema*/outbox as new%5$s where new.seq = any (p_seqs)%6$s order by new.seq;
+end$function$,
         name, part.workspace, part.group_key, part.carried,
+        case when part.parent is not null then format(' left join %s as parent on (%s)', part.parent, part.parent_on) end,
         coalesce(' and (' || part.condition || ')', ''));
+    -- Writes the user's notifications of emitted events.
+    notes  constant text := (
+        select format($function$#variable_conflict use_column
+declare
+    noted bigint;
+begin
+    insert into %s (%s)
+    select %s
+    from (
+        select o.id as event_id, o.event_type, o.workspace_id, o.aggregate_id as key, o.payload,
+               coalesce((o.payload ->> 'piece_count')::integer, 1) as piece_count, o.idempotency_key,
+               o.occurred_at
+        from /*schema*/outbox as o where o.seq = any (p_seqs) order by o.seq) as e
+    on conflict do nothing;
+    get diagnostics noted = row_count;
+    return noted;
+end$function$,
+            p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', '), string_agg(format('(%s)', c.value), ', '))
+        from jsonb_each_text(p_spec #> '{notify,columns}') as c);
     home    constant oid := (select c.relnamespace from pg_class as c where c.oid = '/*schema*/rollup'::regclass);
     -- Only intervals that divide an hour, because cron counts from the full hour.
     minutes constant integer := (select max(d) from unnest(array[1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]) as d
@@ -74,9 +110,9 @@ begin
             (format('create or replace function /*schema*/%I() returns trigger %s as %L', 'rollup_stage_' || part.slug,
                     pinned || same, stage)),
             (format('revoke all on function /*schema*/%I() from public', 'rollup_stage_' || part.slug)),
-            (format('create or replace trigger %I after insert on %s for each row execute function /*schema*/%I()',
+            (format('create or replace trigger %I after insert on %s for each row %sexecute function /*schema*/%I()',
                     'outrider_rollup_' || part.slug, coalesce(part.source::text, p_spec ->> 'table'),
-                    'rollup_stage_' || part.slug));
+                    'when (' || part.condition || ') ', 'rollup_stage_' || part.slug));
     else
         return query values
             (format('create or replace function /*schema*/%I(p_seqs bigint[]) returns void %s as %L',
@@ -92,17 +128,7 @@ begin
     if p_spec ? 'notify' then
         return query values
             (format('create or replace function /*schema*/%I(p_seqs bigint[]) returns bigint %s as %L',
-                    'rollup_note_' || part.slug, pinned, (
-                select format(
-                    E'#variable_conflict use_column\ndeclare\n    noted bigint;\nbegin\n    insert into %s (%s)\n    select %s\n    from (\n'
-                    '        select o.id as event_id, o.event_type, o.workspace_id, o.aggregate_id as key, o.payload,\n'
-                    '               coalesce((o.payload ->> ''piece_count'')::integer, 1) as piece_count, o.idempotency_key,\n'
-                    '               o.occurred_at\n'
-                    '        from /*schema*/outbox as o where o.seq = any (p_seqs) order by o.seq) as e\n'
-                    '    on conflict do nothing;\n    get diagnostics noted = row_count;\n    return noted;\nend',
-                    p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', '),
-                    string_agg(format('(%s)', c.value), ', '))
-                from jsonb_each_text(p_spec #> '{notify,columns}') as c))),
+                    'rollup_note_' || part.slug, pinned, notes)),
             (format('revoke all on function /*schema*/%I(bigint[]) from public', 'rollup_note_' || part.slug));
         return query
         select format('grant execute on function /*schema*/%I(bigint[]) to %s', 'rollup_note_' || part.slug,

@@ -1,6 +1,7 @@
 -- rollup_emit: make events of staged rows, in one statement, and mark the rows.
--- A group of at least p_threshold rows becomes one rollup event; the rows of others become one event each. Then the user's
--- notification table is written, if there is one. The caller holds the rollup's lock and has chosen whole groups. Data that cannot be
+-- A group of at least p_threshold rows becomes one rollup event, with the carried fields in which all rows agree and the declared
+-- fields of the row that was staged first. The rows of other groups become one event each. Then the user's notification table is
+-- written, if there is one. The caller holds the rollup's lock and has chosen whole groups. Data that cannot be
 -- emitted raise an error.
 create or replace function /*schema*/rollup_emit(
     p_rollup /*schema*/rollup, p_ids bigint[], p_threshold integer,
@@ -32,18 +33,25 @@ begin
               having count(*) = piece.size and count(distinct each.value) = 1) as field
         group by field.first
     ),
+    leader as (
+        select piece.id, jsonb_object_agg(field.name, piece.carried -> field.carried) as fields
+        from piece cross join jsonb_each_text(spec -> 'first') as field (name, carried)
+        where piece.id = piece.first and piece.size >= p_threshold
+        group by piece.id
+    ),
     unit as (
         select piece.id as first, false as grouped, piece.workspace_id, piece.group_key, piece.carried as payload
         from piece where piece.size < p_threshold
         union all
         select whole.first, true, whole.workspace_id, whole.group_key,
-               coalesce(alike.carried, '{}') || jsonb_build_object(
+               coalesce(alike.carried, '{}') || coalesce(leader.fields, '{}') || jsonb_build_object(
                    'key', whole.group_key, 'piece_count', whole.size, 'first_at', whole.first_at, 'last_at', whole.last_at)
         from (select piece.first, piece.workspace_id, piece.group_key, piece.size, min(piece.staged_at) as first_at,
                      max(piece.staged_at) as last_at
               from piece where piece.size >= p_threshold
               group by piece.first, piece.workspace_id, piece.group_key, piece.size) as whole
         left join alike on alike.first = whole.first
+        left join leader on leader.id = whole.first
     ),
     emitted as (
         insert into /*schema*/outbox (

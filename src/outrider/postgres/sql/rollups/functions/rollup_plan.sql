@@ -14,7 +14,9 @@ declare
     waiting bigint;
     kept    boolean;
     item    record;
-    holds   bigint;
+    -- How many rows of a table meet a condition, as text; null if none does.
+    many    constant text := 'select case count(*) when 0 then null when 1000 then ''1000 or more'' else count(*)::text end '
+                             'from (select from %s where %s limit 1000) as rows';
 begin
     if rollup.name is null then
         raise 'there is no rollup %', quote_nullable(p_name) using errcode = 'OR007';
@@ -55,28 +57,25 @@ begin
                        (u.entry ->> 'oid')::oid as relation
                 from jsonb_array_elements(rollup.undo) with ordinality as u (entry, place) order by u.place desc
     loop
-        step := step + 1; action := 'do'; why := null;
+        step := step + 1; why := null;
         if item.kind = 'check' then
             what := format('give %s its CHECK constraint %s back as it was', item.source, item.name);
             command := format('alter table %s drop constraint %I, add constraint %2$I %s',
                               item.source, item.name, item.definition);
             if to_regclass(item.source) is distinct from item.relation::regclass then
-                action := 'keep'; why := 'the table is gone';
+                why := 'the table is gone';
             elsif item.after is distinct from (select pg_get_constraintdef(k.oid) from pg_constraint as k
                                                where k.conrelid = item.relation and k.conname = item.name) then
-                action := 'keep'; why := 'it was changed since';
+                why := 'it was changed since';
             elsif exists (select from /*schema*/rollup as r, jsonb_array_elements(r.undo) as u
                           where r.name <> p_name and u ->> 'kind' = 'check' and (u ->> 'oid')::oid = item.relation
                             and u ->> 'name' = item.name and u ->> 'definition' = item.after) then
-                action := 'keep'; why := 'another rollup was installed upon it';
+                why := 'another rollup was installed upon it';
             elsif kept then
-                action := 'keep'; why := 'the rows that wait may need it';
+                why := 'the rows that wait may need it';
             else
-                execute format('select count(*) from (select from %s where not (%s) limit 1000) as rows', item.source, item.before)
-                    into holds;
-                if holds > 0 then
-                    action := 'keep'; why := format('%s%s rows would violate it', holds, case when holds = 1000 then ' or more' else '' end);
-                end if;
+                execute format(many, item.source, format('not (%s)', item.before)) into why;
+                why := why || ' rows would violate it';
             end if;
         else
             what := format('drop the column %s.%s', item.source, item.name);
@@ -84,43 +83,37 @@ begin
             if to_regclass(item.source) is distinct from item.relation::regclass
                or not exists (select from pg_attribute as a where a.attrelid = item.relation
                                 and a.attname = item.name and not a.attisdropped) then
-                action := 'keep'; why := 'it is gone already';
+                why := 'it is gone already';
             elsif exists (select from pg_attribute as a where a.attrelid = item.relation and a.attname = item.name
                             and (a.attnotnull or a.atthasdef)) then
-                action := 'keep'; why := 'it was changed since';
+                why := 'it was changed since';
             elsif kept and rollup.spec #> '{notify,columns}' ? item.name
                   and to_regclass(rollup.spec #>> '{notify,table}') = to_regclass(item.source) then
-                action := 'keep'; why := 'the rows that wait need it';
+                why := 'the rows that wait need it';
             else
-                execute format('select count(*) from (select from %s where %I is not null limit 1000) as rows', item.source, item.name)
-                    into holds;
-                if holds > 0 then
-                    action := 'keep'; why := format('%s%s rows hold data in it', holds, case when holds = 1000 then ' or more' else '' end);
-                else
-                    select string_agg(p.oid::regprocedure::text, ', ' order by 1) into why from pg_proc as p
-                    where p.prosrc ~ format('(^|\W)%s(\W|$)', regexp_replace(
-                              replace(item.name, '"', '""'), '(\W)', '\\\1', 'g'))
-                      and not (p.pronamespace = home and (
-                              p.proname in ('rollup_stage_' || part.slug, 'rollup_note_' || part.slug)
-                              or p.proname !~ '^rollup_(stage|note)_'))
-                      and p.pronamespace <> 'pg_catalog'::regnamespace;
-                    if why is not null then
-                        action := 'keep'; why := format('functions name it: %s', why);
-                    else
-                        select string_agg(distinct pg_describe_object(d.classid, d.objid, d.objsubid), ', ') into why
-                        from pg_depend as d join pg_attribute as a
-                            on a.attrelid = d.refobjid and a.attnum = d.refobjsubid and a.attname = item.name
-                        where d.refclassid = 'pg_class'::regclass and d.refobjid = to_regclass(item.source) and d.deptype = 'n'
-                          and not (d.classid = 'pg_trigger'::regclass and exists (
-                                  select from pg_trigger as t where t.oid = d.objid
-                                    and t.tgname = 'outrider_rollup_' || part.slug));
-                        if why is not null then
-                            action := 'keep'; why := format('it is needed: %s', why);
-                        end if;
-                    end if;
-                end if;
+                execute format(many, item.source, format('%I is not null', item.name)) into why;
+                why := why || ' rows hold data in it';
+            end if;
+            if why is null then
+                select 'functions name it: ' || string_agg(p.oid::regprocedure::text, ', ' order by 1) into why from pg_proc as p
+                where p.prosrc ~ format('(^|\W)%s(\W|$)', regexp_replace(
+                          replace(item.name, '"', '""'), '(\W)', '\\\1', 'g'))
+                  and not (p.pronamespace = home and (
+                          p.proname in ('rollup_stage_' || part.slug, 'rollup_note_' || part.slug)
+                          or p.proname !~ '^rollup_(stage|note)_'))
+                  and p.pronamespace <> 'pg_catalog'::regnamespace;
+            end if;
+            if why is null then
+                select 'it is needed: ' || string_agg(distinct pg_describe_object(d.classid, d.objid, d.objsubid), ', ') into why
+                from pg_depend as d join pg_attribute as a
+                    on a.attrelid = d.refobjid and a.attnum = d.refobjsubid and a.attname = item.name
+                where d.refclassid = 'pg_class'::regclass and d.refobjid = to_regclass(item.source) and d.deptype = 'n'
+                  and not (d.classid = 'pg_trigger'::regclass and exists (
+                          select from pg_trigger as t where t.oid = d.objid
+                            and t.tgname = 'outrider_rollup_' || part.slug));
             end if;
         end if;
+        action := case when why is null then 'do' else 'keep' end;
         return next;
     end loop;
     if rollup.spec ->> 'table' is null then

@@ -1,31 +1,29 @@
 -- rollup_preflight: check whether a rollup can be installed, one row per topic. Changes nothing.
 -- blocks: rollup_install refuses until this check passes.
--- enable_seqscan is off so that a look-up by key shows as one in the plan even for a table of three rows.
 create or replace function /*schema*/rollup_preflight(p_spec jsonb)
     returns table (topic text, passed boolean, value text, detail text, blocks boolean)
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
     aggregates constant text := '\m(count|sum|avg|min|max|\w+_agg)\s*\(|\mgroup\s+by\M|\mjoin\M';
-    part     constant record := /*schema*/rollup_parts(p_spec);
-    rollup   constant /*schema*/rollup := (select r from /*schema*/rollup as r where r.name = p_spec ->> 'name');
-    here     constant boolean := rollup.name is not null and rollup.uninstalled_at is null;
-    sample   constant text := case when part.source is null then '/*schema*/outbox' else part.source::text end;
-    plan     jsonb;
-    lookups  jsonb;
+    part       constant record := /*schema*/rollup_parts(p_spec);
+    rollup     constant /*schema*/rollup := (select r from /*schema*/rollup as r where r.name = p_spec ->> 'name');
+    here       constant boolean := rollup.name is not null and rollup.uninstalled_at is null;
+    notified   constant regclass := to_regclass(p_spec #>> '{notify,table}');
+    our_schema constant oid := (select c.relnamespace from pg_class as c where c.oid = '/*schema*/rollup'::regclass);
+    -- Checks replace constraints, columns are added where they are missing.
+    changes    constant jsonb := coalesce(p_spec -> 'checks', '[]') || coalesce(p_spec -> 'columns', '[]');
     item     record;
-    faults    text[];
+    faults   text[];
     counts   record;
     settings record;
-    line     record;
-    absent   jsonb;
     loaded   boolean;
     served   text;
-    literal  constant text := '(\W)';   -- characters that a pattern must escape
+    doubled  boolean;
 begin
+    -- Where do rows come from?
     topic := 'source'; blocks := true;
     if coalesce(p_spec ->> 'name' !~ '^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$', true)
        or octet_length(p_spec ->> 'name') > 47 then
@@ -47,8 +45,7 @@ begin
         passed := false; value := 'NO_TABLE'; detail := format('%s is no table: a trigger for each row needs one', part.source);
         return next;
         return;
-    elsif (select c.relnamespace from pg_class as c where c.oid = part.source)
-          = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/rollup'::regclass) then
+    elsif (select c.relnamespace from pg_class as c where c.oid = part.source) = our_schema then
         passed := false; value := 'OURS'; detail := format('%s is Outrider''s own: it would feed itself', part.source);
         return next;
         return;
@@ -78,7 +75,7 @@ begin
         select array_agg(format('%s belongs to %s', c.oid::regclass, c.relowner::regrole)), bool_or(me.rolsuper and not r.rolsuper)
         into faults, loaded
         from pg_class as c join pg_roles as r on r.oid = c.relowner cross join pg_roles as me
-        where c.oid in (part.source, to_regclass(p_spec #>> '{notify,table}')) and me.rolname = current_user
+        where c.oid in (part.source, part.parent, notified) and me.rolname = current_user
           and c.relowner <> me.oid;
         passed := faults is null; blocks := coalesce(loaded, false);
         value := case when passed then 'OWNER' else 'ANOTHERS' end;
@@ -90,6 +87,7 @@ begin
     end if;
     return next;
 
+    -- Who will tick?
     topic := 'pg_cron'; blocks := true;
     -- Not every role may read these settings; but a setting that does not exist is null for every role.
     begin
@@ -120,7 +118,8 @@ begin
                               'until then workers tick', served, current_database()) end end;
     return next;
 
-    topic := 'staging'; blocks := false; passed := true;
+    -- Do rows of an earlier installation wait?
+    topic := 'staging'; blocks := false;
     select count(*) filter (where p.set_aside_at is null) as waiting, count(p.set_aside_at) as aside into counts
     from /*schema*/rollup_pending as p where p.rollup = p_spec ->> 'name' and p.processed_at is null;
     value := case when here then 'PRESENT' else 'ABSENT' end;
@@ -129,17 +128,17 @@ begin
         || case when passed then '' else ': see why in rollup_pending.error, then outrider rollup run --retry' end;
     return next;
 
+    -- Is the name of the trigger free, or its trigger ours?
     topic := 'trigger'; blocks := true;
     select t.tgenabled, p.proname into item
     from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
     where t.tgrelid = part.source and t.tgname = 'outrider_rollup_' || part.slug;
     value := case when not found then 'ABSENT' when item.proname <> 'rollup_stage_' || part.slug or not here then 'FOREIGN'
                   when item.tgenabled = 'D' then 'DISABLED' else 'PRESENT' end;
-    passed := value <> 'FOREIGN' and not exists (
-        select from /*schema*/rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name');
+    doubled := exists (select from /*schema*/rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name');
+    passed := value <> 'FOREIGN' and not doubled;
     detail := case
-        when exists (select from /*schema*/rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name') then
-            format('another rollup has the same short name, %s: choose another name', part.slug)
+        when doubled then format('another rollup has the same short name, %s: choose another name', part.slug)
         when value = 'FOREIGN' then format('%s has a trigger outrider_rollup_%s that no installed rollup knows: drop it, or '
                                            'choose another name', part.source, part.slug)
         when p_spec ->> 'table' is null then 'none is needed for events'
@@ -148,6 +147,7 @@ begin
         else format('outrider_rollup_%s will be made on %s', part.slug, part.source) end;
     return next;
 
+    -- Other triggers of the table, which stay as they are: are they costly, or changed since the rollup was installed?
     topic := 'other triggers'; blocks := false;
     select array_agg(format('%s (%s)', t.tgname, p.oid::regproc) order by t.tgname) filter (
                where t.tgtype & 1 = 1 and p.prosrc ~* aggregates) as costly,
@@ -168,19 +168,20 @@ begin
         else format('%s others, left alone', item.many) end;
     return next;
 
-    topic := 'settings';
+    -- The settings in force, or complaints about them.
+    topic := 'settings'; blocks := false;
     settings := /*schema*/rollup_settings(p_spec ->> 'name');
     passed := settings.complaints = '{}';
     value := case when passed then 'OK' else 'ADJUSTED' end;
-    detail := case when passed then format('debounce %s, threshold %s, longest wait %s',
-                  coalesce((p_spec ->> 'debounce') || ' s', settings.debounce::text), coalesce(p_spec ->> 'threshold', settings.threshold::text),
-                  coalesce((p_spec ->> 'max_wait') || ' s', settings.max_wait::text))
-                   else array_to_string(settings.complaints, '; ') end;
-    if here and passed then
-        detail := format('debounce %s, threshold %s, longest wait %s', settings.debounce, settings.threshold, settings.max_wait);
-    end if;
+    detail := case
+        when not passed then array_to_string(settings.complaints, '; ')
+        when here then format('debounce %s, threshold %s, longest wait %s', settings.debounce, settings.threshold, settings.max_wait)
+        else format('debounce %s, threshold %s, longest wait %s', coalesce((p_spec ->> 'debounce') || ' s', settings.debounce::text),
+                    coalesce(p_spec ->> 'threshold', settings.threshold::text),
+                    coalesce((p_spec ->> 'max_wait') || ' s', settings.max_wait::text)) end;
     return next;
 
+    -- Can constraints be replaced and columns be added as declared?
     topic := 'constraints'; blocks := true;
     begin
         faults := array(
@@ -192,7 +193,7 @@ begin
                                 and k.conname = c ->> 'name' and k.contype = 'c')
             union all
             select format('user %s does not own %s, whose constraint or column shall change', current_user, c ->> 'table')
-            from jsonb_array_elements(coalesce(p_spec -> 'checks', '[]') || coalesce(p_spec -> 'columns', '[]')) as c
+            from jsonb_array_elements(changes) as c
             join pg_class as t on t.oid = to_regclass(c ->> 'table')
             where not pg_has_role(t.relowner, 'usage')
             union all
@@ -202,7 +203,7 @@ begin
             where a.atttypid is distinct from to_regtype(c ->> 'type')
             union all
             select format('there is no table %s', c ->> 'table')
-            from jsonb_array_elements(coalesce(p_spec -> 'checks', '[]') || coalesce(p_spec -> 'columns', '[]')) as c
+            from jsonb_array_elements(changes) as c
             where to_regclass(c ->> 'table') is null);
     exception when others then
         faults := array[sqlerrm];
@@ -218,152 +219,19 @@ begin
         else array_to_string(faults, '; ') end;
     return next;
 
-    topic := 'expressions';
-    begin
-        for item in select c ->> 'type' as type from jsonb_array_elements(p_spec -> 'columns') as c loop
-            if to_regtype(item.type) is null then
-                raise 'type % does not exist', quote_nullable(item.type);
-            end if;
-        end loop;
-        -- The missing columns, by table.
-        select coalesce(jsonb_object_agg(missing.source, missing.columns), '{}') into absent
-        from (select to_regclass(c ->> 'table')::oid::text as source, jsonb_object_agg(c ->> 'name', c ->> 'type') as columns
-              from jsonb_array_elements(p_spec -> 'columns') as c
-              where to_regclass(c ->> 'table') is not null and not exists (
-                  select from pg_attribute as a where a.attrelid = to_regclass(c ->> 'table')
-                    and a.attname = c ->> 'name' and not a.attisdropped)
-              group by 1) as missing;
-        -- A FOR loop accepts only one statement, and EXPLAIN runs none.
-        for item in execute format(
-            'explain (format json) select nullif((%s)::text, ''''), nullif((%s)::text, ''''), %s, (%s) is true '
-            'from (select * %s from %s limit 1) as new',
-            part.workspace, part.group_key, part.carried, coalesce(part.condition, 'true'),
-            coalesce((select string_agg(format(', null::%s as %I', c.value, c.key), '')
-                      from jsonb_each_text(absent -> part.source::oid::text) as c), ''),
-            sample) loop
-            plan := item."QUERY PLAN";
-        end loop;
-        if p_spec ? 'notify' then
-            for item in
-                select string_agg(format('(%s)', c.value), ', ') as given,
-                       format('insert into %s (%s)', p_spec #>> '{notify,table}', string_agg(format('%I', c.key), ', ')) as target,
-                       coalesce(absent -> to_regclass(p_spec #>> '{notify,table}')::oid::text ? c.key, false) as missing
-                from jsonb_each_text(p_spec #> '{notify,columns}') as c
-                group by missing
-            loop
-                for line in execute format(
-                    'explain %s select %s from (select o.id as event_id, o.event_type, o.workspace_id, '
-                    'o.aggregate_id as key, o.payload, 1 as piece_count, o.idempotency_key, o.occurred_at '
-                    'from /*schema*/outbox as o limit 1) as e %s',
-                    case when not item.missing then item.target end, item.given,
-                    case when not item.missing then 'on conflict do nothing' end) loop
-                    null;
-                end loop;
-            end loop;
-        end if;
-        for item in
-            select c ->> 'table' as source, c ->> 'check' as condition, t.relname, (
-                       select string_agg(format(', null::%s as %I', a.value, a.key), '')
-                       from jsonb_each_text(absent -> t.oid::text) as a) as more
-            from jsonb_array_elements(p_spec -> 'checks') as c join pg_class as t on t.oid = to_regclass(c ->> 'table')
-        loop
-            for line in execute format('explain select from (select * %s from %s) as %I where (%s)',
-                                       item.more, item.source, item.relname, item.condition) loop
-                null;
-            end loop;
-        end loop;
-        passed := true; value := 'VALID'; detail := 'key, condition and columns are valid SQL';
-    exception when others then
-        passed := false; value := 'INVALID';
-        detail := sqlerrm || ': names of your own must be qualified with their schema, columns with new';
-    end;
-    return next;
-
-    topic := 'trigger cost';
-    if plan is not null then
-        select coalesce(jsonb_agg(distinct node), '[]') into lookups
-        from jsonb_path_query(plan, 'strict $.** ? (@."Parent Relationship" == "SubPlan" || @."Parent Relationship" == "InitPlan")',
-                              '{}', true) as node
-        where jsonb_typeof(node) = 'object';
-        faults := array(
-            select node ->> 'Node Type' from jsonb_array_elements(lookups) as node
-            where node ? 'Plans' or not coalesce((
-                -- All columns of the key by equality. Several schemas may have an index of that name.
-                select bool_and(i.indisunique and not exists (
-                           select from pg_attribute as a
-                           where a.attrelid = c.oid and a.attnum <= i.indnkeyatts
-                             and node ->> 'Index Cond' !~ format('\(%s\)?(::[^=<>]*)? = ', regexp_replace(
-                                     quote_ident(a.attname), literal, '\\\1', 'g'))))
-                       and node ? 'Index Cond'
-                from pg_class as c join pg_index as i on i.indexrelid = c.oid
-                where c.relname = node ->> 'Index Name'), false));
-        passed := faults = '{}' and jsonb_array_length(lookups) <= 1;
-        value := case when passed then 'O(1)' else 'GROWS' end;
-        detail := case when passed then format('one insert, %s look-ups by a unique key', jsonb_array_length(lookups))
-                       else format('each row would cost more than one insert and one look-up by a unique key: %s',
-                                   coalesce(nullif(array_to_string(faults, ', '), ''),
-                                            jsonb_array_length(lookups) || ' look-ups')) end;
-        return next;
-    end if;
-
-    topic := 'stable key'; blocks := false;
-    select count(*) as staged, count(p.group_key) as keyed into counts
-    from (select p.group_key from /*schema*/rollup_pending as p where p.rollup = p_spec ->> 'name'
-          order by p.id desc limit 10000) as p;
-    if p_spec ->> 'table' is null then
-        value := 'BEFORE'; detail := 'an event does not change';
-    elsif exists (select from pg_attribute as a where a.attrelid = part.source and a.attname = any (part.key_columns)
-                    and not a.attisdropped and (a.attnotnull or a.atthasdef)) then
-        value := 'BEFORE'; detail := 'a column of it is always set';
-    else
-        value := 'UNKNOWN';
-        detail := 'no function of this database inserts into ' || part.source::text || ' with a column of the key';
-        for item in
-            select p.oid::regprocedure::text as name,
-                   p.prosrc ~* format('insert\s+into\s+%s\s*(as\s+\w+\s*)?\([^)]*(\W)(%s)\W', c.called, k.called) as inserts,
-                   p.prosrc ~* format('update\s+(only\s+)?%s\s+[^;]*(\W)(%s)"?\s*=', c.called, k.called) as updates
-            from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
-            cross join (select format('(\w+\.|"[^.]+"\.)?"?%s"?', regexp_replace(
-                                          replace(c.relname, '"', '""'), literal, '\\\1', 'g')) as called
-                        from pg_class as c where c.oid = part.source) as c
-            cross join (select string_agg(regexp_replace(replace(name, '"', '""'), literal, '\\\1', 'g'), '|') as called
-                        from unnest(part.key_columns) as name) as k
-            where n.nspname not in ('pg_catalog', 'information_schema') and p.prokind in ('f', 'p') and k.called <> ''
-              and p.prosrc ~* format('insert\s+into\s+%s(\W|$)', c.called)
-            order by 2 desc, 1
-        loop
-            if item.inserts and value = 'UNKNOWN' then
-                value := 'BEFORE'; detail := format('%s inserts it', item.name);
-            elsif item.updates and not item.inserts then
-                value := 'SAME_CALL';
-                detail := format('%s sets it only after it has inserted the row: insert it with the row', item.name);
-            end if;
-        end loop;
-    end if;
-    if value = 'UNKNOWN' and counts.staged > 0 and counts.keyed = counts.staged then
-        value := 'BEFORE'; detail := format('all of the last %s rows had it', counts.staged);
-    end if;
-    passed := value = 'BEFORE' and counts.keyed = counts.staged;
-    if counts.keyed < counts.staged then
-        detail := format('%s; grouping is PARTIAL: %s of the last %s rows had none, and stay single',
-                         detail, counts.staged - counts.keyed, counts.staged);
-    elsif not passed then
-        detail := detail || '; grouping is PARTIAL: rows without it stay single';
-    else
-        detail := detail || '; grouping is FULL';
-    end if;
-    return next;
+    return query select c.* from /*schema*/rollup_check_sql(p_spec) as c;
+    return query select c.* from /*schema*/rollup_check_key(p_spec) as c;
 
     if p_spec ? 'notify' then
+        -- Can the user's notification table take a row per event, and does it skip a second one?
         topic := 'notification'; blocks := false;
         select array_agg(a.attname) into faults from pg_attribute as a
-        where a.attrelid = to_regclass(p_spec #>> '{notify,table}') and a.attnum > 0 and not a.attisdropped and a.attnotnull
+        where a.attrelid = notified and a.attnum > 0 and not a.attisdropped and a.attnotnull
           and not a.atthasdef and a.attidentity = '' and a.attgenerated = '' and not p_spec #> '{notify,columns}' ? a.attname;
         select string_agg(i.indexrelid::regclass::text, ', ') as keys into item from pg_index as i
-        where i.indrelid = to_regclass(p_spec #>> '{notify,table}') and i.indisunique and not i.indimmediate;
-        if faults is not null or item.keys is not null or to_regclass(p_spec #>> '{notify,table}') = part.source
-           or (select c.relnamespace from pg_class as c where c.oid = to_regclass(p_spec #>> '{notify,table}'))
-              = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/rollup'::regclass) then
+        where i.indrelid = notified and i.indisunique and not i.indimmediate;
+        if faults is not null or item.keys is not null or notified = part.source
+           or (select c.relnamespace from pg_class as c where c.oid = notified) = our_schema then
             passed := false; blocks := true; value := 'UNFIT';
             detail := case
                 when faults is not null then format('these columns of %s must not be null, and get nothing: %s',
@@ -373,7 +241,7 @@ begin
             return next;
             return;
         end if;
-        passed := exists (select from pg_index as i where i.indrelid = to_regclass(p_spec #>> '{notify,table}')
+        passed := exists (select from pg_index as i where i.indrelid = notified
                             and i.indisunique and (not i.indisprimary or not exists (
                                 select from pg_attribute as a where a.attrelid = i.indrelid and a.attnum = any (i.indkey)
                                   and (a.attidentity <> '' or a.atthasdef))));

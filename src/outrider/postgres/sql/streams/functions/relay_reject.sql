@@ -39,7 +39,7 @@ begin
            p_code, p_message, clock_timestamp(),
            jsonb_build_array(/*schema*/failure(1, 1, p_code, p_message, p_worker))
     from /*schema*/outbox as o where o.seq = p_seq
-    on conflict (subscription, seq) where seq is not null do update
+    on conflict (subscription, seq) do update
     set attempts = d.attempts + 1, run_at = excluded.run_at, last_error_code = p_code, last_error = p_message,
         first_failed_at = coalesce(d.first_failed_at, excluded.first_failed_at),
         failure_history = (case when jsonb_array_length(d.failure_history) >= 100 then d.failure_history - 0

@@ -24,7 +24,7 @@ begin
     select distinct on (again.seq) again.subscription, 0, again.seq, again.event_id, again.event_type, 'pending', true, true,
            clock_timestamp(), again.payload, again.cycle, again.failure_history
     from again order by again.seq, again.at desc
-    on conflict (subscription, seq) where seq is not null do nothing;
+    on conflict (subscription, seq) do nothing;
     -- The cursor will pass these again; the rule is that of the view event_status.
     update /*schema*/delivery as d set reached = false
     from /*schema*/outbox as o

@@ -1,6 +1,6 @@
 -- debts: the reasons why a segment cannot be detached yet, one per row; none if nobody needs it.
 -- Exact while the log is locked; before that, a good guess that disturbs nobody.
--- Reads:  cursors and the marks of relays, each with a few probes of the log; delivery by (subscription, seq); the lock table.
+-- Reads:  cursors and the marks of relays, each with a few probes of the log; delivery and job by (subscription, seq); the lock table.
 create or replace function /*schema*/debts(p_segment /*schema*/segment) returns setof text
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -32,23 +32,16 @@ begin
     select distinct format('the relay %s may have to send a dead letter of it again', r.subscription)
     from /*schema*/stream_replayed as r where r.seq between p_segment.first_seq and p_segment.last_seq;
     return query
-    with recursive named as (
-        (select d.subscription from /*schema*/delivery as d where d.seq is not null order by d.subscription limit 1)
-        union all
-        select (select d.subscription from /*schema*/delivery as d
-                where d.seq is not null and d.subscription > named.subscription order by d.subscription limit 1)
-        from named where named.subscription is not null
-    )
-    select format('%s has %s of it', named.subscription, concat_ws(' and ',
+    select format('%s has %s of it', s.name, concat_ws(' and ',
                   case when found.dead > 0 then found.dead || ' dead letters' end,
                   case when found.owed > 0 then found.owed || ' events that wait' end))
-    from named cross join lateral (
+    from /*schema*/subscription as s cross join lateral (
         select count(*) filter (where d.status = 'failed') as dead,
                count(*) filter (where d.status in ('pending', 'in_flight')) as owed
-        from (select d.status from /*schema*/delivery as d
-              where d.subscription = named.subscription and d.seq between p_segment.first_seq and p_segment.last_seq
+        from (select d.status from /*schema*/owed as d
+              where d.subscription = s.name and d.seq between p_segment.first_seq and p_segment.last_seq
                 and d.status in ('pending', 'in_flight', 'failed')
               limit 10000) as d) as found
-    where found.dead + found.owed > 0;
+    where found.dead + found.owed > 0 order by s.name;
 end
 $$;

@@ -1,6 +1,7 @@
 -- upkeep_log: detach a segment whose events are all older than retention.log_days, if nobody needs it; drop segments that were
 -- detached retention.log_grace_days ago. One segment is detached per call: `detached` means, call again.
 --
+-- Before, it ends canaries that are older than 10 minutes: their doctor was killed, and nobody reads their cursors.
 -- With a segment its events' copies in the audit are deleted; the entries stay.
 -- The age of a segment counts from when its last position was handed out, by the database's clock. occurred_at does not count,
 -- because imported events have any time.
@@ -20,12 +21,19 @@ declare
     reasons text;
     told    /*schema*/upkept;
     dropped bigint;
+    jobs    bigint;
 begin
     if not /*schema*/upkeep_lock() then
         return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
         return;
     end if;
     perform /*schema*/note_segments();
+    if not p_dry then
+        perform /*schema*/canary_end(old.name, null)
+        from (select s.name from /*schema*/subscription as s join /*schema*/cursor as c on c.subscription = s.name
+              where s.name ~ '^outrider[.]canary_[0-9a-f]{8}$' and s.created_at < now() - interval '10 minutes'
+              for update of s, c skip locked) as old;
+    end if;
 
     for this in select s.* from /*schema*/segment as s
                 where s.detached_at < clock_timestamp() - make_interval(days => grace) order by s.first_seq loop
@@ -71,12 +79,15 @@ begin
                 if reasons is null then
                     execute format('alter table /*schema*/outbox detach partition /*schema*/%I', this.name);
                     execute format('comment on table /*schema*/%I is ''a detached segment of the log''', this.name);
-                    -- Nobody waits for a discarded delivery, and without its event it cannot be replayed.
+                    -- Nobody waits for what was discarded, and without its event it cannot be replayed.
                     delete from /*schema*/delivery as d using /*schema*/subscription as s
                     where d.subscription = s.name and d.seq between this.first_seq and this.last_seq and d.status = 'discarded';
                     get diagnostics dropped = row_count;
+                    delete from /*schema*/job as j using /*schema*/subscription as s
+                    where j.subscription = s.name and j.seq between this.first_seq and this.last_seq and j.status = 'discarded';
+                    get diagnostics jobs = row_count;
                     insert into /*schema*/audit (by, action, details) values (
-                        'upkeep', 'detach_segment', to_jsonb(this) || jsonb_build_object('discarded', dropped));
+                        'upkeep', 'detach_segment', to_jsonb(this) || jsonb_build_object('discarded', dropped + jobs));
                 else
                     told := ('kept', this.name, 0, reasons);
                 end if;

@@ -18,8 +18,8 @@ begin
         return next ('busy', 'upkeep', 0, 'another session is at it')::/*schema*/upkept;
         return;
     end if;
-    select array_agg(distinct d.subscription order by d.subscription), count(*) into names, jobs
-    from /*schema*/delivery as d where d.status = 'in_flight' and d.lease_expires_at < before;
+    select array_agg(distinct j.subscription order by j.subscription), count(*) into names, jobs
+    from /*schema*/job as j where j.status = 'in_flight' and j.lease_expires_at < before;
     if names is null then
         return;
     end if;

@@ -52,7 +52,7 @@ begin
     behind := array(
         select s.name from /*schema*/subscription as s
         where exists (select from /*schema*/cursor as c where c.subscription = s.name and /*schema*/owes(c, 1, until))
-           or exists (select from /*schema*/delivery as d
+           or exists (select from /*schema*/owed as d
                       where d.subscription = s.name and d.seq <= until and d.status in ('pending', 'in_flight'))
         order by s.name);
     if p_dry then

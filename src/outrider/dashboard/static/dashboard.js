@@ -1,0 +1,118 @@
+// Keeps relative times current, applies live updates, and remembers nothing.
+"use strict";
+
+const LIMITS = [[120, "s", 1], [7200, "min", 60], [172800, "h", 3600], [Infinity, "d", 86400]];
+
+function relative(at) {
+  const seconds = (at - Date.now() - skew) / 1000;
+  const size = Math.abs(seconds);
+  const [, unit, step] = LIMITS.find(([most]) => size < most);
+  const told = size < 1 ? "<1 s" : `${Math.floor(size / step)} ${unit}`;
+  return seconds > 1 ? `in ${told}` : `${told} ago`;
+}
+
+// The database's clock counts, not this computer's.
+const now = document.documentElement.dataset.now;
+const skew = now ? Date.parse(now) - Date.now() : 0;
+
+function refreshTimes() {
+  for (const each of document.querySelectorAll("time[datetime]")) {
+    const told = relative(Date.parse(each.dateTime));
+    if (each.textContent !== told) each.textContent = told;
+  }
+}
+setInterval(refreshTimes, 1000);
+
+// Changes `old` into `fresh` in place, so that focus, selection and open details stay.
+function morph(old, fresh) {
+  if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
+    old.replaceWith(document.importNode(fresh, true));
+    return;
+  }
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) {
+    if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  }
+  for (const { name, value } of fresh.attributes) {
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  morphChildren(old, fresh);
+}
+
+function morphChildren(old, fresh) {
+  const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
+  after.forEach((node, place) => {
+    if (place < before.length) morph(before[place], node);
+    else old.appendChild(document.importNode(node, true));
+  });
+  before.slice(after.length).forEach((node) => node.remove());
+}
+
+function apply(parts) {
+  for (const [id, html] of Object.entries(parts)) {
+    const place = document.getElementById(id);
+    if (place) morphChildren(place, new DOMParser().parseFromString(html, "text/html").body);
+  }
+  refreshTimes();
+  document.documentElement.dataset.updates = Number(document.documentElement.dataset.updates || 0) + 1;
+}
+
+// A page of the log does not move under its reader; it says that there is more.
+function sayNewer(seq) {
+  const place = document.getElementById("newer");
+  if (place && seq > Number(place.dataset.seq)) {
+    place.hidden = false;
+    place.querySelector("span").textContent = (seq - Number(place.dataset.seq)).toLocaleString("en");
+  }
+}
+
+// A hidden page gives its connection back: a browser has few of them for one host.
+let source = null;
+
+function connect() {
+  const path = document.body.dataset.live;
+  if (!path || source || document.hidden) return;
+  source = new EventSource(path);
+  source.onmessage = (message) => {
+    const { parts, seq } = JSON.parse(message.data);
+    document.body.classList.remove("stale");
+    apply(parts);
+    sayNewer(seq);
+  };
+  source.onerror = () => document.body.classList.add("stale");
+}
+
+function disconnect() {
+  if (source) source.close();
+  source = null;
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+window.addEventListener("pagehide", disconnect);
+connect();
+
+// The address that `outrider dashboard` prints carries the token behind #, which browsers do not send.
+const login = document.getElementById("login");
+const given = new URLSearchParams(location.hash.slice(1));
+if (login && given.has("token")) {
+  login.elements.token.value = given.get("token");
+  login.elements.name.value = given.get("name") || "";
+  history.replaceState(null, "", location.pathname + location.search);
+  login.requestSubmit();
+}
+
+// The page of an action under way reloads itself until it is done.
+if (document.getElementById("unfinished")) setTimeout(() => location.reload(), 1000);
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !event.target.closest("input, textarea, select")) {
+    const search = document.getElementById("search");
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
+  }
+});

@@ -1,0 +1,94 @@
+"""How values look on a page. `shown` is applied to everything that a template prints."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from markupsafe import Markup
+
+from outrider.postgres.admin.subscriptions import MOST
+from outrider.redaction import mask, sanitise
+
+LONGEST = 64 * 1024
+"""Bytes of a text that are shown."""
+SHORT = 160
+
+
+def shown(value: object) -> object:
+    """Hidden, control and bidi characters become visible escapes, and long texts are cut. Jinja escapes the result."""
+    if isinstance(value, Markup):
+        return value
+    if value is None:
+        return ""
+    return sanitise(value, LONGEST) if isinstance(value, str) else value
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def capped(value: int) -> str:
+    """Counting ends at MOST."""
+    return f"{value:,}+" if value >= MOST else f"{value:,}"
+
+
+def short(text: str | None, most: int = SHORT) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
+def span(length: timedelta | float | None) -> str:
+    """The two largest units are not needed to judge a delay: one is."""
+    if length is None:
+        return "–"
+    seconds = abs(length.total_seconds() if isinstance(length, timedelta) else length)
+    if seconds < 1:
+        return "<1 s"
+    for most, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < most:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds // 86400:,.0f} d"
+
+
+def apart(length: timedelta) -> str:
+    """How long after the first of several moments."""
+    seconds = length.total_seconds()
+    return f"{1000 * seconds:,.0f} ms" if seconds < 10 else span(length)
+
+
+def exact(when: datetime) -> str:
+    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+
+
+def moment(when: object, now: datetime | None = None) -> Markup | str:
+    """A time relative to now, with the exact one on hover. The script of the page keeps it current."""
+    found = when
+    if isinstance(when, str):
+        try:
+            found = datetime.fromisoformat(when)
+        except ValueError:
+            return when
+    if not isinstance(found, datetime):
+        return "–" if found is None else str(found)
+    away = found - (now or datetime.now(UTC))
+    told = f"in {span(away)}" if away > timedelta(seconds=1) else f"{span(away)} ago"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(found.isoformat(), exact(found), told)
+
+
+def pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+FILTERS = {
+    "number": number,
+    "capped": capped,
+    "short": short,
+    "span": span,
+    "moment": moment,
+    "exact": exact,
+    "apart": apart,
+    "pretty": pretty,
+    "mask": lambda text: mask(str(text)),
+}

@@ -1,0 +1,17 @@
+"""Content classes that the database allows beside the four: the settings `content_class.NAME`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from outrider.postgres.statement import fetch
+
+_PREFIX = "content_class."
+
+
+async def allowed(conn: AsyncConnection[Any], schema: str) -> dict[str, int]:
+    """By name: the place in names.CONTENT_CLASSES of the class like which it is treated."""
+    rows = await fetch(conn, "admin/settings", schema)
+    return {name.removeprefix(_PREFIX): value for name, value, *_ in rows if name.startswith(_PREFIX)}

@@ -1,0 +1,59 @@
+"""`outrider dashboard` as a process: what it prints, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import signal
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from tests.cli.conftest import Run, Start, outrider, start
+
+from outrider.cli.commands.dashboard import is_loopback
+
+__all__ = ["outrider", "start"]
+
+
+def test_it_prints_an_address_that_logs_in_and_ends_with_a_signal(start: Start, database: str) -> None:
+    process = start("dashboard", "--dsn", database, "--port", "0")
+    assert process.stdout is not None
+    address = urlsplit(process.stdout.readline().removeprefix("The dashboard: ").strip())
+    given = parse_qs(address.fragment)
+    site = f"http://{address.netloc}"
+    with httpx.Client(base_url=site, headers={"Origin": site}) as client:
+        found = client.post(
+            "/login", data={"token": given["token"][0], "name": given["name"][0]}, follow_redirects=True
+        )
+        assert "No subscription is registered yet" in found.text
+        with client.stream("GET", "/live/now") as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            list(lines)  # an open page does not keep it
+    assert process.wait(timeout=30) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "said"),
+    [
+        (["--host", "0.0.0.0"], {}, "is not a loopback address"),
+        (["--host", "0.0.0.0", "--user-header", "X-User"], {}, "needs the addresses"),
+        ([], {"OUTRIDER_DASHBOARD_TOKEN": "short"}, "fewer than 20"),
+        (["--enable-actions", "--action", "explode"], {}, "no such action"),
+        (["--values-up-to", "everything"], {}, "no such content class"),
+        (["--action", "replay"], {}, "--action needs --enable-actions"),
+    ],
+)
+def test_what_is_careless_is_refused(
+    outrider: Run, database: str, arguments: list[str], env: dict[str, str], said: str
+) -> None:
+    done = outrider("dashboard", "--dsn", database, *arguments, env=env)
+    assert done.returncode != 0
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_what_loopback_is() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "board.example")))

@@ -1,0 +1,202 @@
+"""A hundred open pages cost the database one look per second in all, and each of them hears what changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from tests.dashboard.conftest import Serve, log_in
+
+from outrider.dashboard import live, poller
+from outrider.errors import OutriderError
+from outrider.postgres.admin.status import status
+
+PAGES = 100
+SESSIONS = """
+select count(*) from pg_stat_activity
+where application_name = 'outrider dashboard' and datname = current_database()
+"""
+
+
+async def heard(lines: AsyncIterator[str], wanted: str) -> str:
+    """Reads the stream until a message holds the text."""
+    async for line in lines:
+        if line.startswith("data: ") and wanted in (told := json.loads(line[6:])["parts"]).get("live", ""):
+            return str(told["live"])
+    raise AssertionError("the stream ended")
+
+
+async def test_a_hundred_pages_share_one_look(serve: Serve, dsn: str) -> None:
+    async with serve() as client, AsyncExitStack() as stack:
+        await log_in(client)
+        poller = client.board.poller  # type: ignore[attr-defined]
+        limits = httpx.Limits(max_connections=PAGES + 5)
+        many = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=client.base_url, cookies=client.cookies, limits=limits, timeout=60)
+        )
+        streams = [
+            (
+                await stack.enter_async_context(many.stream("GET", f"/live/{('now', 'subscriptions')[n % 2]}"))
+            ).aiter_lines()
+            for n in range(PAGES)
+        ]
+        await asyncio.gather(*(heard(each, "dash.invoice") for each in streams))
+        assert poller.watchers == PAGES
+        before, looks = poller.snapshot.number, poller.looks
+        with psycopg.connect(dsn) as conn:
+            conn.execute("select outrider.register('dash.newcomer', 'reader', 'dash', null)")
+        await asyncio.gather(*(heard(each, "dash.newcomer") for each in streams))
+        assert poller.looks - looks <= poller.snapshot.number - before, "one look per snapshot, however many pages"
+        with psycopg.connect(dsn) as conn:
+            [(sessions,)] = conn.execute(SESSIONS).fetchall()
+        assert 1 <= sessions <= 3
+
+
+async def test_a_hundred_pages_send_no_more_statements_than_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every statement of the dashboard goes through a cursor of psycopg."""
+    counted, execute = [0], psycopg.AsyncCursor.execute
+
+    async def counting(self: Any, query: Any, *args: Any, **options: Any) -> Any:
+        counted[0] += 1
+        return await execute(self, query, *args, **options)
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", counting)
+    monkeypatch.setattr("outrider.dashboard.poller.EXAMINE", timedelta(days=1))
+    async with serve() as client, AsyncExitStack() as stack:
+        await log_in(client)
+        poller = client.board.poller  # type: ignore[attr-defined]
+        limits = httpx.Limits(max_connections=PAGES + 5)
+        many = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=client.base_url, cookies=client.cookies, limits=limits, timeout=60)
+        )
+
+        streams: list[AsyncIterator[str]] = []
+
+        async def open_pages(number: int) -> None:
+            kinds = ("now", "topology", "subscription/dash.invoice", "log", "workers")
+            for n in range(number):
+                response = await stack.enter_async_context(many.stream("GET", f"/live/{kinds[n % len(kinds)]}"))
+                streams.append(response.aiter_lines())
+                await anext(streams[-1])
+
+        async def per_look() -> tuple[float, float]:
+            """Statements, and seconds, for each of three looks."""
+            await poller.after(poller.snapshot.number)
+            before, looks, begun = counted[0], poller.looks, time.monotonic()
+            while poller.looks < looks + 3:
+                await poller.after(poller.snapshot.number)
+            return (counted[0] - before) / 3, (time.monotonic() - begun) / 3
+
+        await open_pages(1)
+        while poller.snapshot.findings is None:
+            await poller.after(poller.snapshot.number)
+        alone, _ = await per_look()
+        await open_pages(PAGES - 1)
+        together, seconds = await per_look()
+        assert poller.watchers == PAGES
+        assert alone == together <= 20
+        assert seconds >= 0.99, "one look per second"
+
+
+async def test_a_page_that_is_closed_is_not_looked_for(serve: Serve) -> None:
+    async with serve() as client:
+        await log_in(client)
+        poller = client.board.poller  # type: ignore[attr-defined]
+        async with client.stream("GET", "/live/now") as response:
+            await heard(response.aiter_lines(), "dash.invoice")
+            assert poller.watchers == 1
+        while poller.watchers:
+            await poller.after(poller.snapshot.number)
+
+
+async def test_the_page_of_a_subscription_is_live(serve: Serve, dsn: str) -> None:
+    async with serve() as client:
+        await log_in(client)
+        assert 'data-live="/live/subscription/dash.search"' in (await client.get("/subscriptions/dash.search")).text
+        async with client.stream("GET", "/live/subscription/dash.search") as response:
+            lines = response.aiter_lines()
+            await heard(lines, "no worker serves it")
+            with psycopg.connect(dsn) as conn:
+                conn.execute("update outrider.subscription set paused_at = now() where name = 'dash.search'")
+            await heard(lines, "it is paused")
+        assert (await client.get("/live/nonsense/dash.search")).status_code == 404
+
+
+async def test_an_open_transaction_is_named_where_it_delays(
+    serve: Serve, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.dashboard.delays.OPEN", timedelta(0))
+    async with serve() as client:
+        await log_in(client)
+        with psycopg.connect(dsn, application_name="till 7") as conn:
+            conn.execute("select outrider.publish('dash.placed', '{}')")
+            async with client.stream("GET", "/live/subscription/dash.invoice") as response:
+                told = await heard(response.aiter_lines(), "wait for its commit")
+            assert f"process {conn.info.backend_pid}, till 7, idle in transaction: select outrider.publish" in told
+            conn.rollback()
+
+
+async def test_there_is_an_end_to_open_pages(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST", 1)
+    async with serve() as client:
+        await log_in(client)
+        async with client.stream("GET", "/live/now") as response:
+            await heard(response.aiter_lines(), "dash.invoice")
+            assert (await client.get("/live/now")).status_code == 503
+
+
+async def test_a_database_that_is_gone_is_said(serve: Serve, dsn: str) -> None:
+    async with serve() as client:
+        await log_in(client)
+        assert "dash.invoice" in (await client.get("/")).text
+        poller = client.board.poller  # type: ignore[attr-defined]
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute("alter schema outrider rename to moved")
+            with poller.watching():
+                while poller.snapshot.error is None:
+                    await poller.after(poller.snapshot.number)
+            found = (await client.get("/")).text
+            assert "did not answer the last look" in found
+            assert "dash.invoice" in found, "what was known is still shown"
+            conn.execute("alter schema moved rename to outrider")
+
+
+async def test_a_page_waits_for_the_first_look_also_if_the_doctor_is_faster(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = asyncio.Event()
+
+    async def slow(*args: Any) -> Any:
+        await looked.wait()
+        return await status(*args)
+
+    async def quick(*_: Any) -> list[Any]:
+        asyncio.get_running_loop().call_later(0.05, looked.set)  # the doctor's findings are published before the look
+        return []
+
+    monkeypatch.setattr(poller, "status", slow)
+    monkeypatch.setattr(poller, "examine_all", quick)
+    async with serve() as client:
+        await log_in(client)
+        for path in ("/jobs", "/", "/topology", "/subscriptions"):
+            assert (await client.get(path)).status_code == 200, path
+
+
+async def test_a_page_is_shown_if_the_first_look_fails(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> Any:
+        raise OutriderError("the look failed")
+
+    monkeypatch.setattr(poller, "status", fails)
+    async with serve() as client:
+        await log_in(client)
+        for path in ("/jobs", "/", "/topology", "/subscriptions", "/workers", "/schedules", "/streams", "/rollups"):
+            shown = await client.get(path)
+            assert (shown.status_code, "the look failed" in shown.text) == (200, True), path

@@ -1,0 +1,97 @@
+"""Ten million events, a hundred thousand dead letters and as many jobs: every page answers within its budget of 3 s."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import psycopg
+import pytest
+from tests.dashboard.conftest import log_in
+from tests.dashboard.shop import make_app
+from tests.dashboard.test_contracts import board
+
+from outrider import Outrider
+
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("scale")]
+
+EVENTS = 10_000_000
+STEP = 500_000
+BUDGET = 3.0
+"""Seconds of a page. Each of its statements would be ended after as long."""
+FILL = """
+insert into outrider.outbox (id, event_type, source, aggregate_id, workspace_id, occurred_at, payload)
+select (lpad(to_hex((extract(epoch from e.at) * 1000)::bigint), 12, '0') || '7' || lpad(to_hex(e.n %% 4096), 3, '0')
+        || '8' || lpad(to_hex(e.n), 15, '0'))::uuid,
+       case when e.n %% 100000 = 0 then 'dash.rare' else 'dash.placed' end, 'dash', 'k' || e.n %% 10000,
+       't' || e.n %% 100, e.at, '{"order_id": "1", "total": "1"}'
+from (select n, now() - ({events} - n) * interval '10 ms' as at from generate_series(%s::bigint, %s::bigint) as n) as e
+"""
+REST = """
+insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+select 'dash.invoice', o.id::text, o.id, o.seq, 0, 'internal' from outrider.outbox as o where o.seq > 9000000;
+insert into outrider.delivery (subscription, partition, seq, event_id, event_type, ordering_key, status, head, reached,
+                               run_at, attempts, buried_at, last_error_code, last_error, workspace_id)
+select 'dash.invoice', 0, o.seq, o.id, o.event_type, o.aggregate_id, case o.seq % 2 when 0 then 'failed' else 'pending' end,
+       false, true, now() + interval '1 h', 3, case o.seq % 2 when 0 then now() end, 'timeout',
+       'no answer of host ' || o.seq % 50, o.workspace_id
+from outrider.outbox as o where o.seq <= 200000;
+insert into outrider.job (subscription, event_id, run_at, queue, status, waits_for, payload)
+select 'dash.mail', gen_random_uuid(), now() - interval '1 h', 'default', case n % 4 when 0 then 'failed' else 'pending' end,
+       case n % 4 when 1 then 'time' end, '{"order_id": "1"}'
+from generate_series(1, 100000) as n;
+insert into outrider.audit (by, action, details) select 'ada', 'pause', '{}' from generate_series(1, 100000)
+"""
+
+
+@pytest.fixture
+async def filled(whole_database: str) -> Outrider:
+    app = make_app(whole_database)
+    async with app:
+        await app.migrate()
+    with psycopg.connect(whole_database, autocommit=True) as conn:
+        conn.execute("set session_replication_role = replica; set synchronous_commit = off")
+        for first in range(1, EVENTS, STEP):
+            conn.execute(FILL.replace("{events}", str(EVENTS)), [first, first + STEP - 1])
+        conn.execute(REST.encode())
+        conn.execute("analyze")
+    return app
+
+
+@pytest.fixture
+async def client(filled: Outrider) -> AsyncIterator[httpx.AsyncClient]:
+    async with board(filled) as found:
+        await log_in(found)
+        yield found
+
+
+async def test_every_page_answers_within_its_budget(client: httpx.AsyncClient, filled: Outrider) -> None:
+    """Takes minutes: mostly to insert ten million events."""
+    assert filled.settings.dsn is not None
+    with psycopg.connect(filled.settings.dsn) as conn:
+        [(old, middle, new)] = conn.execute(
+            """select (select id from outrider.outbox where seq = 10), (select id from outrider.outbox where seq = 5000000),
+                      (select id from outrider.outbox where seq = 9999999)"""
+        ).fetchall()
+        [(then,)] = conn.execute("select occurred_at from outrider.outbox where seq = 5000000").fetchall()
+        [(job,)] = conn.execute("select event_id from outrider.job limit 1").fetchall()
+    paths = [
+        "/", "/topology", "/subscriptions", "/subscriptions/dash.invoice", "/subscriptions/dash.search", "/workers",
+        "/contracts", "/contracts/dash.placed", "/log", "/log?type=dash.rare", "/log?key=k77",
+        "/log?workspace=t7&type=dash.rare",
+        f"/log?until={then:%Y-%m-%dT%H:%M}", f"/log?since={then:%Y-%m-%dT%H:%M}&type=no.such", "/log?before=5000000",
+        f"/event/{old}", f"/event/{middle}", f"/event/{new}", "/dead-letters", "/dead-letters?subscription=dash.invoice",
+        "/dead-letters?workspace_id=t7", "/jobs", "/jobs?state=failed", "/jobs?type=dash.mail", f"/jobs/{job}", "/schedules",
+        "/streams", "/rollups", "/audit", "/audit?by=nobody",
+    ]  # fmt: skip
+    slow = {}
+    for path in paths:
+        begun = time.monotonic()
+        found = await client.get(path)
+        assert found.status_code == 200, (path, found.text)
+        slow[path] = round(time.monotonic() - begun, 2)
+    print({path: took for path, took in slow.items() if took > 0.3})
+    assert {path: took for path, took in slow.items() if took >= BUDGET} == {}
+    page = (await client.get("/log", params={"until": then.isoformat()})).text
+    assert "4,999,999" in page, "a time long ago is found at once"
