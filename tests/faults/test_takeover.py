@@ -33,6 +33,7 @@ class Load:
     def __init__(self, dsn: str) -> None:
         self._dsn, self._over, self._numbers = dsn, threading.Event(), count()
         self.committed: list[str] = []
+        self._commits = threading.Semaphore(0)
         self._threads = [threading.Thread(target=each) for each in (*[self._produce] * 4, self._dispatch)]
 
     def __enter__(self) -> Load:
@@ -56,6 +57,14 @@ class Load:
                 else:
                     conn.commit()
                     self.committed += orders
+                    self._commits.release()
+
+    def commit_more(self, transactions: int) -> None:
+        """Return once so many transactions that began after this call have committed."""
+        while self._commits.acquire(blocking=False):
+            pass
+        for _ in range(transactions + 4):  # each of the four producers may be about to commit
+            assert self._commits.acquire(timeout=30), "the producers stand still"
 
     def _dispatch(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as conn:
@@ -99,6 +108,7 @@ async def test_every_row_is_dispatched_once(database: str, monkeypatch: pytest.M
                         break
                     except Killed:
                         deaths[verb.__name__] += 1
+            load.commit_more(3)
         left = 10_000
         state = await shop.finish()
         await shop.app.drain()
