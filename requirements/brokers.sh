@@ -54,6 +54,6 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq || give_up "apt-get update failed"
 # shellcheck disable=SC2086
-apt-get install -y -qq --no-install-recommends $packages || give_up "apt-get could not install it"
+apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $packages || give_up "apt-get could not install it"
 look
 [ -z "$missing" ] || give_up "the packages did not bring it"

@@ -28,6 +28,6 @@ trap 'rm -f "$aside"' EXIT
 echo "create_main_cluster = false" >"$aside"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq || give_up "apt-get update failed"
-apt-get install -y -qq --no-install-recommends postgresql-15 postgresql-15-cron || give_up "apt-get could not install them"
+apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends postgresql-15 postgresql-15-cron || give_up "apt-get could not install them"
 [ -x "$server" ] || give_up "the package postgresql-15 did not bring it"
 [ -e "$cron" ] || give_up "the package postgresql-15-cron did not bring it"

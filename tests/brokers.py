@@ -24,7 +24,7 @@ from typing import ClassVar, Self
 from urllib.parse import quote
 
 HOST = "127.0.0.1"
-DEADLINE = 30.0
+DEADLINE = 60.0
 EMPTY = '""'
 PORTS = (20_000, 32_000)
 """Below those that the system gives to clients, so that a server finds its port free again after a restart."""
@@ -32,6 +32,10 @@ PORTS = (20_000, 32_000)
 
 class BrokerMissing(Exception):
     """The broker's program is not installed."""
+
+
+class PortTaken(Exception):
+    """Somebody else was faster."""
 
 
 def _quoted(text: str) -> str:
@@ -79,11 +83,17 @@ class Broker(ABC):
         try:
             if self.tls:
                 self.certificate = Certificate(self.folder)
-            self.start()
+            while True:
+                try:
+                    self.start()
+                    return self
+                except PortTaken:
+                    self.kill()
+                    (self.folder / "log").unlink()
+                    self.port = free_port()
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -121,9 +131,12 @@ class Broker(ABC):
         with log.open("ab") as out:
             self._process = subprocess.Popen([path, *self._arguments()], stdout=out, stderr=out, cwd=self.folder)
         deadline = time.monotonic() + DEADLINE
-        while not self._answers():
+        while not self._answers() or self._process.poll() is not None:
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"{self.program} does not start: {log.read_text()[-2000:]}")
+                said = log.read_text()[-2000:]
+                if "address already in use" in said.lower():
+                    raise PortTaken(self.port)
+                raise AssertionError(f"{self.program} does not start: {said}")
             time.sleep(0.01)
 
     def kill(self) -> None:

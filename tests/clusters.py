@@ -18,7 +18,12 @@ WHOLE = "outrider_whole"
 """The name of a database as `outrider migrate` leaves it."""
 TEMPLATE = "outrider_template"
 """The same with two segments."""
-SETTINGS = {"max_connections": "300", "max_prepared_transactions": "50", "shared_buffers": "256MB"}
+SETTINGS = {
+    "max_connections": "300",
+    "max_prepared_transactions": "50",
+    "shared_buffers": "256MB",
+    "autovacuum_naptime": "1h",  # else it takes locks and transaction ids whenever it likes
+}
 
 
 TWO_SEGMENTS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ union all select 'database', datname from pg_database
 
 def in_server(dsn: str) -> list[str]:
     """A closed session's backend is gone a moment later: look until it is, or until it clearly stays."""
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 60
     with psycopg.connect(dsn, autocommit=True) as conn:
         while found := conn.execute(HELD.replace("%", "%%"), []).fetchall():
             if time.monotonic() > deadline:
@@ -48,9 +49,11 @@ def on_machine(folder: Path) -> list[str]:
 
 
 def children() -> list[str]:
-    return [
-        f"process {child.pid}: {' '.join(child.cmdline())[:200]}" for child in psutil.Process().children(recursive=True)
-    ]
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            found.append(f"process {child.pid}: {' '.join(child.cmdline())[:200]}")
+    return found
 
 
 class Started:

@@ -174,7 +174,7 @@ def stuck(dsn: str) -> list[str]:
         return [row[0] for row in conn.execute(STUCK.encode()).fetchall()]
 
 
-def until(look: Callable[[], Any], *, empty: bool = False, seconds: float = 3) -> Any:
+def until(look: Callable[[], Any], *, empty: bool = False, seconds: float = 30) -> Any:
     """Look until there is something (or nothing), or until it clearly stays as it is; what was seen last."""
     deadline = time.monotonic() + seconds
     while bool(found := look()) is empty and time.monotonic() < deadline:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 PAUSE = 0.02
 """Seconds between two looks. Without a pause the loop takes the CPU from the process that it waits for."""
 

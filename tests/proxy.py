@@ -24,7 +24,7 @@ Side = Literal["client", "server"]
 Given = ParamSpec("Given")
 
 CHUNK = 256 * 1024
-DEADLINE = 10.0
+DEADLINE = 60.0
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 ENCRYPTION_REQUESTS = (80877103, 80877104)
 

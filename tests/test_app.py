@@ -32,9 +32,10 @@ def test_the_public_surface_is_what_is_exported(package: str) -> None:
     public = importlib.import_module(package)
     assert len(public.__all__) == len(set(public.__all__))
     modules = {path.stem for path in Path(str(public.__file__)).parent.iterdir()}
-    importable = {name for name in vars(public) if not name.startswith("_") and name not in modules}
+    importable = {name for name in dir(public) if not name.startswith("_") and name not in modules}
     assert importable == {name for name in public.__all__ if name not in modules}
     assert all(hasattr(public, name) for name in public.__all__)
+    assert not hasattr(public, "nothing")
 
 
 @pytest.mark.parametrize("name", outrider.__all__)

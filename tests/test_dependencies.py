@@ -51,7 +51,7 @@ def test_extras_have_their_names() -> None:
 
 def test_without_libpq_it_says_what_to_install() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import outrider"],
+        [sys.executable, "-c", "from outrider import Outrider"],
         env=os.environ | {"PSYCOPG_IMPL": "c"},
         capture_output=True,
         text=True,

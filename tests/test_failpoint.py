@@ -45,7 +45,7 @@ def start(fail: str, log: Path | None = None) -> subprocess.Popen[str]:
 
 def run(fail: str, log: Path | None = None) -> tuple[int, str, str]:
     with start(fail, log) as process:
-        said, complained = process.communicate(timeout=60)
+        said, complained = process.communicate(timeout=200)
         return process.returncode, said, complained
 
 
@@ -122,7 +122,7 @@ def test_stop_and_go_on() -> None:
             _, status = os.waitpid(process.pid, os.WUNTRACED)
             assert os.WIFSTOPPED(status)
             process.send_signal(signal.SIGCONT)
-            said, _ = process.communicate(timeout=60)
+            said, _ = process.communicate(timeout=200)
         finally:
             process.kill()
     assert (process.returncode, said) == (0, "1\n2\n3\nend\n")

@@ -29,6 +29,7 @@ from outrider.cli.logs import Level, arrange
 from outrider.errors import OutriderError, PublishRefused
 from outrider.observe.exposed import sample
 from outrider.observe.metrics import Metrics
+from outrider.redaction import without_literals
 from outrider.rollup.rollup import declare_rollup
 from outrider.schedule import Schedule
 from outrider.signals import ListenerUp, Notified, Taken
@@ -350,3 +351,19 @@ async def test_text_travels_through_a_broker(database: str, other_database: str)
         refused = conn.execute("select message from outrider.stream_refused").fetchall()
     assert len(refused) == len(RUBBISH) + 1
     assert not [said for (said,) in refused if CONTROLS.search(said)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "shown"),
+    [
+        ("select publish('x', '{\"card\": \"4111\"}', key => $1)", "select publish(…, …, key => $1)"),
+        ("update \"or'ders\" set a1 = -4111.5e3 where b = E'it\\'s' or c in (0xff, 7::int)",
+         "update \"or'ders\" set a1 = -… where b = … or c in (…, …::int)"),
+        ("select 1 -- don't\n, 'secret'", "select … \n, …"),
+        ("select /* 'a */ 'secret', U&'secret', date'2020-01-01', $a$ 'secret $a$, $$secret", "select  …, U&…, date…, …, …"),
+        ("insert into t values ('cut of", "insert into t values (…"),
+        ("lock table outrider.event_handled", "lock table outrider.event_handled"),
+    ],
+)  # fmt: skip
+def test_a_statement_is_shown_without_its_values(statement: str, shown: str) -> None:
+    assert without_literals(statement) == shown

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import errors as pg
 from pydantic import BaseModel, ValidationError
@@ -285,6 +285,7 @@ def test_the_code_of_a_local_class() -> None:
     assert code_of(LocalError()) == "local_error"
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x00")))
 def test_every_code_is_a_dotted_name(name: str) -> None:
     kind = type("Error", (Exception,), {})
@@ -329,6 +330,7 @@ def test_a_long_text_is_cut(text: str, limit: int, clean: str) -> None:
     assert sanitise(text, limit) == clean
 
 
+@settings(deadline=None)
 @given(any_text, st.integers(0, 60))
 def test_sanitised_text_can_be_stored_and_stays_as_it_is(text: str, limit: int) -> None:
     clean = sanitise(text, limit)

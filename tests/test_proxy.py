@@ -55,7 +55,7 @@ def works(conn: Conn) -> bool:
 
 
 def raw_connection(proxy: Proxy) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(str(conninfo_to_dict(proxy.dsn)["port"]))), timeout=10)
+    return socket.create_connection(("127.0.0.1", int(str(conninfo_to_dict(proxy.dsn)["port"]))), timeout=60)
 
 
 def message(kind: bytes, body: bytes) -> bytes:
@@ -68,7 +68,7 @@ def last_query(direct: Conn, pid: int) -> str | None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
 
@@ -119,7 +119,7 @@ def test_a_query_can_be_cancelled_through_it(conn: Conn, pid: int, direct: Conn)
         until(lambda: last_query(direct, pid) == "select pg_sleep(60)")
         conn.cancel_safe()
         with pytest.raises(psycopg.errors.QueryCanceled):
-            running.result(10)
+            running.result(60)
 
 
 def test_round_trips_of_a_known_exchange(proxy: Proxy, direct: Conn) -> None:
@@ -167,7 +167,7 @@ def test_cut_under_a_running_query(proxy: Proxy, conn: Conn, pid: int, direct: C
         until(lambda: last_query(direct, pid) == "select pg_sleep(60)")
         proxy.cut()
         with pytest.raises(OperationalError):
-            running.result(10)
+            running.result(60)
     assert last_query(direct, pid) == "select pg_sleep(60)"
     direct.execute("select pg_terminate_backend(%s)", [pid])
 
@@ -195,7 +195,7 @@ def test_black_hole_of_an_open_connection(proxy: Proxy, conn: Conn, pid: int, di
         assert last_query(direct, pid) == "select 1"
         proxy.heal()
         with pytest.raises(OperationalError):
-            running.result(10)
+            running.result(60)
     assert proxy.server_bytes == received
     until_gone(direct, pid)
     assert effects(direct) == []
@@ -213,7 +213,7 @@ def test_black_hole_swallows_answers(proxy: Proxy, conn: Conn, direct: Conn) -> 
         assert not running.done()
         proxy.heal()
         with pytest.raises(OperationalError):
-            running.result(10)
+            running.result(60)
 
 
 def test_black_hole_swallows_a_close(proxy: Proxy, direct: Conn) -> None:
@@ -241,7 +241,7 @@ def test_black_hole_of_a_new_connection(proxy: Proxy, direct: Conn) -> None:
         assert not opening.done()
         proxy.heal()
         with pytest.raises(OperationalError):
-            opening.result(10)
+            opening.result(60)
     with psycopg.connect(proxy.dsn) as again:
         assert works(again)
 
@@ -261,7 +261,7 @@ def test_heal_releases_what_is_held_back(proxy: Proxy, conn: Conn, direct: Conn)
         proxy.wait_for(lambda: proxy.client_bytes > sent)
         assert effects(direct) == []
         proxy.heal()
-        running.result(10)
+        running.result(60)
     assert effects(direct) == [1]
 
 
@@ -346,7 +346,7 @@ def test_a_slow_commit_is_awaited_before_the_cut(proxy: Proxy, direct: Conn) -> 
         assert (proxy.connections, proxy.cuts) == (1, 0)
         direct.execute("select pg_advisory_unlock(1)")
         with pytest.raises(OperationalError):
-            running.result(10)
+            running.result(60)
     assert effects(direct) == [1]
 
 
@@ -436,7 +436,8 @@ def test_it_leaves_no_thread_and_no_socket(database: str) -> None:
                 conn.pgconn.finish()
         with raw_connection(proxy):
             proxy.wait_for(lambda: proxy.connections == 2)
-    assert (threading.active_count(), psutil.Process().num_fds()) == (threads, files)
+    assert threading.active_count() <= threads
+    assert psutil.Process().num_fds() <= files
 
 
 def connect_with_encryption(database: str) -> None:

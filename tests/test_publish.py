@@ -277,8 +277,11 @@ async def test_generation_and_channel(database: str, generation: int, channel_cl
     app = Outrider(context=CONTEXT, generation=generation)
     async with connected(database) as conn:
         await app.publish(conn, Placed(order_id="1"), channel_class=channel_class)
-        [row] = await rows(conn)
-    assert (row["generation"], row["channel"]) == (generation, channel)
+        await conn.execute("select set_config('outrider.generation', %s, false)", [str(generation)])
+        await conn.execute(
+            "select outrider.publish('exercise.placed', '{}', channel_class => %s::text)", [channel_class]
+        )
+        assert [(row["generation"], row["channel"]) for row in await rows(conn)] == [(generation, channel)] * 2
 
 
 async def test_a_target_outside_the_named_contexts() -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigError
@@ -90,6 +90,7 @@ def test_a_duration_that_no_timestamp_can_take(value: Any) -> None:
         parse_duration(value)
 
 
+@settings(deadline=None)
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.timedeltas(), st.none(), st.binary()))
 def test_a_duration_is_parsed_or_refused(value: Any) -> None:
     with contextlib.suppress(ConfigError):
@@ -140,6 +141,7 @@ def test_a_base_of_zero_stays_zero() -> None:
     assert policy.delay(1, 0.9) == policy.delay(10_000, 0.9) == timedelta(0)
 
 
+@settings(deadline=None)
 @given(
     retries=st.integers(0, 20_000),
     base=st.floats(0, 100),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from outrider.signals import Signal, Signals, Taken
+from outrider.signals import Choosy, Fired, Signal, Signals, Taken
 
 ONE = Taken("a.reader", 0, 1, "done")
 TWO = Taken("a.reader", 0, 2, "more")
@@ -97,3 +98,28 @@ def test_a_listener_is_called_on_the_thread_where_it_happened() -> None:
     worker.start()
     worker.join()
     assert threads == [worker.ident]
+
+
+def test_signals_that_nobody_wants_are_not_even_created() -> None:
+    class OnlyFired(Choosy):
+        heard: list[Signal]
+
+        def wants(self, kind: type[Signal]) -> bool:
+            return kind is Fired
+
+        def __call__(self, signal: Signal) -> None:
+            self.heard.append(signal)
+
+    def created() -> Iterator[Signal]:
+        made.append(ONE)
+        yield ONE
+
+    signals, choosy, made, heard = Signals(), OnlyFired(), list[Signal](), list[Signal]()
+    choosy.heard = []
+    signals.emit_all(Taken, created())
+    signals.listen(choosy)
+    signals.emit_all(Taken, created())
+    assert (made, choosy.heard) == ([], [])
+    signals.listen(heard.append)
+    signals.emit_all(Taken, created())
+    assert made == heard == choosy.heard == [ONE]

@@ -21,7 +21,7 @@ from outrider.ids import uuid7, uuid7s
 from outrider.job import Job
 from outrider.payload import encode
 from outrider.postgres.inserts import Driver
-from outrider.postgres.job_inserts import Enqueue, Enqueued, Request
+from outrider.postgres.job_inserts import Enqueue, Enqueued, Request, Terms
 from outrider.postgres.notifier import Notifier
 from outrider.publish import FindDriver
 from outrider.registry import EventSpec
@@ -69,67 +69,72 @@ class Enqueuer:
 
     def request(self, job: Job, **options: Unpack[EnqueueOptions]) -> Request:
         """The request for one job. Raises EnqueueRefused if it cannot be stored."""
-        return self._request(job, uuid7(), current_trace(), options)
+        return self._requests([job], [uuid7()], options)[0]
 
     def requests(self, jobs: Iterable[Job], options: EnqueueOptions) -> list[Request]:
         if isinstance(jobs, Job):
             raise TypeError("enqueue_many takes several jobs, not one: use enqueue, or a list")
         if options.get("unique_key") is not None:
             raise TypeError("enqueue_many gives all jobs the same options, and a unique_key is for one: use enqueue")
-        jobs, trace = list(jobs), current_trace()
-        return [self._request(job, job_id, trace, options) for job, job_id in zip(jobs, uuid7s(len(jobs)), strict=True)]
+        jobs = list(jobs)
+        return self._requests(jobs, uuid7s(len(jobs)), options) if jobs else []
 
-    def _request(self, job: Job, job_id: UUID, trace: Carrier, options: EnqueueOptions) -> Request:
+    def _requests(self, jobs: Sequence[Job], ids: Sequence[UUID], options: EnqueueOptions) -> list[Request]:
         if options and (wrong := names.unknown_option("enqueue", options, OPTIONS)):
             raise TypeError(wrong)
-        spec = _spec_of(job)
-        try:
-            payload = encode(job, spec.type, self._settings.payload_limit)
-        except PublishRefused as refused:
-            raise EnqueueRefused(refused.event_type, refused.field, refused.rule) from refused.__cause__
+        trace, same_key, limit = current_trace(), options.get("key"), self._settings.payload_limit
+        terms: Terms | None = None
+        requests = []
+        for job, job_id in zip(jobs, ids, strict=True):
+            spec = _spec_of(job)
+            try:
+                payload = encode(job, spec.type, limit)
+            except PublishRefused as refused:
+                raise EnqueueRefused(refused.event_type, refused.field, refused.rule) from refused.__cause__
+            key = same_key
+            if key is None and spec.key is not None:
+                value = getattr(job, spec.key)
+                value = value.value if isinstance(value, Enum) else value
+                key = None if value is None else str(value)
+            if key is not None and (wrong := names.wrong_text(key, names.KEY_BYTES)):
+                raise EnqueueRefused(spec.type, "key", wrong)
+            terms = terms or self._terms(spec.type, options)
+            requests.append(Request(job_id, spec.type, spec.version, payload, key, trace, terms))
+        return requests
+
+    def _terms(self, job_type: str, options: EnqueueOptions) -> Terms:
+        """What the options say. Raises EnqueueRefused, in the name of the first job."""
         run_at, priority = options.get("run_at"), options.get("priority", 0)
         queue, unique_key = options.get("queue", DEFAULT_QUEUE), options.get("unique_key")
         on_conflict = options.get("on_conflict", "keep")
         workspace_id = options["workspace_id"] if "workspace_id" in options else inherited_workspace.get()
-        key = options.get("key")
-        if key is None and spec.key is not None:
-            value = getattr(job, spec.key)
-            value = value.value if isinstance(value, Enum) else value
-            key = None if value is None else str(value)
         for field, text, limit in (
-            ("key", key, names.KEY_BYTES),
             ("unique_key", unique_key, UNIQUE_BYTES),
             ("workspace_id", workspace_id, names.WORKSPACE_BYTES),
         ):
             if text is not None and (wrong := names.wrong_text(text, limit)):
-                raise EnqueueRefused(spec.type, field, wrong)
+                raise EnqueueRefused(job_type, field, wrong)
         if queue != DEFAULT_QUEUE and (wrong := names.wrong_word(queue)):
-            raise EnqueueRefused(spec.type, "queue", wrong)
+            raise EnqueueRefused(job_type, "queue", wrong)
         if type(priority) is not int or abs(priority) > MOST_PRIORITY:
-            raise EnqueueRefused(spec.type, "priority", f"{priority!r} is not a whole number from -100 to 100")
+            raise EnqueueRefused(job_type, "priority", f"{priority!r} is not a whole number from -100 to 100")
         if on_conflict not in ON_CONFLICT:
             known = ", ".join(ON_CONFLICT)
-            raise EnqueueRefused(spec.type, "on_conflict", f"{on_conflict!r} is none of {known}")
+            raise EnqueueRefused(job_type, "on_conflict", f"{on_conflict!r} is none of {known}")
         if on_conflict != "keep" and unique_key is None:
-            raise EnqueueRefused(spec.type, "on_conflict", "needs a unique_key")
+            raise EnqueueRefused(job_type, "on_conflict", "needs a unique_key")
         if run_at is not None and (wrong := names.wrong_time(run_at)):
-            raise EnqueueRefused(spec.type, "run_at", wrong)
-        return Request(
-            id=job_id,
-            job_type=spec.type,
-            version=spec.version,
-            payload_json=payload,
+            raise EnqueueRefused(job_type, "run_at", wrong)
+        return Terms(
             source=self._settings.context,
             generation=self._settings.generation,
             run_at=run_at,
-            delay=_seconds(spec.type, options.get("delay"), run_at),
+            delay=_seconds(job_type, options.get("delay"), run_at),
             priority=priority,
             queue=queue,
-            key=key,
             unique_key=unique_key,
             on_conflict=on_conflict,
             workspace_id=workspace_id,
-            trace_context=trace,
             caused_by=_cause(),
         )
 
@@ -163,14 +168,14 @@ class Enqueuer:
         self, conn: object, driver: Driver, requests: Sequence[Request], written: list[Enqueued]
     ) -> list[Enqueued]:
         if self._settings.notify == "after_commit" and driver.after_commit is not None:
-            generation = self._settings.generation
-            channel = f"outbox_gen_{generation}" if generation else "outbox_default"
+            channel = names.channel_of(self._settings.generation)
             wakeups = {(channel, each.job_type) for each in written}
             driver.after_commit(conn, lambda: self._notifier.notify(wakeups))
-        self._signals.emit_all(
+        signals = (
             JobEnqueued(each.job_type, each.id, each.outcome, partial(asked.envelope, each.id))
             for each, asked in zip(written, requests, strict=True)
         )
+        self._signals.emit_all(JobEnqueued, signals)
         return written
 
 

@@ -21,6 +21,13 @@ _DOTTED = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
+def channel_of(generation: int, channel_class: str | None = None) -> str:
+    """The channel on which events and jobs of a generation notify. In SQL: generation_channel; with a class: publish."""
+    if generation == 0 and channel_class is None:
+        return "outbox_default"
+    return f"outbox_gen_{generation}" + (f"_{channel_class}" if channel_class is not None else "")
+
+
 def unstorable(text: str) -> str | None:
     """Postgres stores neither NUL nor half of a surrogate pair in text."""
     found = _UNSTORABLE.search(text)

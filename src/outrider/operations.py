@@ -45,7 +45,7 @@ class Operations:
         Audited, like every operation: `by` is who asked for it, by default the database role.
         """
         from outrider.postgres.admin import subscriptions
-        from outrider.postgres.admin.audit import Signed
+        from outrider.signed import Signed
 
         async with self._opened().autocommit() as conn:
             await subscriptions.pause(conn, name, self.settings.schema, Signed(by, reason))
@@ -56,7 +56,7 @@ class Operations:
         Without a name: undo a pause of everything. What was paused by its name stays paused.
         """
         from outrider.postgres.admin import subscriptions
-        from outrider.postgres.admin.audit import Signed
+        from outrider.signed import Signed
 
         async with self._opened().autocommit() as conn:
             await subscriptions.resume(conn, name, self.settings.schema, Signed(by, reason))
@@ -71,7 +71,7 @@ class Operations:
     async def pause_schedule(self, name: str, *, by: str | None = None, reason: str | None = None) -> None:
         """Stop a schedule. Jobs that it has enqueued run. Audited."""
         from outrider.postgres.admin import schedules
-        from outrider.postgres.admin.audit import Signed
+        from outrider.signed import Signed
 
         async with self._opened().autocommit() as conn:
             await schedules.pause(conn, name, self.settings.schema, Signed(by, reason))
@@ -79,7 +79,7 @@ class Operations:
     async def resume_schedule(self, name: str, *, by: str | None = None, reason: str | None = None) -> None:
         """Undo a pause. The times of the pause get no job, except with missed="all". Audited."""
         from outrider.postgres.admin import schedules
-        from outrider.postgres.admin.audit import Signed
+        from outrider.signed import Signed
 
         async with self._opened().autocommit() as conn:
             await schedules.resume(conn, name, self.settings.schema, Signed(by, reason))
@@ -87,7 +87,7 @@ class Operations:
     async def run_schedule(self, name: str, *, by: str | None = None, reason: str | None = None) -> UUID:
         """Enqueue the job of a schedule now, beside its times, also while it is paused. Returns the job's id. Audited."""
         from outrider.postgres.admin import schedules
-        from outrider.postgres.admin.audit import Signed
+        from outrider.signed import Signed
 
         async with self._opened().autocommit() as conn:
             return await schedules.run_now(conn, name, self.settings.schema, Signed(by, reason))

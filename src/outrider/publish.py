@@ -82,7 +82,7 @@ class Publisher:
             "source": settings.context,
             "target": None,
             "content_class": "internal",
-            "channel": f"outbox_gen_{settings.generation}" if settings.generation else "outbox_default",
+            "channel": names.channel_of(settings.generation),
             "generation": settings.generation,
             "aggregate_kind": None,
             "entity_version": None,
@@ -193,7 +193,7 @@ class Publisher:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise PublishRefused(kind, where or "payload", first["msg"]) from None
-        base, _, channel_class = envelope.channel.partition(f"outbox_gen_{envelope.generation}_")
+        base, _, channel_class = envelope.channel.partition(names.channel_of(envelope.generation, ""))
         again = self.envelope(
             event,
             key=envelope.key,
@@ -242,7 +242,7 @@ class Publisher:
         if self._settings.notify == "after_commit" and driver.after_commit is not None:
             wakeups = {(envelope.channel, envelope.event_type) for envelope in written}
             driver.after_commit(conn, lambda: self._notifier.notify(wakeups))
-        self._signals.emit_all(map(Published, written))
+        self._signals.emit_all(Published, map(Published, written))
 
     def _wrong_target(self, target: str) -> str | None:
         known = self._settings.contexts
@@ -251,7 +251,7 @@ class Publisher:
         return names.wrong_word(target)
 
     def _channel(self, event_type: str, channel_class: str) -> str:
-        channel = f"outbox_gen_{self._settings.generation}_{channel_class}"
+        channel = names.channel_of(self._settings.generation, channel_class)
         wrong = names.wrong_word(channel_class) or names.wrong_text(channel, names.IDENTIFIER_BYTES)
         if wrong:
             raise PublishRefused(event_type, "channel_class", wrong)

@@ -46,6 +46,15 @@ _SECRET = re.compile(
     """,
     re.I | re.S | re.X,
 )
+_SQL = re.compile(
+    r"""
+    (?P<kept> "(?:[^"]|"")*" | (?<![\w$])[a-z_][\w$]*+(?!') | \$\d+ )
+    | (?P<comment> --[^\n]* | /\*.*?(?:\*/|\Z) )
+    | (?<![\w$])e'(?:[^'\\]|''|\\.)*(?:'|\Z) | '(?:[^']|'')*(?:'|\Z) | (?P<quote>\$(?:[a-z_]\w*)?\$).*?(?:(?P=quote)|\Z)
+    | (?<![\w$])\d[\w.]*
+    """,
+    re.I | re.S | re.X,
+)
 _concealed: tuple[re.Pattern[str], ...] = ()
 _HIDDEN = re.compile(
     "[\x01-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -80,6 +89,11 @@ def without_secrets(text: object, secrets: Iterable[str | None]) -> str:
     for secret in filter(None, secrets):
         shown = shown.replace(secret, "***").replace(quote(secret, safe=""), "***")
     return shown
+
+
+def without_literals(statement: str) -> str:
+    """The SQL with … in place of strings and numbers, which may be anybody's data, and without comments."""
+    return _SQL.sub(lambda found: found["kept"] or ("" if found["comment"] else "…"), statement)
 
 
 def sanitise(text: str, limit: int = MESSAGE_BYTES) -> str:

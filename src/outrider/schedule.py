@@ -111,18 +111,18 @@ class Schedule:
     cron: str
     job: Job
     name: str = ""
-    """What the database remembers it by. Empty = the type of its job."""
+    """Its name in the database. Empty = the type of its job."""
     time_zone: str = "UTC"
-    """Whose clock the times are read from, like "Europe/Berlin"."""
+    """The time zone of the expression, like "Europe/Berlin"."""
     missed: Missed = "once"
     """When no worker was running: "once": one job, for the newest of the times; "skip": none, if it is more than a minute
     ago; "all": one for each of them."""
     queue: str = "default"
-    """Workers can be told to serve some queues only."""
+    """The queue of the job. A worker can serve some queues only."""
     priority: int = 0
-    """-100 to 100, more is sooner."""
+    """-100 to 100, higher runs sooner."""
     key: str | None = None
-    """What key_concurrency counts, instead of the field that the job names."""
+    """The key that key_concurrency counts. None = the field that the job class names as its key."""
     workspace_id: str | None = None
     """The tenant."""
     _zone: tzinfo = field(init=False, repr=False, compare=False)

@@ -366,6 +366,11 @@ class WorkerDown(Signal):
     clean: bool
 
 
+class Choosy:
+    wants: Callable[[type[Signal]], bool]
+    """Of a listener: whether it wants signals of this kind. Asked once where one call sends thousands."""
+
+
 class Signals:
     def __init__(self) -> None:
         self._listeners: list[Callable[[Signal], None]] = []
@@ -379,9 +384,9 @@ class Signals:
         with suppress(ValueError):  # another thread may have removed it already
             self._listeners.remove(listener)
 
-    def emit_all(self, signals: Iterable[Signal]) -> None:
-        """Emit each of them. Without listeners the signals are not even created."""
-        if self._listeners:
+    def emit_all(self, kind: type[Signal], signals: Iterable[Signal]) -> None:
+        """Emit each of them, all of one kind. If no listener wants it, the signals are not even created."""
+        if not all(isinstance(each, Choosy) and not each.wants(kind) for each in self._listeners):
             for signal in signals:
                 self.emit(signal)
 

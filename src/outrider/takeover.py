@@ -62,6 +62,7 @@ class Takeover(Declaration):
     type: str | None = option(None, optional(_expression))
     """The type of the event."""
     payload: str = option("payload", _expression)
+    """The payload, as JSON."""
     owed: str = option("published_at is null", _expression)
     """A condition: the row is still to be dispatched."""
     done: str = option("published_at = now()", _expression)
@@ -71,12 +72,13 @@ class Takeover(Declaration):
     key: str | None = option(None, optional(_expression))
     """The ordering key of the event, or the key of the job."""
     workspace_id: str | None = option(None, optional(_expression))
+    """The tenant."""
     occurred_at: str | None = option(None, optional(_expression))
     """When it happened; for events."""
     priority: str | None = option(None, optional(_expression))
-    """For jobs."""
+    """The priority of the job."""
     run_at: str | None = option(None, optional(_expression))
-    """For jobs."""
+    """The earliest time to run the job."""
     order: str | None = option(None, optional(_expression))
     """In which order owed rows are brought. Default: by `id`."""
 

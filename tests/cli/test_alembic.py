@@ -19,7 +19,6 @@ from tests.preloaded import Preloaded
 
 from outrider.cli.alembic import find_project
 from outrider.errors import ConfigError
-from outrider.postgres import statement
 from outrider.postgres.schema.migrate import known
 
 __all__ = ["next_release"]
@@ -203,23 +202,19 @@ def test_only_what_no_revision_has_is_written(outrider: Run, project: Project) -
     assert query(project.dsn, "select count(*) from outrider.subscription") == [(3,)]
 
 
-def first_version(dsn: str) -> None:
-    """A database that was migrated when there was one migration only."""
-    first = known()[0]
-    with psycopg.connect(dsn) as conn:
-        conn.execute("create schema outrider")
-        conn.execute(statement.statement("schema/migration_ledger", "outrider"))
-        conn.execute(statement.render(first.sql, "outrider").encode())
-        conn.execute("insert into outrider.migration values (1, 'log', true, now(), 'tests')")
+def alembic_of_the_next_release(project: Project, request: pytest.FixtureRequest, *arguments: str) -> None:
+    request.getfixturevalue("next_release")
+    done = inprocess.run(project.folder, "migrate", "--alembic", *arguments)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.verify
-def test_an_upgrade_of_a_schema_that_is_there(outrider: Run, project: Project, database: str) -> None:
-    first_version(project.dsn)
-    outrider("migrate", "--alembic", "--after", "1")
+def test_an_upgrade_of_a_schema_that_is_there(outrider: Run, project: Project, request: pytest.FixtureRequest) -> None:
+    outrider("migrate", "--dsn", project.dsn)
+    alembic_of_the_next_release(project, request, "--after", str(NEWEST))
     project.run("upgrade", "head")
-    assert dump(project.dsn) == dump(database)
-    assert [version for version, _ in ledger(project.dsn)] == [step.version for step in known()]
+    assert [version for version, _ in ledger(project.dsn)] == list(range(1, NEWEST + 3))
+    assert query(project.dsn, "select to_regclass('outrider.broken') is not null") == [(True,)]
     refused = project.fail("downgrade", "-1")
     assert "go forward only" in refused
     assert "outrider uninstall" in refused
@@ -227,12 +222,14 @@ def test_an_upgrade_of_a_schema_that_is_there(outrider: Run, project: Project, d
 
 
 @pytest.mark.verify
-def test_where_outrider_migrate_has_been_before(outrider: Run, project: Project) -> None:
-    outrider("migrate", "--alembic")
-    first_version(project.dsn)
-    refused = project.fail("upgrade", "head")
-    assert 'the schema "outrider" is at version 1, and this revision begins after version 0' in refused
+def test_where_outrider_migrate_has_been_before(
+    outrider: Run, project: Project, request: pytest.FixtureRequest
+) -> None:
     outrider("migrate", "--dsn", project.dsn)
+    alembic_of_the_next_release(project, request)
+    refused = project.fail("upgrade", "head")
+    assert f'the schema "outrider" is at version {NEWEST}, and this revision begins after version 0' in refused
+    assert inprocess.run(project.folder, "migrate", "--dsn", project.dsn).returncode == 0
     before = ledger(project.dsn)
     project.run("upgrade", "head")
     assert ledger(project.dsn) == before

@@ -24,6 +24,8 @@ WITHOUT_JSON = {
     "worker": "runs until it is told to stop; its log has --log-json",
     "relay run": "runs until it is told to stop; its log has --log-json",
 }
+NO_COMMANDS = {"listener", "jobs", "leases"}
+"""Names of sessions: `outrider jobs` is an application_name."""
 DESTRUCTIVE = {
     "uninstall", "event withdraw", "subscription narrow", "subscription retire", "job cancel", "relay adopt", "inbox retry",
     "job run-now", "job retry", "rollup uninstall", "dlq replay", "dlq discard", "tenants erase",
@@ -92,7 +94,10 @@ def test_nothing_in_the_database_is_obeyed(database: str, tmp_path: Path, monkey
                values (%(h)s, %(h)s, %(h)s, jsonb_build_object('reason', %(h)s::text, %(h)s::text, %(h)s::text))""",
             {"h": HOSTILE},
         )
-        conn.execute("insert into outrider.setting values (%s, 1, 1, 1, now(), %s)", [HOSTILE, HOSTILE])
+        conn.execute(
+            "insert into outrider.setting (name, value, least, greatest, entered) values (%s, 1, 1, 1, %s)",
+            [HOSTILE, HOSTILE],
+        )
         for command in (
             ["status"], ["doctor"], ["subscription", "list"], ["generations"], ["relay", "list"], ["inbox", "list"],
             ["job", "list"], ["dlq", "list"], ["rollup", "status"], ["migrate", "status"],
@@ -115,7 +120,38 @@ def test_what_the_runbook_and_the_doctor_name_is_there() -> None:
         text = source.read_text()
         for first, second in re.findall(r"(?<![./\w])outrider ([a-z]+)(?:\s+([a-z-]+))?", text):
             assert first in known or f"{first} {second}" in known, f"{source.name} names outrider {first} {second}"
-        for line in re.findall(r"`outrider ([^`]+)`", text):
-            words = [word for word in re.split(r"[\s\[\]]+", line) if word]
-            path = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
-            assert {word for word in words if word.startswith("--")} <= options(known[path]), line
+
+
+def named(text: str) -> Iterator[str]:
+    """The command lines in code: in a line of text, in a block for the shell."""
+    yield from re.findall(r"`outrider ([^`]+)`", text)
+    for block in re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        lines = block.replace("\\\n", " ")
+        yield from re.findall(r"(?:^|^\$ |&& |; )outrider (.+?)(?: +#.*)?$", lines, re.MULTILINE)
+
+
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(page for folder in ("docs", "examples", "ops") for page in (ROOT / folder).rglob("*.md")),
+]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*sorted(PAGES), *sorted((ROOT / "src/outrider/doctor").glob("*.py"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_commands_on_the_pages_exist_with_their_options(page: Path) -> None:
+    known = dict(commands())
+    for line in named(page.read_text()):
+        words = [word.rstrip(".,;:)") for word in re.split(r"[\s\[\]|…]+", line) if word]
+        if not words or words[0].startswith("--") or words[0] in NO_COMMANDS:  # `outrider …`
+            continue
+        path = next((each for each in (" ".join(words[:2]), words[0], f"{words[0]} run") if each in known), None)
+        group = any(each.startswith(f"{words[0]} ") for each in known)
+        assert path or (group and len(words) == 1), f"outrider {line}"
+        if path:
+            below = options(known[path]) | (options(known["relay run"]) if path == "relay" else set())
+            assert {word.partition("=")[0] for word in words if re.match("--[a-z]", word)} <= below | {"--help"}, (
+                f"outrider {line}"
+            )

@@ -64,7 +64,7 @@ def outrider(project: Path) -> Run:
 def process(start: Start) -> Run:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         process = start(*arguments)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     return run

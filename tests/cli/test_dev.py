@@ -70,7 +70,7 @@ class Terminal:
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(number)
         self.until("dev       | stopped")
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=200)
         assert (self.process.returncode, out, err) == (0, "", "")
         assert not [each for each in children if each.is_running()]
 
@@ -104,6 +104,38 @@ def test_the_worker_follows_the_code(start: Start, database: str, publish: psyco
     terminal.end()
 
 
+def test_what_is_published_once_the_address_is_shown_is_handled(
+    start: Start, database: str, publish: psycopg.Connection, tmp_path: Path
+) -> None:
+    """By a handler that begins now, as those of the tutorial do."""
+    write(tmp_path, "seen")
+    shop = tmp_path / "shop.py"
+    shop.write_text(shop.read_text().replace(', start="beginning"', ""))
+    terminal = Terminal(start("dev", "shop:app", "--dsn", database, "--port", "0"))
+    terminal.until("dashboard | http://")
+    publish.execute(PUBLISH, [1])
+    terminal.until("worker    | seen 1")
+    terminal.end()
+
+
+def test_the_address_is_shown_although_the_app_is_broken(start: Start, database: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("def broken(:\n")
+    terminal = Terminal(start("dev", "shop:app", "--dsn", database, "--port", "0"))
+    terminal.until("dashboard | http://")
+    terminal.end()
+
+
+def test_it_ends_although_nobody_reads_what_it_prints(start: Start, database: str, tmp_path: Path) -> None:
+    """As behind `| head`: what cannot be printed any more does not keep the signal from the worker."""
+    write(tmp_path, "unread")
+    terminal = Terminal(start("dev", "shop:app", "--dsn", database, "--port", "0"))
+    terminal.until("dashboard | http://")
+    assert terminal.process.stdout is not None
+    terminal.process.stdout.close()
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.process.wait(timeout=120) != -signal.SIGKILL
+
+
 def test_the_dashboard_may_act(start: Start, database: str, tmp_path: Path) -> None:
     terminal = Terminal(start("dev", "--dsn", database, "--port", "0"))
     address = urlsplit(terminal.until("dashboard |").split("| ")[1].strip())
@@ -113,7 +145,7 @@ def test_the_dashboard_may_act(start: Start, database: str, tmp_path: Path) -> N
     terminal.until("no app is named")
     with psycopg.connect(database) as conn:
         conn.execute(PUBLISH, [1])
-    with httpx.Client(base_url=site, headers={"Origin": site}, follow_redirects=True) as client:
+    with httpx.Client(base_url=site, headers={"Origin": site}, follow_redirects=True, timeout=60) as client:
         client.post("/login", data={"token": given["token"][0], "name": given["name"][0]})
         event = re.search(r"/event/[0-9a-f-]{36}", client.get("/log").text)
         assert event is not None
@@ -188,7 +220,7 @@ def test_on_the_embedded_postgres(start: Start, outrider: Run, place: Path, endi
     export = terminal.until("export OUTRIDER_DSN=")
     dsn = shlex.split(export)[-1].removeprefix("OUTRIDER_DSN=")
     assert "psql" in "".join(terminal.lines)
-    terminal.until("migrations applied")
+    terminal.until("migration applied")
     with psycopg.connect(dsn, autocommit=True) as conn:
         assert conn.info.dbname == "outrider"
         conn.execute(PUBLISH, [1])

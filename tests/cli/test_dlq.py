@@ -439,7 +439,7 @@ def test_a_payload_from_standard_input(desk: Desk) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "dlq", "replay", desk.event(), "--subscription", "shop.one", "--payload", "-"],
         cwd=desk.folder, env=clean() | {"OUTRIDER_DSN": desk.dsn, "OUTRIDER_APP": "shop:app"}, input='{"n": 7}',
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "shop.one: replayed\n", "")
     assert edited(desk) == [("shop.one", {"n": 7})]
@@ -519,12 +519,12 @@ def test_discard(desk: Desk) -> None:
 def test_ctrl_c_ends_it_after_the_chunk(desk: Desk, start: Start) -> None:
     """It says what was done, and goes on where it ended when it is run again."""
     command = ("dlq", "replay", "--all", "--yes", "--dsn", desk.dsn)
-    process = start(*command, "--rate", "1")
+    process = start(*command, "--rate", "0.1")
     with psycopg.connect(desk.dsn, autocommit=True) as conn:
         pending = "select count(*) from outrider.delivery where status = 'pending'"
         until(lambda: conn.execute(pending).fetchone() != (0,), process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=200)
         assert (process.returncode, err) == (130, "")
         ((done,),) = conn.execute(pending).fetchall()
     assert 0 < done < 6
@@ -535,7 +535,7 @@ def test_ctrl_c_ends_it_after_the_chunk(desk: Desk, start: Start) -> None:
 
 @pytest.mark.verify
 def test_a_lost_database_says_how_far_it_came(desk: Desk, start: Start) -> None:
-    process = start("dlq", "replay", "--all", "--yes", "--dsn", desk.dsn, "--rate", "1")
+    process = start("dlq", "replay", "--all", "--yes", "--dsn", desk.dsn, "--rate", "0.5")
     with psycopg.connect(desk.dsn, autocommit=True) as conn:
         pending = "select count(*) from outrider.delivery where status = 'pending'"
         until(lambda: conn.execute(pending).fetchone() != (0,), process)
@@ -543,7 +543,7 @@ def test_a_lost_database_says_how_far_it_came(desk: Desk, start: Start) -> None:
             """select pg_terminate_backend(pid, 5000) from pg_stat_activity
                where datname = current_database() and pid <> pg_backend_pid()"""
         )
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=200)
         ((done,),) = conn.execute(pending).fetchall()
     assert (process.returncode, err.count("\n")) == (1, 1), err
     assert err.startswith(f"outrider: ended after {done} dead letter{'s' * (done > 1)} ({done} replayed")
@@ -588,7 +588,7 @@ def test_at_a_terminal_it_asks_and_draws_a_bar(desk: Desk, answer: str, pending:
         read(end, "Replay 3 dead letters? [y/N]: ")
         os.write(end, f"{answer}\n".encode())
         said = read(end)
-        assert process.wait(timeout=30) == (1 if answer == "n" else 0)
+        assert process.wait(timeout=200) == (1 if answer == "n" else 0)
     assert ("━" in said, "3/3" in said, "3 replayed" in said) == ((answer == "y"),) * 3
     assert query(desk.dsn, PENDING) == pending
 
@@ -601,7 +601,7 @@ def test_a_bad_edit_may_be_tried_again(desk: Desk, monkeypatch: pytest.MonkeyPat
         read(end, "Edit it again? [Y/n]: ")
         os.write(end, b"\n")
         assert "shop.one: replayed" in read(end)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=200) == 0
     assert edited(desk) == [("shop.one", {"n": 5})]
 
 

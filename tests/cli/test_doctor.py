@@ -35,7 +35,7 @@ def test_exit_codes_and_the_page(outrider: Run, tmp_path: Path) -> None:
         well = outrider("doctor", env=env)
         assert (well.returncode, well.stderr) == (0, ""), well.stdout
         assert "ok       listener      a notification arrives\n" in well.stdout
-        assert well.stdout.splitlines()[-1].endswith(": 0 critical, 0 warnings")
+        assert well.stdout.splitlines()[-1].endswith(": 0 critical, 0 warnings, 0 notes")
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute("grant select on outrider.outbox to public")
         warned = inprocess.run(tmp_path, "doctor", "--dsn", dsn, "--json")

@@ -92,5 +92,5 @@ def test_ctrl_c_ends_without_a_traceback(start: Start, empty_database: str) -> N
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=200)
     assert (process.returncode, out, err) == (130, "", "")

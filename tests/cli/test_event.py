@@ -336,7 +336,7 @@ def test_at_a_terminal_it_asks(database: str, tmp_path: Path, answer: str, withd
     try:
         os.write(controller, answer.encode())
         done = subprocess.run(
-            command, cwd=tmp_path, env=clean(), stdin=terminal, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=tmp_path, env=clean(), stdin=terminal, capture_output=True, text=True, timeout=200, check=False
         )
     finally:
         os.close(controller)

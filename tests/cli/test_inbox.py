@@ -79,7 +79,7 @@ class Desk:
         program = "import asyncio, shop\nasync def main():\n async with shop.app as app:\n  await app.migrate()\n"
         program += "  await app.drain()\nasyncio.run(main())"
         env = {**os.environ, "OUTRIDER_DSN": self.dsn}
-        subprocess.run([sys.executable, "-c", program], cwd=self.folder, env=env, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", program], cwd=self.folder, env=env, check=True, timeout=200)
 
     def inbox(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return inprocess.run(self.folder, "inbox", *arguments, "--dsn", self.dsn)

@@ -58,7 +58,7 @@ def files(folder: Path) -> list[str]:
 def tool(folder: Path, *command: str, env: Mapping[str, str] | None = None) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=folder, env=clean() | dict(env or {}), capture_output=True, text=True,
-        check=False, timeout=80,
+        check=False, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -140,7 +140,7 @@ def test_with_a_relay_it_sends_its_events(
 
 
 def sample(url: str, name: str, labels: Mapping[str, str]) -> float | None:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     found = [each.value for family in families for each in family.samples if (each.name, each.labels) == (name, labels)]
     return found[0] if found else None

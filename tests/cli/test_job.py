@@ -97,7 +97,8 @@ def test_the_list_shows_what_runs_then_what_will_then_what_failed(desk: Desk) ->
         f"{soon} mail.send",
     ]
     assert rows[0][1:] == ("running", "default, priority 0 1 attempt on h:1 [####......] 40% page 4 of 10")
-    assert rows[1][1:] == ("pending: due for 0 s", "default, priority 5 0 attempts")
+    assert re.fullmatch(r"pending: due for \d+ s", rows[1][1])
+    assert rows[1][2:] == ("default, priority 5 0 attempts",)
     assert rows[3][1:] == ("pending: due in 49 min", "bulk, priority 0 0 attempts")
     assert rows[4][1:] == ("failed: a dead letter", "default, priority 0 1 attempt refused: the box is full")
     assert desk.said("list").splitlines()[-1] == "1 running, 3 pending, 1 failed"
@@ -252,7 +253,7 @@ def test_show_of_a_dead_one_names_the_way_back(desk: Desk) -> None:
     done = inprocess.run(desk.folder, "dlq", "replay", job_id, "--by", "me", "--dsn", desk.dsn)
     assert (done.returncode, done.stdout) == (0, "mail.send: replayed\n")
     said = desk.said("show", job_id)
-    assert "\nstate      pending: due for 0 s, nobody serves it\n" in said
+    assert re.search(r"\nstate      pending: due for \d+ s, nobody serves it\n", said)
     assert re.search(r"cycle 1  replayed \S+ \S+ by me\n", said)
     assert "0 attempts in cycle 2" in said
 
@@ -402,7 +403,7 @@ def test_a_dead_job_whose_unique_key_is_taken_stays_dead(desk: Desk) -> None:
     sqljobs.settle(desk.conn, job, "dead", code="refused", message="no")
     desk.enqueue(n=2, unique_key="u")
     done = inprocess.run(desk.folder, "dlq", "replay", job_id, "--dsn", desk.dsn)
-    assert (done.returncode, done.stdout) == (0, "mail.send: skipped: another job with its unique key is pending\n")
+    assert (done.returncode, done.stdout) == (0, "mail.send: skipped: another job has its unique key\n")
     assert desk.json("show", job_id)["jobs"][0]["state"] == "failed"
     shown = inprocess.run(desk.folder, "dlq", "show", job_id, "--dsn", desk.dsn).stdout
     assert re.match(rf"job +{job_id}, mail\.send version 1\nenqueued +\S+ \S+ by sql\nsubscription ", shown), shown
@@ -416,7 +417,7 @@ def test_of_dead_jobs_with_one_unique_key_the_newest_is_replayed(desk: Desk) -> 
     desk.enqueue(n=9, unique_key="v")
     words = ["dlq", "replay", "--subscription", "mail.send", "--yes", "--dsn", desk.dsn]
     done = inprocess.run(desk.folder, *words)
-    said = "2 replayed, 0 skipped because handled, 2 skipped because another job with the unique key is pending, 0 not found"
+    said = "2 replayed, 0 skipped because handled, 2 skipped because another job has the unique key, 0 not found"
     assert (done.returncode, done.stdout) == (0, f"4 of 4\n{said}\n")
     again = json.loads(inprocess.run(desk.folder, *words, "--json").stdout)
     assert (again["replayed"], again["superseded"], again["not_found"]) == (0, 2, 0)
@@ -594,7 +595,7 @@ def test_a_worker_of_jobs_keeps_to_its_slots_and_queues(desk: Desk, start: Start
     until(lambda: len(_numbers(desk.conn, begun)) == 8, worker)
     until(lambda: _numbers(desk.conn, running) == [0], worker)
     worker.terminate()
-    worker.communicate(timeout=40)
+    worker.communicate(timeout=200)
     assert worker.returncode == 0
     assert [row["queue"] for row in sqljobs.jobs(desk.conn)] == ["default"] * 4
 

@@ -59,5 +59,5 @@ def test_the_list_shows_the_first_sentence_of_each_command() -> None:
 def test_the_command_line_declares_no_events() -> None:
     """A user's event may have any name, also one that the demo uses."""
     program = "import outrider.cli.main; from outrider.registry import registry; print(list(registry))"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
     assert ran.stdout == "[]\n", ran.stderr

@@ -97,7 +97,7 @@ def desk(
 
 def end(process: subprocess.Popen[str]) -> int:
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=40)
+    process.communicate(timeout=200)
     return process.returncode
 
 
@@ -191,7 +191,7 @@ def drain(desk: Desk) -> None:
     program = "import asyncio, depot\nasync def main():\n async with depot.app as app:\n  await app.migrate()\n"
     program += "  await app.drain(handlers=['*.out'])\nasyncio.run(main())"
     env = {**os.environ, "OUTRIDER_DSN": desk.dsn}
-    subprocess.run([sys.executable, "-c", program], cwd=desk.folder, env=env, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], cwd=desk.folder, env=env, check=True, timeout=200)
 
 
 @pytest.mark.verify

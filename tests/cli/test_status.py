@@ -16,6 +16,7 @@ from tests.postgres.test_status import worker
 from tests.postgres.test_story import later, never
 from tests.worker.shop import opened
 
+from outrider.postgres.schema import migrate
 from outrider.postgres.schema.migrate import known
 
 APP = """
@@ -161,13 +162,16 @@ def test_names_are_not_obeyed(database: str, tmp_path: Path, wide: None) -> None
     assert "\\x1b[2J[bold]x[/]\\nfake" in said
 
 
-def test_what_is_missing(outrider: Run, database: str, empty_database: str) -> None:
-    newest = known()[-1]
-    with psycopg.connect(database, autocommit=True) as conn:
-        conn.execute("delete from outrider.migration where version = %s", [newest.version])
-    done = outrider("status", "--dsn", database)
+def test_what_is_missing(
+    outrider: Run, database: str, empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = migrate.Migration(known()[-1].version + 1, "next", False, "-", "")
+    steps = (*known(), newer)
+    with monkeypatch.context() as patched:
+        patched.setattr(migrate, "known", lambda: steps)
+        done = inprocess.run(tmp_path, "status", "--dsn", database)
     assert done.returncode == 0
-    assert f"pending: {newest.version:04} {newest.name} (outrider migrate)" in done.stdout
+    assert f"pending: {newer.version:04} next (outrider migrate)" in done.stdout
     nothing = outrider("status", "--dsn", empty_database)
     assert (nothing.returncode, nothing.stdout) == (1, "")
     assert "is not installed here: run outrider migrate" in nothing.stderr

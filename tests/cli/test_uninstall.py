@@ -179,7 +179,7 @@ def test_the_schema_may_stay(outrider: Run, database: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "outrider" in schemas(database)
     assert query(database, "select count(*) from pg_class where relnamespace = 'outrider'::regnamespace") == [(0,)]
-    assert "0001 log: applied" in outrider("migrate", "--dsn", database).stdout
+    assert "0001 schema: applied" in outrider("migrate", "--dsn", database).stdout
 
 
 def test_only_the_owner_may(outrider: Run, database: str, owner: str) -> None:
@@ -216,7 +216,7 @@ def at_a_terminal(dsn: str, typed: str, *options: str) -> tuple[int, str]:
         command, env=clean, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         os.write(ours, f"{typed}\n".encode())
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=200)
     os.close(ours)
     os.close(theirs)
     return process.returncode, err
@@ -254,5 +254,5 @@ def test_a_worker_that_runs_keeps_its_tables(outrider: Run, start: Start, databa
     refused = outrider("uninstall", "--dsn", database, "--yes", "--force")
     assert (refused.returncode, f":{worker.pid} (shop.count): stop them" in refused.stderr) == (1, True)
     worker.terminate()
-    worker.communicate(timeout=60)
+    worker.communicate(timeout=200)
     assert outrider("uninstall", "--dsn", database, "--yes").returncode == 0

@@ -52,7 +52,7 @@ def test_one_block_per_look(start: Start, database: str) -> None:
         while not block(watching.stdout)[-1].startswith("└"):
             pass
         watching.send_signal(signal.SIGINT)
-        _, said = watching.communicate(timeout=30)
+        _, said = watching.communicate(timeout=200)
         assert (watching.returncode, said) == (0, "")
 
 
@@ -69,7 +69,7 @@ def test_one_line_per_look(start: Start, database: str) -> None:
         while "error" not in (lost := json.loads(watching.stdout.readline())):
             pass
         watching.send_signal(signal.SIGINT)
-        watching.communicate(timeout=30)
+        watching.communicate(timeout=200)
     assert (watching.returncode, first["rates"], second["rates"]["drawn"], len(lost)) == (0, None, 0.0, 1)
     assert second["rates"]["read"] == [{"subscription": "a.reader", "generation": 0, "rate": 0.0}]
 
@@ -77,6 +77,6 @@ def test_one_line_per_look(start: Start, database: str) -> None:
 @pytest.mark.verify
 def test_a_first_look_that_fails_is_an_error(start: Start) -> None:
     watching = start("status", "--watch", "--dsn", "postgresql://127.0.0.1:1/nowhere")
-    out, said = watching.communicate(timeout=60)
+    out, said = watching.communicate(timeout=200)
     assert (watching.returncode, out) == (1, "")
     assert said.startswith("outrider: nothing listens at 127.0.0.1:1")

@@ -68,7 +68,7 @@ async def fold(job):
     await asyncio.sleep(600)
 """
 ).replace("import os, time", "import asyncio, os, time")
-DEADLINE = 40
+DEADLINE = 120
 
 
 class Desk:
@@ -202,8 +202,8 @@ def test_the_second_signal_leaves_also_when_a_handler_blocks_the_loop(desk: Desk
 class Folding:
     """A worker in the midst of a job."""
 
-    def __init__(self, desk: Desk, *options: str, block: bool = False) -> None:
-        (desk.folder / "shop.py").write_text(JOB)
+    def __init__(self, desk: Desk, *options: str, block: bool = False, more: str = "") -> None:
+        (desk.folder / "shop.py").write_text(JOB + more)
         self._desk = desk
         self.process = desk.worker(*options)
         until(desk.workers, self.process)
@@ -255,11 +255,17 @@ def test_a_second_ctrl_c_counts_no_crash_of_a_job_that_blocks_the_loop(desk: Des
 
 @pytest.mark.verify
 def test_the_third_signal_leaves_at_once_and_counts_no_crash(desk: Desk) -> None:
-    folding = Folding(desk, block=True)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
-        folding.process.send_signal(number)
-        time.sleep(PAUSE)  # the same signal, sent twice before it is heard, is heard once
-    assert folding.ended()[0] == 128 + signal.SIGINT
+    """After the second one it would wait for an hour."""
+    folding = Folding(desk, block=True, more="from outrider.cli import shutdown\nshutdown.HURRIED = 3600\n")
+    folding.process.send_signal(signal.SIGINT)
+    assert folding.process.stderr is not None
+    while "event=worker_stopping" not in folding.process.stderr.readline():
+        assert folding.process.poll() is None
+    folding.process.send_signal(signal.SIGTERM)
+    while folding.process.poll() is None:  # the same signal, sent twice before it is heard, is heard once
+        folding.process.send_signal(signal.SIGINT)
+        time.sleep(PAUSE)
+    assert folding.ended()[0] in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 @pytest.mark.verify
@@ -346,6 +352,10 @@ def test_an_app_that_has_set_up_logging_keeps_it(desk: Desk) -> None:
 
 @pytest.mark.verify
 def test_a_killed_process_is_replaced_and_the_others_end_with_the_parent(desk: Desk) -> None:
+    hold = desk.folder / "hold"
+    (desk.folder / "shop.py").write_text(
+        f"import os, time\nwhile os.path.exists({str(hold)!r}): time.sleep(0.02)\n{APP}"
+    )
     with desk.locked(100):
         parent = desk.worker("--processes", "2", "--health-port", "0", "--log-level", "error")
         url = health_of(parent)
@@ -358,9 +368,11 @@ def test_a_killed_process_is_replaced_and_the_others_end_with_the_parent(desk: D
         [(victim,)] = desk.conn.execute(
             """select w.pid from outrider.worker as w where w.pid = any (%s) order by w.pid limit 1""", [list(first)]
         ).fetchall()
+        hold.touch()  # its successor is not ready before it has been seen that one is missing
         os.kill(victim, signal.SIGKILL)
         until(lambda: ask(f"{url}/readyz")[0] == 503, parent)
         assert ask(f"{url}/healthz")[0] == 200
+        hold.unlink()
         until(lambda: len(desk.workers() - first) == 1, parent)
         until(lambda: ask(f"{url}/readyz")[0] == 200, parent)
     until(lambda: desk.effects() == [1, 100], parent)

@@ -12,7 +12,7 @@ import pytest
 from tests.dashboard.shop import HOSTILE, make_app
 
 from outrider import Outrider
-from outrider.dashboard import Dashboard
+from outrider.dashboard import Dashboard, database, poller
 from outrider.dashboard.server import serving
 
 TOKEN = "a token that nobody can guess"
@@ -49,17 +49,22 @@ Serve = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 @pytest.fixture
-def serve(shop: Outrider) -> Serve:
-    """Serves the dashboard on a free port; the client is not logged in."""
+def serve(shop: Outrider, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Serves the dashboard on a free port; the client is not logged in. If patient, statements and looks may take long,
+    as on a busy machine."""
 
     @asynccontextmanager
-    async def served(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async def served(*, patient: bool = True, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+        if patient:
+            monkeypatch.setitem(database.READING, "statement_timeout", "60000")
+            monkeypatch.setattr(database, "PATIENCE", 60)
+            monkeypatch.setattr(poller, "PATIENCE", 60.0)
         if not options.keys() & {"token", "proxy", "authorize"}:
             options["token"] = TOKEN
         async with (
             Dashboard(shop, **options) as board,
             serving(board, port=0) as address,
-            httpx.AsyncClient(base_url=address, timeout=30) as client,
+            httpx.AsyncClient(base_url=address, timeout=60) as client,
         ):
             client.board = board  # type: ignore[attr-defined]
             yield client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.routing import Mount
 from tests.dashboard.conftest import TOKEN, Serve, act, log_in
 
 from outrider import Outrider
-from outrider.dashboard import Dashboard, User
+from outrider.dashboard import Dashboard, User, guard, live
 from outrider.dashboard.access import COOKIE, Access, Proxy
 from outrider.dashboard.server import serving
 from outrider.dashboard.site import DONE, SHOWN
@@ -114,7 +115,7 @@ async def test_every_answer_has_strict_headers(serve: Serve) -> None:
 async def test_another_host_name_is_refused(serve: Serve) -> None:
     async with serve() as client:
         await log_in(client)
-        for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
+        for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "127.0.0.1:1@evil.example", ""):
             assert (await client.get("/", headers={"Host": host})).status_code in (400, 421)
     async with serve(hosts=["board.example"]) as client:
         assert (await client.get("/login", headers={"Host": "Board.Example:444"})).status_code == 200
@@ -139,11 +140,14 @@ async def test_one_action_may_be_allowed_and_others_not(serve: Serve, events: li
         assert (await act(client, f"/event/{events[3]}/replay", "/", reason="x")).status_code == 200
 
 
-@pytest.mark.parametrize("origin", [None, "null", "https://evil.example", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin",
+    [None, "null", "https://evil.example", "http://127.0.0.1:1", "http://[::1", "file://{}", "//{}", "http://ada@{}"],
+)
 async def test_a_form_of_another_site_is_refused(serve: Serve, events: list[str], origin: str | None) -> None:
     async with serve(actions=["replay"]) as client:
         await log_in(client)
-        headers = {} if origin is None else {"Origin": origin}
+        headers = {} if origin is None else {"Origin": origin.format(client.base_url.netloc.decode())}
         token = client.board.access.form_token(User("ada"))  # type: ignore[attr-defined]
         form = {"form_token": token, "reason": "x"}
         found = await client.post(f"/event/{events[3]}/replay", data=form, headers=headers)
@@ -188,7 +192,7 @@ async def test_an_app_that_mounts_it_decides_who_sees_it(shop: Outrider) -> None
     async with (
         Dashboard(shop, authorize=authorize, actions=["pause", "replay"]) as board,
         serving(Starlette(routes=[Mount("/ops/board", board)]), port=0) as address,
-        httpx.AsyncClient(base_url=address, headers={"Authorization": "grace"}) as client,
+        httpx.AsyncClient(base_url=address, headers={"Authorization": "grace"}, timeout=60) as client,
     ):
         found = await client.get("/ops/board/subscriptions")
         assert found.status_code == 200
@@ -217,3 +221,42 @@ def test_a_careless_configuration_is_refused(options: dict[str, Any], said: str)
         Access(**options)
     with pytest.raises(ConfigError, match="needs the addresses"):
         Proxy.of("X-Remote-User", [])
+
+
+async def test_a_form_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to log in to send one."""
+    monkeypatch.setattr(guard, "BODY", 0.2)
+    async with serve() as client, asyncio.timeout(20):
+        assert client.base_url.port is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        origin = f"127.0.0.1:{client.base_url.port}"
+        head = f"POST /login HTTP/1.1\r\nhost: {origin}\r\norigin: http://{origin}\r\ncontent-length: 10\r\n\r\ntok"
+        writer.write(head.encode())
+        assert b" 408 " in await reader.read()
+        writer.close()
+
+
+@pytest.mark.parametrize(("scheme", "secure"), [("https", True), ("http", False)])
+async def test_the_cookie_of_a_login_over_tls_is_never_sent_without(serve: Serve, scheme: str, secure: bool) -> None:
+    """A proxy has ended TLS, so only the browser's Origin tells."""
+    async with serve(hosts=["board.example"]) as client:
+        headers = {"Host": "board.example", "Origin": f"{scheme}://board.example"}
+        found = await client.post("/login", data={"token": TOKEN}, headers=headers)
+        assert found.status_code == 303
+        assert ("secure" in found.headers["set-cookie"].lower().split("; ")) == secure
+
+
+async def test_a_live_page_ends_with_the_login(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LOGGED_IN", 0.0)
+    users = {"ada": User("ada")}
+    async with (
+        serve(authorize=lambda _: users.get("ada")) as client,
+        asyncio.timeout(30),
+        client.stream("GET", "/live/now") as stream,
+    ):
+        lines = stream.aiter_lines()
+        assert (await anext(lines)).startswith("data: ")
+        users.clear()
+        async for _ in lines:
+            pass
+        assert (await client.get("/live/now")).status_code == 401

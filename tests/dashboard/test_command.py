@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -20,7 +21,7 @@ def test_it_prints_an_address_that_logs_in_and_ends_with_a_signal(start: Start, 
     address = urlsplit(process.stdout.readline().removeprefix("The dashboard: ").strip())
     given = parse_qs(address.fragment)
     site = f"http://{address.netloc}"
-    with httpx.Client(base_url=site, headers={"Origin": site}) as client:
+    with httpx.Client(base_url=site, headers={"Origin": site}, timeout=60) as client:
         found = client.post(
             "/login", data={"token": given["token"][0], "name": given["name"][0]}, follow_redirects=True
         )
@@ -30,7 +31,7 @@ def test_it_prints_an_address_that_logs_in_and_ends_with_a_signal(start: Start, 
             next(lines)
             process.send_signal(signal.SIGTERM)
             list(lines)  # an open page does not keep it
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=200) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
 
@@ -44,6 +45,7 @@ def test_it_prints_an_address_that_logs_in_and_ends_with_a_signal(start: Start, 
         (["--enable-actions", "--action", "explode"], {}, "no such action"),
         (["--values-up-to", "everything"], {}, "no such content class"),
         (["--action", "replay"], {}, "--action needs --enable-actions"),
+        (["--proxy", "10.0.0.5"], {}, "--proxy needs --user-header"),
     ],
 )
 def test_what_is_careless_is_refused(
@@ -52,6 +54,16 @@ def test_what_is_careless_is_refused(
     done = outrider("dashboard", "--dsn", database, *arguments, env=env)
     assert done.returncode != 0
     assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_port_in_use_is_named_once(outrider: Run, database: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = outrider("dashboard", "--dsn", database, "--port", str(port))
+    said = (
+        f"outrider: cannot listen on 127.0.0.1, port {port}: Address already in use; choose another port with --port\n"
+    )
+    assert (done.returncode, done.stderr) == (1, said)
 
 
 def test_what_loopback_is() -> None:

@@ -41,7 +41,7 @@ async def board(app: Outrider, **options: Any) -> AsyncIterator[httpx.AsyncClien
     async with (
         Dashboard(app, token=TOKEN, **options) as found,
         serving(found, port=0) as address,
-        httpx.AsyncClient(base_url=address, timeout=30) as client,
+        httpx.AsyncClient(base_url=address, timeout=60) as client,
     ):
         client.board = found  # type: ignore[attr-defined]
         await log_in(client)

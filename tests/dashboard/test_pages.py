@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from html import unescape
 
@@ -13,6 +15,18 @@ from tests.postgres.roles.house import opened
 from outrider import Outrider
 from outrider.dashboard import ACTIONS
 
+EDITED = """
+insert into outrider.delivery (subscription, partition, seq, event_id, event_type, ordering_key, status, head, reached,
+                               run_at, payload)
+select 'dash.invoice', 0, o.seq, o.id, o.event_type, o.aggregate_id, 'pending', false, true, now(), '{"card": "4111"}'
+from outrider.outbox as o where o.id = %s
+"""
+BURIED = """
+insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at, attempts,
+                               buried_at, last_error_code, last_error)
+select 'dash.search', 0, o.seq, o.id, o.event_type, 'failed', false, false, now(), 1, now(), 'slow', 'slow'
+from outrider.outbox as o where o.id = %s
+"""
 PAGES = {
     "/": ["dash.invoice", "Longest wait", "What delays it"],
     "/topology": ["dash.placed", "dash.search", "lag 4", "dash.mail"],
@@ -129,6 +143,9 @@ async def test_only_the_first_64_kib_of_a_payload_are_sent(serve: Serve, dsn: st
         ("/subscriptions/no.such", 404, "There is no subscription"),
         ("/runs/none", 400, "the audit has it"),
         ("/static/../site.py", 404, ""),
+        ("/log/", 404, ""),
+        ("/log?key=a%00b", 400, "U+0000"),
+        ("/subscriptions/a%00b", 400, "U+0000"),
     ],
 )
 async def test_a_wrong_address_gets_a_sentence(serve: Serve, path: str, code: int, said: str) -> None:
@@ -186,6 +203,42 @@ async def test_an_edited_payload_reaches_the_handler(serve: Serve, shop: Outride
         async with shop:
             await shop.drain()
         assert "with another payload" in (await client.get(page)).text
+
+
+async def test_hidden_characters_survive_an_edit(serve: Serve, dsn: str) -> None:
+    payload = {"order_id": "9\x7f\x85\u202e\U000e0041", "total": "1 \u20ac \U0001f600"}
+    with psycopg.connect(dsn) as conn:
+        [(event,)] = conn.execute("select outrider.publish('dash.placed', %s::jsonb)", [json.dumps(payload)]).fetchall()
+        conn.execute(BURIED, [event])
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        page = f"/event/{event}"
+        field = re.search("<textarea[^>]*>([^<]*)<", (await client.get(page)).text)
+        assert field is not None
+        text = unescape(field[1])
+        assert "\U0001f600" in text
+        assert not re.search("[\x7f-\x9f\u202e\U000e0041]", text)
+        assert json.loads(text) == payload
+        form = {"subscription": "dash.search", "reason": "x", "payload": text.replace("1 ", "2 ")}
+        assert "dash.search: replayed" in (await act(client, f"{page}/replay", page, **form)).text
+    with psycopg.connect(dsn) as conn:
+        kept = conn.execute("select payload from outrider.delivery where event_id = %s", [event]).fetchone()
+    assert kept == ({"order_id": payload["order_id"], "total": "2 \u20ac \U0001f600"},)
+
+
+async def test_a_payload_that_is_not_shown_whole_cannot_be_edited(serve: Serve, dsn: str) -> None:
+    """As text on many lines it is longer than in the database."""
+    with psycopg.connect(dsn) as conn:
+        [(event,)] = conn.execute(
+            "select outrider.publish('dash.placed', (select jsonb_object_agg('k' || n, 1) from generate_series(1, 5000) n))"
+        ).fetchall()
+        conn.execute(BURIED, [event])
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        shown = (await client.get(f"/event/{event}")).text
+        assert "… (cut)" in shown
+        assert "Act on its dead letters" in shown
+        assert "Edit and replay" not in shown
 
 
 async def test_a_discard_of_all_that_match_shows_their_number_first(serve: Serve, dsn: str) -> None:
@@ -249,7 +302,7 @@ async def test_it_reads_as_the_dashboard_and_acts_as_the_operator(serve: Serve, 
 
 
 async def test_its_sessions_cannot_write_and_end_slow_statements(serve: Serve) -> None:
-    async with serve() as client, client.board.database.reading() as conn:  # type: ignore[attr-defined]
+    async with serve(patient=False) as client, client.board.database.reading() as conn:  # type: ignore[attr-defined]
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             await conn.execute("create table public.x (y int)")
         [limit] = await (await conn.execute("show statement_timeout")).fetchone()
@@ -276,6 +329,46 @@ async def test_values_of_a_confidential_payload_are_hidden(
         assert ("4111" in found, "Ada" in found, "values are hidden" in found) == (seen, seen, not seen)
 
 
+async def test_payloads_in_the_audit_are_without_values_too(serve: Serve, dsn: str) -> None:
+    """Also in the rows that it keeps of what was withdrawn, and in receipts."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute(
+            """insert into outrider.audit (by, action, details)
+               values ('ada', 'edit', '{"payload": {"card": "4111"}, "before": {"card": "4222"}, "reason": "typo"}'),
+                      ('ada', 'force_replay', '{"receipt": {"seq": 77, "result": {"card": "4222"}}}')"""
+        )
+        [(event,)] = conn.execute(
+            """select outrider.publish('dash.placed', '{"order_id": "9", "total": "1"}', key => '9',
+                                       content_class => 'confidential')"""
+        ).fetchall()
+        conn.execute(EDITED, [event])
+        conn.execute("select outrider.withdraw(%s, 'ada', 'a test')", [event])
+        [(kept,)] = conn.execute("select details ->> 'owed' from outrider.audit where action = 'withdraw'").fetchall()
+        assert "4111" in kept
+    for level, seen in (("internal", False), ("restricted", True)):
+        async with serve(values_up_to=level) as client:
+            await log_in(client)
+            found = (await client.get("/audit")).text
+            assert "card" in found
+            assert ("4111" in found, "4222" in found) == (seen, seen)
+
+
+async def test_an_action_that_changes_nothing_is_not_called_done(serve: Serve, events: list[str], dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        [(job,)] = conn.execute("select event_id from outrider.job").fetchall()
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        handled = await act(client, f"/event/{events[0]}/replay", "/", reason="x", subscription="dash.search")
+        cancelled = await act(client, f"/jobs/{job}/cancel", "/", reason="x")
+        again = await act(client, f"/jobs/{job}/run-now", "/", reason="x")
+        nothing = await act(client, "/dead-letters/act", "/", verb="discard", subscription="dash.search", reason="x")
+        jobs = await act(client, "/jobs/act", "/", verb="retry", type="dash.mail", reason="x")
+        assert "Done." in cancelled.text
+        for shown in (handled, again, nothing, jobs):
+            assert "Nothing was done." in shown.text or "Not done: " in shown.text, shown.text
+            assert "Done." not in shown.text
+
+
 async def test_a_long_replay_can_be_stopped(serve: Serve, dsn: str) -> None:
     with psycopg.connect(dsn) as conn:
         conn.execute("select outrider.publish('dash.placed', '{}') from generate_series(1, 50)")
@@ -295,3 +388,22 @@ async def test_a_long_replay_can_be_stopped(serve: Serve, dsn: str) -> None:
         await act(client, f"{page}/stop", page)
         while "Stopped before the last of them" not in (found := await client.get(page)).text:
             assert "Stopping" in found.text
+
+
+async def test_the_statement_of_an_open_transaction_has_no_values(serve: Serve, dsn: str) -> None:
+    """It may contain a payload."""
+    async with serve() as client, asyncio.timeout(30):
+        await log_in(client)
+        with psycopg.connect(dsn) as other:
+            other.execute(
+                """select outrider.publish('dash.secret', '{"card": "4111"}', content_class => 'restricted')"""
+            )
+            watched = client.board.poller  # type: ignore[attr-defined]
+            for path in ("/subscriptions", "/subscriptions/dash.audit"):
+                shown = ""
+                with watched.watching():
+                    while "outrider.publish(…, …, content_class" not in shown:
+                        await watched.after(watched.snapshot.number)
+                        shown = (await client.get(path)).text
+                        assert "4111" not in shown
+            other.rollback()

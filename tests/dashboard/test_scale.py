@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from datetime import datetime
 
 import httpx
 import psycopg
@@ -13,6 +14,7 @@ from tests.dashboard.shop import make_app
 from tests.dashboard.test_contracts import board
 
 from outrider import Outrider
+from outrider.dashboard import ACTIONS
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("scale")]
 
@@ -45,6 +47,28 @@ insert into outrider.audit (by, action, details) select 'ada', 'pause', '{}' fro
 """
 
 
+def pages(dsn: str, events: int) -> tuple[list[str], datetime]:
+    """Every page, also with filters that find little; and when the event in the middle of the log occurred."""
+    with psycopg.connect(dsn) as conn:
+        [(old, middle, new, then)] = conn.execute(
+            """select (select id from outrider.outbox where seq = 10), o.id,
+                      (select id from outrider.outbox where seq = %s), o.occurred_at
+               from outrider.outbox as o where o.seq = %s""",
+            [events - 1, events // 2],
+        ).fetchall()
+        [(job,)] = conn.execute("select event_id from outrider.job limit 1").fetchall()
+    return [
+        "/", "/topology", "/subscriptions", "/subscriptions/dash.invoice", "/subscriptions/dash.search", "/workers",
+        "/contracts", "/contracts/dash.placed", "/log", "/log?type=dash.rare", "/log?key=k77",
+        "/log?workspace=t7&type=dash.rare",
+        f"/log?until={then:%Y-%m-%dT%H:%M}", f"/log?since={then:%Y-%m-%dT%H:%M}&type=no.such", f"/log?before={events // 2}",
+        f"/event/{old}", f"/event/{middle}", f"/event/{new}", "/dead-letters", "/dead-letters?subscription=dash.invoice",
+        "/dead-letters?workspace_id=t7", "/dead-letters/act?verb=replay", "/dead-letters/waiting",
+        f"/dead-letters/behind/{old}", "/jobs", "/jobs?state=failed", "/jobs?type=dash.mail", "/jobs?key=nobody",
+        "/jobs?payload=order_id%3Dnone", f"/jobs/{job}", "/schedules", "/streams", "/rollups", "/audit", "/audit?by=nobody",
+    ], then  # fmt: skip
+
+
 @pytest.fixture
 async def filled(whole_database: str) -> Outrider:
     app = make_app(whole_database)
@@ -61,7 +85,7 @@ async def filled(whole_database: str) -> Outrider:
 
 @pytest.fixture
 async def client(filled: Outrider) -> AsyncIterator[httpx.AsyncClient]:
-    async with board(filled) as found:
+    async with board(filled, actions=ACTIONS) as found:
         await log_in(found)
         yield found
 
@@ -69,22 +93,7 @@ async def client(filled: Outrider) -> AsyncIterator[httpx.AsyncClient]:
 async def test_every_page_answers_within_its_budget(client: httpx.AsyncClient, filled: Outrider) -> None:
     """Takes minutes: mostly to insert ten million events."""
     assert filled.settings.dsn is not None
-    with psycopg.connect(filled.settings.dsn) as conn:
-        [(old, middle, new)] = conn.execute(
-            """select (select id from outrider.outbox where seq = 10), (select id from outrider.outbox where seq = 5000000),
-                      (select id from outrider.outbox where seq = 9999999)"""
-        ).fetchall()
-        [(then,)] = conn.execute("select occurred_at from outrider.outbox where seq = 5000000").fetchall()
-        [(job,)] = conn.execute("select event_id from outrider.job limit 1").fetchall()
-    paths = [
-        "/", "/topology", "/subscriptions", "/subscriptions/dash.invoice", "/subscriptions/dash.search", "/workers",
-        "/contracts", "/contracts/dash.placed", "/log", "/log?type=dash.rare", "/log?key=k77",
-        "/log?workspace=t7&type=dash.rare",
-        f"/log?until={then:%Y-%m-%dT%H:%M}", f"/log?since={then:%Y-%m-%dT%H:%M}&type=no.such", "/log?before=5000000",
-        f"/event/{old}", f"/event/{middle}", f"/event/{new}", "/dead-letters", "/dead-letters?subscription=dash.invoice",
-        "/dead-letters?workspace_id=t7", "/jobs", "/jobs?state=failed", "/jobs?type=dash.mail", f"/jobs/{job}", "/schedules",
-        "/streams", "/rollups", "/audit", "/audit?by=nobody",
-    ]  # fmt: skip
+    paths, then = pages(filled.settings.dsn, EVENTS)
     slow = {}
     for path in paths:
         begun = time.monotonic()

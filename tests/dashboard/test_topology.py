@@ -21,7 +21,6 @@ from tests.dashboard.test_contracts import board
 from tests.streams.conftest import name, redis_server
 
 from outrider import Outrider
-from outrider.dashboard.database import READING
 from outrider.dashboard.topology import DRAWN, HEIGHT, topology
 from outrider.dashboard.traffic import OTHER, SOURCES, TYPES, Traffic
 from outrider.doctor import doctor
@@ -206,7 +205,6 @@ async def test_an_event_is_shown_when_its_children_cannot_be_found_in_time(
         return b"select pg_sleep(600)" if name == "admin/children" else statement(name, schema)
 
     monkeypatch.setattr("outrider.postgres.statement.statement", slow)
-    monkeypatch.setitem(READING, "statement_timeout", "500")
     with psycopg.connect(two.dsn) as conn:
         [(event,)] = conn.execute("select id from outrider.outbox where event_type = 'market.ordered'").fetchall()
     async with shown(two) as client:

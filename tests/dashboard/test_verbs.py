@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Any
 
 import psycopg
@@ -23,6 +24,18 @@ from generate_series(1, 300) as n
 BURY_JOB = """
 update outrider.job set status = 'failed', waits_for = null, buried_at = now(), attempts = 3, last_error_code = 'smtp',
                         last_error = 'refused' where payload ->> 'order_id' = %s returning event_id
+"""
+PLACED = 'select outrider.publish(\'dash.placed\', \'{"order_id": "9", "total": "1"}\', key => \'9\')'
+RUNNING = """
+insert into outrider.job (subscription, event_id, event_type, seq, run_at, queue, status, waits_for, locked_by, locked_at,
+                          lease_expires_at, lease_token, progress)
+select 'dash.greet', o.id, o.event_type, o.seq, now(), 'default', 'in_flight', null, gen_random_uuid(), now(),
+       now() + interval '1 h', 1, '{"greeted": "Ada"}' from outrider.outbox as o where o.id = %s
+"""
+DONE = """
+insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class, result)
+select 'dash.greet', o.id::text, o.id, o.seq, 0, 'confidential', '{"said": "Hello, Ada"}'
+from outrider.outbox as o where o.id = %s
 """
 
 
@@ -205,6 +218,25 @@ async def test_a_dead_job_is_edited_replayed_and_discarded(serve: Serve, dsn: st
     ]
 
 
+async def test_of_two_jobs_of_an_event_the_dead_one_is_edited(serve: Serve, dsn: str, events: list[str]) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for name, status in (("dash.first", "pending"), ("dash.second", "failed")):
+            conn.execute("select outrider.register(%s, 'job', 'dash', '{dash.placed}')", [name])
+            conn.execute(
+                """insert into outrider.job (subscription, event_id, event_type, seq, run_at, queue, status, waits_for,
+                                             buried_at, last_error_code, last_error)
+                   select %(name)s, o.id, o.event_type, o.seq, now() + interval '1 h', 'default', %(status)s,
+                          case %(status)s when 'pending' then 'time' end, case %(status)s when 'failed' then now() end,
+                          'smtp', 'refused'
+                   from outrider.outbox as o where o.id = %(event)s""",
+                {"name": name, "status": status, "event": events[0]},
+            )
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        edit = (await client.get(f"/jobs/{events[0]}")).text.partition("Edit and replay")[2]
+        assert 'name="subscription" value="dash.second"' in edit
+
+
 async def test_confidential_values_are_hidden_in_jobs_of_events_too(serve: Serve, dsn: str) -> None:
     with psycopg.connect(dsn) as conn:
         conn.execute("select outrider.register('dash.greet', 'job', 'dash', '{dash.born}')")
@@ -278,3 +310,91 @@ async def test_hostile_filters_and_texts_are_shown_and_not_obeyed(serve: Serve, 
             assert not re.search(r"<script(?! src=\"/static/dashboard\.js\" defer>)", found.text), path
             assert "<img src=x" not in found.text
             assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", found.text), path
+
+
+DEAD = """
+insert into outrider.delivery (subscription, partition, seq, event_id, event_type, ordering_key, status, head, reached,
+                               run_at, attempts, buried_at, last_error_code, last_error)
+select 'dash.invoice', 0, o.seq, o.id, o.event_type, o.aggregate_id, 'failed', false, true, now(), 3, now(), 'late', 'late'
+from outrider.outbox as o where o.id = %s
+"""
+
+
+def confirmed(page: str) -> dict[str, str]:
+    """The hidden fields of the form that confirms."""
+    form = page.partition("<h2>Confirm</h2>")[2]
+    return {name: unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)}
+
+
+@pytest.mark.usefixtures("many")
+async def test_only_the_jobs_of_the_preview_are_acted_on(serve: Serve, dsn: str) -> None:
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        page = (await client.get("/jobs/act?verb=cancel&queue=bulk")).text
+        assert "Cancel: 300 jobs?" in page
+        with psycopg.connect(dsn) as conn:
+            conn.execute(MANY)
+        headers = {"Origin": str(client.base_url).rstrip("/")}
+        form = confirmed(page) | {"reason": "the wrong list"}
+        done = await client.post("/jobs/act", data=form, headers=headers, follow_redirects=True)
+        assert "300 cancelled" in done.text
+
+
+async def test_only_the_dead_letters_of_the_preview_are_acted_on(serve: Serve, dsn: str) -> None:
+    """Also those since 2 h are counted from the preview on."""
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        page = (await client.get("/dead-letters/act?verb=discard&since=2h")).text
+        assert "Discard 1 dead letter?" in page
+        with psycopg.connect(dsn) as conn:
+            [(event,)] = conn.execute(PLACED).fetchall()
+            conn.execute(DEAD, [event])
+            conn.execute(
+                "update outrider.delivery set buried_at = buried_at - interval '1 h' where event_id <> %s", [event]
+            )
+        headers = {"Origin": str(client.base_url).rstrip("/")}
+        form = confirmed(page) | {"reason": "the wrong list"}
+        done = await client.post("/dead-letters/act", data=form, headers=headers, follow_redirects=True)
+        assert "1 discarded" in done.text
+        refused = await client.post("/dead-letters/act", data=form | {"counted_at": "x"}, headers=headers)
+        assert refused.status_code == 400
+    assert rows(dsn, "select event_id from outrider.delivery where status = 'failed'") == [(event,)]
+
+
+async def test_a_payload_whose_values_are_hidden_cannot_be_replaced(serve: Serve, dsn: str) -> None:
+    """The page offers no form for it, but a form can be made by hand."""
+    with psycopg.connect(dsn) as conn:
+        [(event,)] = conn.execute(
+            """select outrider.publish('dash.placed', '{"order_id": "9", "total": "4111"}', key => '9',
+                                       content_class => 'confidential')"""
+        ).fetchall()
+        conn.execute(DEAD, [event])
+    form = {"subscription": "dash.invoice", "payload": '{"order_id": "9", "total": "1"}', "reason": "x"}
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        refused = await act(client, f"/event/{event}/replay", "/", **form)
+        assert refused.status_code == 403
+        assert "cannot be edited here" in refused.text
+    async with serve(actions=ACTIONS, values_up_to="confidential") as client:
+        await log_in(client)
+        assert "dash.invoice: replayed" in (await act(client, f"/event/{event}/replay", "/", **form)).text
+
+
+async def test_what_a_job_of_a_confidential_event_reports_and_returns_is_hidden(serve: Serve, dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        conn.execute("select outrider.register('dash.greet', 'job', 'dash', '{dash.born}')")
+        [(running,)], [(done,)] = (
+            conn.execute(
+                "select outrider.publish('dash.born', '{\"name\": \"Ada\"}', content_class => 'confidential')"
+            ).fetchall()
+            for _ in range(2)
+        )
+        conn.execute(RUNNING, [running])
+        conn.execute(DONE, [done])
+    for level, seen in (("internal", False), ("confidential", True)):
+        async with serve(values_up_to=level) as client:
+            await log_in(client)
+            for path, field in ((f"/jobs/{running}", "greeted"), (f"/jobs/{done}", "said"), ("/jobs", "greeted")):
+                shown = (await client.get(path)).text
+                assert field in shown, path
+                assert ("Ada" in shown) == seen, path

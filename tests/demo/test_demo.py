@@ -61,9 +61,9 @@ def private_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def run_piped(folder: Path, seconds: str = "3") -> str:
+def run_piped(folder: Path, seconds: str = "5") -> str:
     command = [*COMMAND, "--seconds", seconds]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=80, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "\x1b" not in done.stdout
     return done.stdout
@@ -154,7 +154,7 @@ def test_a_broken_handler_is_found_out(
     fault: str,
 ) -> None:
     monkeypatch.setattr(crew, "COMMAND", (sys.executable, "-P", "-c", BROKEN_WORKER.format(clause=clause)))
-    monkeypatch.setattr(main, "PATIENCE", 2.0)
+    monkeypatch.setattr(main, "PATIENCE", 6.0)
     assert not asyncio.run(keep_shop(empty_database, 2, live=False))
     [found] = numbers(capsys.readouterr().out, f"WRONG: .*{fault} #")
     assert found >= 1

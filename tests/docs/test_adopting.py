@@ -1,4 +1,4 @@
-"""docs/adopting.md cannot lie: its commands run from top to bottom, and their output is compared.
+"""docs/adopting.md and docs/alembic.md cannot lie: their commands run from top to bottom, and their output is compared.
 
 After a deliberate change of a message: OUTRIDER_UPDATE_SNAPSHOT=1 pytest -p no:xdist tests/docs/test_adopting.py
 """
@@ -22,7 +22,7 @@ from outrider.postgres.embedded import Embedded
 
 pytestmark = pytest.mark.verify
 
-PAGE = Path(__file__).parents[2] / "docs" / "adopting.md"
+DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n", re.MULTILINE)
 CALM = {
@@ -47,16 +47,16 @@ class Reader:
         """The block as it should be: the same commands, with what they really said."""
         kind, text = block.groups()
         if kind == "console":
-            said = "".join(f"$ {command}\n{self._run(command)}" for command in COMMAND.findall(text))
+            said = "".join(f"$ {command}\n{self.run(command)}" for command in COMMAND.findall(text))
             return f"```console\n{said}```"
         for command in text.splitlines():
             if command == "python -m billing":
                 self._serve(command)
             elif not command.startswith("export "):
-                self._run(command)
+                self.run(command)
         return block.group()
 
-    def _run(self, command: str) -> str:
+    def run(self, command: str) -> str:
         done = self._shell(command, self._folder, self._env)
         assert "Traceback" not in done.stderr
         assert (done.returncode == 1) == done.stderr.startswith("outrider: "), done.stderr
@@ -79,15 +79,31 @@ class Reader:
                 process.communicate()
 
 
+def follow(path: Path, reader: Reader) -> None:
+    page = path.read_text()
+    played = BLOCK.sub(reader.follow, page)
+    if os.environ.get("OUTRIDER_UPDATE_SNAPSHOT") == "1":
+        path.write_text(played)
+    else:
+        assert played == page
+
+
 @pytest.mark.timeout(300)
-def test_the_page_says_what_happens(tmp_path: Path, empty_database: str, server: str, preloaded: Preloaded) -> None:
-    page = PAGE.read_text()
+def test_the_page_on_alembic_says_what_happens(
+    tmp_path: Path, empty_database: str, server: str, preloaded: Preloaded
+) -> None:
     folder = tmp_path / "billing"
     folder.mkdir()
-    played = BLOCK.sub(Reader(folder, empty_database, server, preloaded).follow, page)
-    if os.environ.get("OUTRIDER_UPDATE_SNAPSHOT") == "1":
-        PAGE.write_text(played)
-    assert played == page or os.environ.get("OUTRIDER_UPDATE_SNAPSHOT") == "1"
+    reader = Reader(folder, empty_database, server, preloaded)
+    reader.run("outrider init --service billing")
+    follow(DOCS / "alembic.md", reader)
+
+
+@pytest.mark.timeout(300)
+def test_the_page_says_what_happens(tmp_path: Path, empty_database: str, server: str, preloaded: Preloaded) -> None:
+    folder = tmp_path / "billing"
+    folder.mkdir()
+    follow(DOCS / "adopting.md", Reader(folder, empty_database, server, preloaded))
     with psycopg.connect(empty_database) as conn:
         assert counted(conn) == [("apple", 1)]
         assert conn.execute("select to_regnamespace('outrider')").fetchone() == (None,)

@@ -12,6 +12,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 STEP = re.compile(r"\(\.\./(src/[^)]+)\)(?: `([A-Za-z_.]+)`)?")
 MOST_LINES = 400
+SQL = ROOT / "src" / "outrider" / "postgres" / "sql"
+CORE = ["handlers/functions/take.sql", "jobs/functions/claim.sql"]
+CORE_LINES = 150
+"""At most, without the header."""
 
 
 def steps(title: str) -> list[tuple[Path, str | None]]:
@@ -29,6 +33,24 @@ def test_a_walk_is_short_and_true(title: str) -> None:
     for path, name in walk:
         if name is not None:
             assert name in names_in(path), f"{path} has no {name}"
+
+
+@pytest.mark.parametrize("path", CORE)
+def test_the_core_can_be_read(path: str) -> None:
+    header, body = (SQL / path).read_text().split("create or replace function", 1)
+    assert all(line.startswith("--") for line in header.splitlines())
+    assert len(body.splitlines()) <= CORE_LINES
+
+
+@pytest.mark.parametrize("package", ["worker", "relay", "inbox", "rollup", "postgres"])
+def test_the_tree_names_every_module(package: str) -> None:
+    tree = PAGE.split("## The code\n", 1)[1].split("```", 2)[1]
+    [said] = re.findall(rf"^  {package}/(.*?)(?=^  \w+/|\Z)", tree, re.MULTILINE | re.DOTALL)
+    modules = {path.stem for path in (ROOT / "src/outrider" / package).glob("*.py")} - {"__init__"}
+    assert modules <= set(re.findall(r"\w+", said))
+    named = re.match(r"\s*(?:the only importer of psycopg:)?([\w\s]*)", said)
+    assert named is not None
+    assert set(named[1].split()) - {"admin", "the"} <= modules
 
 
 def names_in(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""What docs/capacity.md says of connections and rights is so."""
+"""What docs/capacity.md says of connections, and docs/managed-postgres.md of rights, is so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from outrider import Event, HandlerContext, Job, Outrider
 from outrider.signals import JobsCompleted
 from outrider.testing import expect
 
-PAGE = (Path(__file__).parents[2] / "docs/capacity.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "capacity.md").read_text()
+MANAGED = (DOCS / "managed-postgres.md").read_text()
 SESSIONS = """select coalesce(nullif(application_name, ''), 'the app') from pg_stat_activity
               where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
                 and application_name <> 'a producer'"""
@@ -63,7 +65,7 @@ async def test_as_many_sessions_as_the_page_says(database: str, jobs: bool) -> N
             await all_at_work.wait()
             with psycopg.connect(database, autocommit=True) as looking:
                 if jobs:  # a process of its own, which comes up beside the worker
-                    until(lambda: ("outrider leases",) in looking.execute(SESSIONS).fetchall(), seconds=20)
+                    until(lambda: ("outrider leases",) in looking.execute(SESSIONS).fetchall())
                 sessions = Counter(name for (name,) in looking.execute(SESSIONS))
             enough.set()
     assert sessions["outrider worker"] == 4
@@ -74,7 +76,7 @@ async def test_as_many_sessions_as_the_page_says(database: str, jobs: bool) -> N
 
 
 def test_a_plain_role_may_ask_what_it_must(database: str) -> None:
-    [asked] = re.findall(r"^```sql\n(select.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    [asked] = re.findall(r"^```sql\n(select.*?)^```", MANAGED, re.DOTALL | re.MULTILINE)
     with psycopg.connect(database, autocommit=True) as owner:
         role = f"plain_{owner.info.dbname}"
         owner.execute(f"create role {role} login; grant usage on schema outrider to {role}".encode())

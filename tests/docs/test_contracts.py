@@ -59,7 +59,7 @@ def shell(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {key: value for key, value in os.environ.items() if not key.startswith("OUTRIDER_")} | {"PATH": path}
     line = ["/bin/sh", "-c", command]
-    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False)
 
 
 def play(folder: Path, section: str) -> str:

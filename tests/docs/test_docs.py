@@ -35,7 +35,7 @@ def python_blocks(page: Path) -> str:
 def test_the_code_on_the_page_runs(page: str, place: Path) -> None:
     program = place / "program.py"
     program.write_text(python_blocks(ROOT / page))
-    run = subprocess.run([sys.executable, program], cwd=place, capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, program], cwd=place, capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stderr
     expected = {
         "README.md": "1 handled",

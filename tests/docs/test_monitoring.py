@@ -94,7 +94,7 @@ class Reader:
         path = os.pathsep.join([str(Path(sys.executable).parent), str(Embedded().bin), os.environ["PATH"]])
         env = clean() | {"PATH": path, "OUTRIDER_DSN": self._dsn}
         line = ["/bin/sh", "-c", command]
-        done = subprocess.run(line, cwd=self._folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(line, cwd=self._folder, env=env, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -123,7 +123,7 @@ class Moving:
             command, shell=True, cwd=self.folder, env=self.env, stdout=pipe, stderr=pipe, text=True, process_group=0
         )
         try:
-            out, err = running.communicate(timeout=30)
+            out, err = running.communicate(timeout=200)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
             raise AssertionError((command, *running.communicate())) from None

@@ -63,7 +63,7 @@ def test_the_program_runs_on_a_postgres_of_its_own(place: Path) -> None:
     (place / "hub.py").write_text(python_blocks(PAGE))
     env = clean() | {"OUTRIDER_EMBEDDED": "1"}
     done = subprocess.run(
-        [sys.executable, "hub.py"], cwd=place, env=env, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "hub.py"], cwd=place, env=env, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
     told = re.search(r"^It prints `(.*)` and `(.*)`\.$", PAGE.read_text(), re.MULTILINE)

@@ -46,7 +46,7 @@ def test_the_page_does_what_it_says(database: str, worker: str, tmp_path: Path) 
             env=environ,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
         assert done.returncode == 0, done.stderr

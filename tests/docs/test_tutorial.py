@@ -31,7 +31,7 @@ def test_the_tutorial_works(place: Path) -> None:
 
     def run(command: str) -> subprocess.CompletedProcess[str]:
         assert f"$ {command}\n" in page, f"the page does not say {command!r}"
-        return subprocess.run(command, shell=True, cwd=place, env=env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, shell=True, cwd=place, env=env, capture_output=True, text=True, timeout=200)
 
     with processes() as begin:
         dev = begin([str(BIN / "outrider"), "dev", "shop:app", "--port", "0"], place, env)
@@ -45,7 +45,7 @@ def test_the_tutorial_works(place: Path) -> None:
                     return
             raise AssertionError(f"{text!r} was not said: {said} {dev.communicate()}")
 
-        until("event=listener_up")
+        until("dashboard | http://")
         assert run("python order.py 990 1250").stdout == "ordered for 990 cents\nordered for 1250 cents\n"
         until("worker    | invoice over 990 cents")
         until("worker    | invoice over 1250 cents")

@@ -21,7 +21,7 @@ from tests.worker.test_generations import so
 from tests.worker.test_worker import WAIT, Heard
 
 from outrider import Outrider
-from outrider.doctor.canary import HOPS, CanaryAnswer, CanaryRun, send_canaries
+from outrider.doctor.canary import HOPS, CanaryAnswer, CanaryRun, _CanaryListener, send_canaries
 from outrider.doctor.finding import Severity
 from outrider.postgres.admin import canary
 from outrider.postgres.admin.tenants import carry_out, plan
@@ -31,12 +31,28 @@ from outrider.signals import Notified, Settled, Taken
 from outrider.worker.canary_loop import NEVER, PAUSE, CanaryLoop
 from outrider.worker.loop import beside
 
-LIMIT = 2.0
+LIMIT = 30.0
+"""Seconds for a hop that must be made."""
+HURRY = 0.5
+"""Seconds for one that cannot be made."""
 
 
-async def sent(shop: Shop, limit: float = 20) -> list[CanaryRun]:
+async def sent(shop: Shop, limit: float = 60) -> list[CanaryRun]:
     async with shop.app._opened().autocommit() as conn:
         return await send_canaries(conn, "outrider", None, "commit", limit)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the last hop it is known that it is not made."""
+    heard = _CanaryListener.heard
+
+    async def then_hurry(listener: _CanaryListener) -> float | None:
+        found = await heard(listener)
+        listener._limit = HURRY
+        return found
+
+    monkeypatch.setattr(_CanaryListener, "heard", then_hurry)
 
 
 @asynccontextmanager
@@ -85,8 +101,15 @@ async def test_no_worker(database: str) -> None:
         assert run.finding.found == "not sent: there is no worker to take it"
 
 
-async def test_notifications_that_are_not_sent_are_found(database: str) -> None:
-    """The worker still finds events, by polling. Takes 2 s, the limit of a hop."""
+async def test_notifications_that_are_not_sent_are_found(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker still finds events, by polling."""
+    heard = _CanaryListener.heard
+
+    async def hurried(listener: _CanaryListener) -> float | None:
+        listener._limit = HURRY
+        return await heard(listener)
+
+    monkeypatch.setattr(_CanaryListener, "heard", hurried)
     async with working(database) as shop:
         before = await left(shop)
         async with await connect(database, autocommit=True) as conn:
@@ -96,13 +119,14 @@ async def test_notifications_that_are_not_sent_are_found(database: str) -> None:
         assert run.finding is not None
         assert run.finding.severity is Severity.critical
         assert run.finding.found == (
-            "generation 0: published, but no notification arrived here within 2 s, and no worker has taken it: events are "
+            "generation 0: published, but no notification arrived here within 30 s, and no worker has taken it: events are "
             "found by polling only"
         )
         assert await left(shop) == before
 
 
 @pytest.mark.verify
+@pytest.mark.usefixtures("hurried")
 async def test_a_worker_that_hears_nothing_is_found(database: str) -> None:
     """Its notifications do not arrive: as if it listened through a transaction pooler."""
     async with opened(database, poll="1h") as shop, shop.app.worker() as worker:
@@ -119,6 +143,7 @@ async def test_a_worker_that_hears_nothing_is_found(database: str) -> None:
 
 
 @pytest.mark.verify
+@pytest.mark.usefixtures("hurried")
 async def test_a_worker_whose_sessions_are_busy_is_found(database: str) -> None:
     async with working(database) as shop, await AsyncConnection.connect(database) as blocker:
         await blocker.execute("lock table outrider.event_handled in share mode")
@@ -154,8 +179,9 @@ def test_what_no_worker_says_is_no_answer(text: str) -> None:
     assert CanaryAnswer.parse(text) is None
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_forged_answers_are_not_believed(database: str) -> None:
-    """There is a worker's row, and no worker. Takes 2 s, the limit of a hop."""
+    """There is a worker's row, and no worker."""
     async with opened(database) as shop, forging(database, *GARBAGE, FAKE):
         await shop.rows(
             """insert into outrider.worker (id, host, pid, version, generation, subscriptions)
@@ -276,7 +302,7 @@ async def canary_as_each(house: House) -> None:
         await so(lambda: worker.listening)
         for role, severity in (("operator", Severity.ok), ("dashboard", Severity.warning)):
             async with await connect(house.dsn(role), autocommit=True) as conn:
-                [run] = await send_canaries(conn, "outrider", None, "commit")
+                [run] = await send_canaries(conn, "outrider", None, "commit", 60)
             assert run.finding is not None
             assert run.finding.severity is severity, run.finding
             assert ("outrider_operator (docs/roles.md)" in run.finding.advice) == (role == "dashboard")
@@ -287,3 +313,11 @@ def test_only_canaries(whole_database: str) -> None:
         for call in ("canary_begin('shop.effect')", "canary_end('shop.effect', null)", "canary_send('shop.effect', 0)"):
             with pytest.raises(psycopg.Error, match="canary"):
                 conn.execute(f"select outrider.{call}".encode())
+
+
+def test_canaries_are_bounded(whole_database: str) -> None:
+    with psycopg.connect(whole_database, autocommit=True) as conn:
+        for n in range(100):
+            conn.execute("select outrider.canary_begin(%s)", [f"outrider.canary_{n:08x}"])
+        with pytest.raises(psycopg.Error, match="there are 100 canaries already"):
+            conn.execute("select outrider.canary_begin('outrider.canary_ffffffff')")

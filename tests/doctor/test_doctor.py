@@ -31,6 +31,7 @@ from outrider.doctor.doctor import examine_all
 from outrider.doctor.finding import Finding, Severity
 from outrider.postgres import connection, rollups
 from outrider.postgres.admin import diagnostics
+from outrider.postgres.schema import migrate
 from outrider.streams import JetStream, RedisStreams
 from outrider.streams.stream import Weakness
 
@@ -90,7 +91,7 @@ async def test_nothing_is_wrong(fragile: str) -> None:
     assert [each for group in found.values() for each in group if each.severity is not Severity.ok] == []
     assert found["listener"][0].found == "a notification arrives"
     assert found["workers"][0].found == "1 at work, all woken by notifications"
-    assert found["pg_cron"][0].found == "NOT_AVAILABLE: workers tick 0 rollups"
+    assert found["pg_cron"][0].found == "is not installed (NOT_AVAILABLE): workers tick 0 rollups"
 
 
 def test_the_runbook_has_a_section_for_every_check() -> None:
@@ -352,7 +353,7 @@ async def test_upkeep_that_does_not_run(fragile: str) -> None:
     execute(fragile, "update outrider.migration set applied_at = applied_at - interval '2 hours'")
     assert only((await ask(fragile))["upkeep"]).found == "it has never run in 2 h"
     execute(fragile, "select outrider.upkeep_begin('1 minute')")
-    assert only((await ask(fragile))["upkeep"], Severity.ok).found == "ran 0 s ago"
+    assert re.fullmatch(r"ran \d+ s ago", only((await ask(fragile))["upkeep"], Severity.ok).found)
     execute(fragile, "update outrider.upkeep set ran_at = ran_at - interval '3 days'")
     assert only((await ask(fragile))["upkeep"]).found == "it has not run for 3 days"
 
@@ -402,6 +403,23 @@ async def test_a_job_that_waits_for_a_key_that_nobody_has(fragile: str) -> None:
     )
     [found] = (await ask(fragile))["overdue"]
     assert found.found.startswith("shop.chore: 1 job is overdue")
+
+
+async def test_jobs_of_a_type_that_nobody_has_registered(fragile: str) -> None:
+    """A wrong name in SQL, or code that was never deployed: no worker looks for them. Any producer can make up many."""
+    execute(fragile, "select outrider.enqueue('shop.typo', '{}', run_at => now() - interval '4 minutes')")
+    assert only((await ask(fragile))["overdue"], Severity.ok)
+    execute(fragile, "update outrider.job set run_at = now() - interval '6 minutes'")
+    found = only((await ask(fragile))["overdue"])
+    assert found.found.startswith("shop.typo: 1 job is overdue, the oldest since ")
+    assert found.found.endswith(", and no job type of that name is registered")
+    assert "outrider job cancel --type TYPE" in found.advice
+    execute(
+        fragile,
+        """select outrider.enqueue('shop.typo_' || n, '{}', run_at => now() - interval '6 minutes')
+           from generate_series(1, 9) as n""",
+    )
+    assert [each.found for each in (await ask(fragile))["overdue"]][5:] == ["and 5 more like these"]
 
 
 async def test_a_schedule_that_was_fired_ahead_of_time(fragile: str) -> None:
@@ -469,6 +487,23 @@ async def test_orphans(fragile: str) -> None:
     assert "orphans" not in await ask(fragile)
 
 
+async def test_an_app_that_was_never_registered_here(fragile: str) -> None:
+    app = Outrider(context="shop", dsn=fragile)
+
+    async def effect(event: Placed) -> None: ...
+
+    for n in range(6):
+        app.handler(Placed, name=f"shop.effect_{n}")(effect)
+    found = [each for each in (await ask(fragile, app))["schema"] if each.severity is Severity.warning]
+    assert only(found).found == (
+        "the app declares shop.effect_0, shop.effect_1, shop.effect_2, shop.effect_3, shop.effect_4 and others, not "
+        "registered in this database: nothing is handled for them"
+    )
+    async with app:
+        await app.migrate()
+    assert only((await ask(fragile, app))["schema"], Severity.ok)
+
+
 async def test_generations_without_workers(fragile: str) -> None:
     async with opened(fragile, generation=41) as shop, connected(fragile) as conn:
         await conn.execute("select outrider.open_generation('shop.effect', 41)")
@@ -534,12 +569,18 @@ async def test_no_worker_while_something_is_owed(fragile: str) -> None:
         assert (await ask(fragile))["workers"][0].severity is Severity.warning
 
 
+HANDLED_AFTER = """
+update outrider.event_handled as h set handled_at = o.occurred_at + interval '{}'
+from outrider.outbox as o where o.id = h.event_id and o.seq in ({})
+"""
+
+
 async def test_slow_for_long(fragile: str) -> None:
     async with opened(fragile) as shop:
         await shop.publish("a1", "b1")
         await shop.app.drain()
     assert only((await ask(fragile))["latency"], Severity.ok)
-    execute(fragile, "update outrider.event_handled set handled_at = handled_at + interval '1 second'")
+    execute(fragile, HANDLED_AFTER.format("1 second", "1, 2"))
     assert only((await ask(fragile))["latency"], Severity.ok).found.endswith(" s, not for long")
     execute(fragile, "update outrider.outbox set occurred_at = occurred_at - interval '20 minutes'")
     found = only((await ask(fragile))["latency"])
@@ -550,21 +591,27 @@ async def test_a_backlog_that_was_handled_is_not_slow_any_more(fragile: str) -> 
     async with opened(fragile) as shop:
         await shop.publish("a1", "b1")
         await shop.app.drain()
-        execute(fragile, "update outrider.outbox set occurred_at = occurred_at - interval '40 minutes'")
-        execute(fragile, "update outrider.event_handled set handled_at = handled_at - interval '20 minutes'")
+        execute(
+            fragile,
+            "update outrider.outbox set occurred_at = occurred_at - interval '40 minutes'",
+            HANDLED_AFTER.format("20 minutes", "1, 2"),
+        )
         found = only((await ask(fragile))["latency"], Severity.ok).found
         assert found.startswith(
             "nothing was handled within the last 5 min; before, from publish to receipt (p99): 1200."
         )
         await shop.publish("c1")
         await shop.app.drain()
+    execute(fragile, HANDLED_AFTER.format("30 ms", "3"))
     found = only((await ask(fragile))["latency"], Severity.ok).found
     assert re.fullmatch(r"from publish to receipt at the slow end \(p99\), last 5 min: \d+ ms", found)
 
 
-async def test_a_schema_of_another_version(fragile: str) -> None:
-    execute(fragile, "delete from outrider.migration where version = 7")
+async def test_a_schema_of_another_version(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = migrate.known()
+    monkeypatch.setattr(migrate, "known", lambda: (*known, migrate.Migration(len(known) + 1, "next", False, "-", "")))
     assert only((await ask(fragile))["schema"]).advice == "run outrider migrate"
+    monkeypatch.undo()
     execute(fragile, "drop schema outrider cascade")
     found = await ask(fragile)
     assert only(found["schema"], Severity.critical)
@@ -581,7 +628,8 @@ async def test_rollups_that_fail(fragile: str) -> None:
     async with connected(fragile) as conn:
         await rollups.install(conn, app.rollups[0].spec(), "outrider")
         assert "stable key" in only((await ask(fragile, app))["rollups"], Severity.note).found
-        assert only((await ask(fragile))["pg_cron"], Severity.ok).found == "NOT_AVAILABLE: workers tick 1 rollup"
+        ticks = only((await ask(fragile))["pg_cron"], Severity.ok).found
+        assert ticks == "is not installed (NOT_AVAILABLE): workers tick 1 rollup"
         execute(
             fragile,
             "insert into piece values (repeat('x', 600))",
@@ -818,6 +866,7 @@ async def test_what_gives_no_answer_does_not_hold_it_up(fragile: str, monkeypatc
         found = await ask(fragile)
         holder = conn.info.backend_pid
     for check in ("schema", "overdue"):
-        assert only(found[check]).found == "gave no answer within 1 s: it waits for a lock"
-        assert f"select pg_terminate_backend({holder})" in only(found[check]).advice
+        waits = only([each for each in found[check] if doctor.IN_VAIN in each.found])  # another may be slow
+        assert waits.found == "gave no answer within 1 s: it waits for a lock"
+        assert f"select pg_terminate_backend({holder})" in waits.advice
     assert "could not be checked" not in str(found), "the session is usable afterwards"

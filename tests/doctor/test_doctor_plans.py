@@ -23,6 +23,7 @@ PARAMS = {
     "late": diagnostics.LATE,
     **diagnostics.LIMITS,
     "names": ["a.h"],
+    "job_types": ["a.h", "a.i"],
     "name": "no",
     "pid": 0,
     "scan": 1000,

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -38,7 +39,7 @@ from outrider.postgres.admin.status import Status
 from outrider.signals import BrokerDown, Failed, Recovered, Settled, Signals, Troubled
 from outrider.streams import RedisStreams
 from outrider.testing import expect
-from outrider.worker import presence, watchdog
+from outrider.worker import presence, troubles, watchdog
 from outrider.worker.health import HealthServer, WorkerHealth
 from outrider.worker.troubles import Troubles
 from outrider.worker.worker import Worker
@@ -55,11 +56,13 @@ create trigger no_room before insert on outrider.event_handled execute function 
 T = TypeVar("T")
 OFTEN = 0.2
 """Seconds between two heartbeats."""
+PATIENCE = 45.0
+"""Seconds to wait for what must come."""
 
 
 async def so(looks: Callable[[], Awaitable[T]]) -> T:
     """What it finds, once it finds something."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if found := await looks():
                 return found
@@ -110,6 +113,28 @@ async def test_batches_that_are_rolled_back_in_a_row(fragile: str) -> None:
         async with expect(shop.app, Recovered) as recovered:
             execute(fragile, "drop trigger no_room on outrider.event_handled")
         assert recovered[0].subscription == "shop.effect"
+        assert await told(fragile, about("troubles", "1 worker: no repeated failures"))
+    assert await shop.effects() == ["a1"]
+
+
+async def test_a_take_that_waits_for_a_lock(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(troubles, "PATIENCE", 0.2)
+    async with opened(fragile) as shop, working(shop, heartbeat=OFTEN) as at_work:
+        async with connected(fragile) as conn:
+            await conn.execute("begin; lock table outrider.event_handled in share row exclusive mode")
+            await shop.publish("a1")
+            found = await told(fragile, about("troubles", "shop.effect has waited for the database for"))
+            assert "another session holds a lock" in found.found
+            [standing] = (await shop.app.status()).subscriptions
+            assert standing.states == ("unanswered",)
+            async with HealthServer(WorkerHealth(at_work, silence=0.02), HOST, 0) as server:
+                at_work.presence.last_contact = float("inf")
+                status, body = await get(server, "/readyz")
+            assert status == 503
+            assert body["reason"].startswith("shop.effect has waited for the database for ")
+            async with expect(shop.app, Settled) as settled:
+                await conn.execute("rollback")
+            assert settled[0].events == 1
         assert await told(fragile, about("troubles", "1 worker: no repeated failures"))
     assert await shop.effects() == ["a1"]
 
@@ -211,7 +236,7 @@ async def test_what_a_worker_is_doing(fragile: str, monkeypatch: pytest.MonkeyPa
             return seen if seen.workers[0].doing else None
 
         shown = _shown(await so(doing))
-        assert "shop.slow runs for 0 s" in shown
+        assert re.search(r"shop\.slow runs for \d+ s", shown)
         assert "last seen" in shown
         go_on.set()
 
@@ -240,9 +265,9 @@ async def test_a_held_event_loop(fragile: str, monkeypatch: pytest.MonkeyPatch) 
         @shop.app.handler(Placed, name="shop.blocks")
         async def blocks(event: Placed) -> None:
             threading.Thread(target=look, daemon=True).start()
-            assert reported.wait(20)
+            assert reported.wait(PATIENCE)
 
-    async with opened(fragile, declare) as shop, working(shop), expect(shop.app, Settled, timeout=25):
+    async with opened(fragile, declare) as shop, working(shop), expect(shop.app, Settled, timeout=PATIENCE):
         await shop.publish("a1")
     found = only(seen)
     assert found.found.startswith("shop.blocks held the event loop of worker ")
@@ -252,10 +277,10 @@ async def test_a_held_event_loop(fragile: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_report_is_bounded_and_safe() -> None:
     """The table takes 8,192 characters; a heartbeat that it refuses would make a live worker look dead."""
-    troubles = Troubles()
+    known = Troubles()
     for n in range(50):
-        troubles.hear(Troubled(f'"{n}' * 300, '"' * 900, '\x00\x01"\\\n\ud800ü' * 9000, 3, str(n)))
-    report = troubles.report()
+        known.hear(Troubled(f'"{n}' * 300, '"' * 900, '\x00\x01"\\\n\ud800ü' * 9000, 3, str(n)))
+    report = known.report()
     assert report is not None
     assert len(report) < 8192
     assert "\\u0000" not in report
@@ -307,9 +332,8 @@ async def test_who_holds_a_lock(fragile: str, monkeypatch: pytest.MonkeyPatch) -
             await so(lambda: _waits(conn, 1))
             found = only((await ask(fragile))["locks"])
         pid = holder.info.backend_pid
-        assert found.found.startswith("1 session (outrider worker) waits up to 0 s for process ")
-        assert f"process {pid} (outrider, " in found.found
-        assert "which has done nothing for 0 s; it ran: lock table outrider.event_handled" in found.found
+        assert re.match(rf"1 session \(outrider worker\) waits up to \d+ s for process {pid} \(outrider, ", found.found)
+        assert re.search(r"has done nothing for \d+ s; it ran: lock table outrider\.event_handled", found.found)
         assert found.advice.endswith(f"select pg_terminate_backend({pid})")
         assert only((await ask(fragile))["locks"], Severity.ok)
 
@@ -347,7 +371,7 @@ async def test_a_publisher_that_forgets_to_commit(fragile: str, monkeypatch: pyt
         monkeypatch.setattr(server_checks, "IDLE", server_checks.IDLE * 0)
         found = only((await ask(fragile))["transactions"])
         assert f"process {conn.info.backend_pid} " in found.found
-    assert "has published or enqueued, and has done nothing for 0 s" in found.found
+    assert re.search(r"has published or enqueued, and has done nothing for \d+ s", found.found)
 
 
 async def test_settings_that_reach_us(fragile: str, role: str) -> None:
@@ -427,15 +451,15 @@ async def test_a_schedule_that_does_not_fire(fragile: str) -> None:
 async def test_a_lock_does_not_hold_the_doctor_up_at_every_check(fragile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first check waits its full time, the others do not."""
     monkeypatch.setattr(doctor, "LONGEST", 1)
-    monkeypatch.setattr(doctor, "BLOCKED", 0.05)
+    monkeypatch.setattr(doctor, "BLOCKED", 0.3)
     async with connected(fragile) as conn, conn.transaction():
         await conn.execute(
             "lock table outrider.delivery, outrider.job, outrider.worker, outrider.setting in access exclusive mode"
         )
-        began = asyncio.get_running_loop().time()
         found = await ask(fragile)
-        assert asyncio.get_running_loop().time() - began < 5
-    assert sum("it waits for a lock" in each.found for group in found.values() for each in group) > 4
+    told = [each.found for group in found.values() for each in group if doctor.IN_VAIN in each.found]
+    assert told.count("gave no answer within 1 s: it waits for a lock") == 1
+    assert told.count("gave no answer within 0.3 s: it waits for a lock") == len(told) - 1 > 3
 
 
 # /readyz
@@ -462,13 +486,13 @@ async def test_not_ready_while_takes_fail_in_a_row(fragile: str) -> None:
 
 
 def test_what_runs_beside_does_not_make_it_unready() -> None:
-    troubles, signals = Troubles(), Signals()
-    signals.listen(troubles.hear)
+    known, signals = Troubles(), Signals()
+    signals.listen(known.hear)
     for name in ("(upkeep)", "(rollups)"):
         signals.emit(Troubled(name, "42501", "no right", 7))
     signals.emit(BrokerDown("shop.out", "broker_unavailable", "gone", 7))
-    assert troubles.standstill(-1) is None
+    assert known.standstill(-1) is None
     signals.emit(Troubled("(jobs)", "57014", "too slow", 7, "claim"))
-    assert troubles.standstill(-1) == "(jobs) has failed 7 times in a row for 0 s: 57014: too slow"
+    assert re.fullmatch(r"\(jobs\) has failed 7 times in a row for \d+ s: 57014: too slow", known.standstill(-1) or "")
     signals.emit(Recovered("(jobs)", 7, "claim"))
-    assert troubles.standstill(-1) is None
+    assert known.standstill(-1) is None

@@ -23,7 +23,7 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 
 def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], cwd=cwd, env=CLEAN | env, capture_output=True, text=True, timeout=80, check=False
+        [sys.executable, *command], cwd=cwd, env=CLEAN | env, capture_output=True, text=True, timeout=200, check=False
     )
 
 

@@ -22,7 +22,7 @@ def test_it_prints_what_its_page_says(empty_database: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=200,
     )
     assert ran.returncode == 0, ran.stderr
     assert f"```\n{ran.stdout}```\n" in README.read_text()

@@ -30,7 +30,7 @@ def test_it_runs_and_its_readme_is_true(database: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=200,
     )
     assert ran.returncode == 0, ran.stderr
     printed = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "...", ran.stdout).splitlines()

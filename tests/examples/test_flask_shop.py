@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_it_runs(database: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "examples.flask_shop", database], cwd=ROOT, capture_output=True, text=True, timeout=80
+        [sys.executable, "-m", "examples.flask_shop", database], cwd=ROOT, capture_output=True, text=True, timeout=200
     )
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
@@ -42,7 +43,15 @@ def test_it_runs_without_a_database(place: Path) -> None:
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=200,
     )
     assert ran.returncode == 0, ran.stderr
     assert "['19.90', '149.00']" in ran.stdout
+
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "flask.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_page_shows_code_of_the_shop(number: int) -> None:
+    assert BLOCKS[number] in (ROOT / "examples" / "flask_shop" / "shop.py").read_text()

@@ -531,7 +531,7 @@ def psql(dsn: str, *arguments: str) -> list[str]:
     """By somebody who has no Python."""
     command = [str(Embedded().bin / "psql"), "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--quiet", "--tuples-only"]
     ran = subprocess.run(
-        [*command, "--no-align", "--dbname", dsn, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--no-align", "--dbname", dsn, *arguments], capture_output=True, text=True, timeout=200, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout.splitlines()
@@ -657,7 +657,7 @@ def test_it_runs_again_and_its_readme_is_true(database: str) -> None:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=80,
+            timeout=200,
             check=False,
         )
         assert (ran.returncode, ran.stderr) == (0, "")

@@ -20,7 +20,7 @@ QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 def test_quickstart_invoices_its_order_and_mails_the_receipt_at_every_run(place: Path) -> None:
     for _ in range(2):
         command = [sys.executable, str(QUICKSTART)]
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=200, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         invoiced, mailed, drained = done.stdout.splitlines()
         order = invoiced.removeprefix("invoiced 9.90 for order ")

@@ -21,7 +21,7 @@ import pytest
 from examples.tenant_replica import accounts, billing, wire
 from prometheus_client import CollectorRegistry
 from tests.brokers import Broker, NatsServer, RedisServer
-from tests.processes import Begin, clean, processes, until
+from tests.processes import DEADLINE, Begin, clean, processes, until
 
 from outrider.config import Settings
 from outrider.observe.metrics import Metrics
@@ -97,7 +97,7 @@ class Services:
             await self.change(workspace_id, customer_id, version, f"turn {self.turn}")
 
     async def change_until_end_of(self, process: subprocess.Popen[str]) -> int:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE):
             while (code := process.poll()) is None:
                 await self.change_all()
                 await asyncio.sleep(0.02)
@@ -210,7 +210,7 @@ def played(cwd: Path, url: str, *dsns: str) -> list[str]:
         env={**clean(), "PYTHONPATH": os.pathsep.join(sys.path), "TENANT_REPLICA_BROKER": url},
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=200,
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -274,7 +274,7 @@ class Releases:
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Of the command line."""
     started = [sys.executable, "-m", "outrider", *arguments]
-    return subprocess.run(started, cwd=ROOT, env=clean(), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(started, cwd=ROOT, env=clean(), capture_output=True, text=True, timeout=200, check=False)
 
 
 @pytest.mark.timeout(180)
@@ -290,7 +290,7 @@ async def test_a_rolling_deploy(database: str) -> None:
         with psycopg.connect(database, autocommit=True) as listening:
             listening.execute("listen outbox_gen_41")
             await releases.publish(41, 4)
-            assert {each.payload for each in listening.notifies(timeout=10, stop_after=1)} == {"worlds.scan_completed"}
+            assert {each.payload for each in listening.notifies(timeout=60, stop_after=1)} == {"worlds.scan_completed"}
         await releases.indexed(41)
 
         # Both run, and both publish.
@@ -375,7 +375,7 @@ for module in modules:
 
 def import_without(wall: str, *wanted: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", WALL, wall, *wanted]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
 
 
 @pytest.mark.parametrize(("context", "other"), [("worlds", "atlas"), ("atlas", "worlds")])
@@ -392,7 +392,7 @@ def test_a_context_is_importable_without_the_other(context: str, other: str) -> 
 def test_the_example_runs_again_and_again(database: str) -> None:
     for number in (1, 2):
         command = [sys.executable, "-m", EXAMPLE, database]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert f"Gaïa: scan {number}, habitability 0.98, found récif vivant 🪸" in done.stdout
         assert "1 handled, 255 duplicates skipped, indexed 1x" in done.stdout

@@ -131,7 +131,7 @@ async def setup(dsn: str) -> None:
         await app.migrate()
 
 
-async def finish(dsn: str, outside: Path, seconds: float = 30) -> None:
+async def finish(dsn: str, outside: Path, seconds: float = 75) -> None:
     """A healthy worker does what is left, once leases have run out."""
     async with make(dsn, outside) as app, worker_of(app):
         try:

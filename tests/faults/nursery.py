@@ -56,7 +56,7 @@ class Nursery:
     async def __aexit__(self, *_: object) -> None:
         self._writer.write_eof()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await self._reading
         finally:
             self._reading.cancel()
@@ -80,10 +80,10 @@ class Nursery:
     async def start(self, fail: str = "", subject: str = "") -> int:
         """A new worker, of another subject where one is named; its process id."""
         self._say(self._task | {"fail": fail} | ({"subject": subject} if subject else {}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self._born.get()
 
-    async def end_of(self, pid: int, seconds: float = 15) -> int:
+    async def end_of(self, pid: int, seconds: float = 60) -> int:
         """Its exit code, once it has ended; negative for a signal."""
         async with asyncio.timeout(seconds):
             return await asyncio.shield(self._died[pid])

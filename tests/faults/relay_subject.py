@@ -41,11 +41,11 @@ class Seen(Event, type="fault.relayed", foreign=True):
     n: int
 
 
-def stream_at(kind: str, url: str, **options: Any) -> Any:
+def stream_at(kind: str, url: str, timeout: float = DEADLINE) -> Any:
     """A short timeout: these brokers are killed and paused."""
     if kind == "redis":
-        return RedisStreams(url, stream=STREAM, timeout=DEADLINE, **options)
-    return JetStream(url, stream=STREAM, timeout=DEADLINE, create=True, **options)
+        return RedisStreams(url, stream=STREAM, timeout=timeout)
+    return JetStream(url, stream=STREAM, timeout=timeout, create=True)
 
 
 def _address(dsn: str) -> tuple[str, str]:
@@ -134,7 +134,8 @@ async def relayed(dsn: str) -> bool:
     return not behind and not owed
 
 
-async def content(sink: Sink) -> list[UUID | None]:
+async def content(kind: str, url: str) -> list[UUID | None]:
+    sink: Sink = stream_at(kind, url, timeout=PATIENCE)
     await sink.open()
     try:
         return [entry.id async for page in sink.tail(STREAM, sink.start) for entry in page]
@@ -145,7 +146,7 @@ async def content(sink: Sink) -> list[UUID | None]:
 async def check(dsn: str, broker: Broker, kind: str) -> list[UUID]:
     """Every committed event is in the stream, once, those of a key in their order; nothing else is, nothing is buried."""
     log = await rows(dsn, "select id, aggregate_id from outrider.outbox where origin is null order by seq")
-    found = await content(stream_at(kind, broker.url))
+    found = await content(kind, broker.url)
     counts = Counter(found)
     assert {each: number for each, number in counts.items() if number > 1} == {}, "doubled"
     assert {each for each, _ in log} - set(found) == set(), "lost"

@@ -174,7 +174,7 @@ class Producer:
                 await self.publish_on(conn, self.random.randint(1, most), **acts)
 
 
-async def heal(app: Outrider, dsn: str, *, seconds: float = 30) -> None:
+async def heal(app: Outrider, dsn: str, *, seconds: float = 75) -> None:
     """All that is owed is handled or buried: waiting times are taken back instead of waited for."""
     async with asyncio.timeout(seconds), await AsyncConnection.connect(dsn, autocommit=True) as conn:
         while True:
@@ -214,28 +214,28 @@ class Ear:
     def at(self, kind: type[Signal]) -> list[float]:
         return [at for at, signal in self.heard if isinstance(signal, kind)]
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
 
 
-async def eventually(dsn: str, query: str, expected: Any = True, seconds: float = 15) -> None:
+async def eventually(dsn: str, query: str, expected: Any = True, seconds: float = 60) -> None:
     """Until the query's one value is as expected."""
-    found: Any = None
-    deadline = time.monotonic() + seconds
     async with await AsyncConnection.connect(dsn, autocommit=True) as conn:
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + seconds
+        while True:
             row = await (await conn.execute(query.encode())).fetchone()
             found = None if row is None else row[0]
             if found == expected:
                 return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"after {seconds} s: {query} is {found!r}, not {expected!r}")
             await asyncio.sleep(0.01)
-    raise TimeoutError(f"after {seconds} s: {query} is {found!r}, not {expected!r}")
 
 
-async def so(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 10) -> None:
+async def so(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 60) -> None:
     """Until the condition holds. For what no signal and no query tells."""
     async with asyncio.timeout(seconds):
         while True:
@@ -245,7 +245,7 @@ async def so(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 1
             await asyncio.sleep(0.01)
 
 
-async def all_handled(dsn: str, oracle: Oracle, *names: str, seconds: float = 15) -> None:
+async def all_handled(dsn: str, oracle: Oracle, *names: str, seconds: float = 60) -> None:
     """Until every handler has as many effects as events are known to be committed."""
     ok = sum(outcome == "ok" for outcome in oracle.attempts().values())
     for name in names or NAMES:

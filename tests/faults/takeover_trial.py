@@ -36,7 +36,7 @@ from outrider.postgres.embedded import Embedded
 ROOT = Path(__file__).parents[2]
 KILLED = str(Path(__file__).with_name("takeover_killed.py"))
 PRODUCERS = 4
-DEADLINE = 60.0
+DEADLINE = 120.0
 PAUSE = 0.01
 LEASE = 0.7
 """Seconds for which a worker of the old job queue has a row."""

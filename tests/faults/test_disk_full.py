@@ -103,13 +103,13 @@ async def test_publishers_are_told_and_handlers_wait(disk: Disk, database: str, 
         assert "could not extend file" in str(told)
         ear = Ear(app)
         async with subject.worker_of(app):
-            await ear.until(lambda: {each.subscription for each in ear.all(Troubled)} == set(NAMES), 30)
-            await ear.until(lambda: max(each.in_a_row for each in ear.all(Troubled)) >= 3, 30)
+            await ear.until(lambda: {each.subscription for each in ear.all(Troubled)} == set(NAMES))
+            await ear.until(lambda: max(each.in_a_row for each in ear.all(Troubled)) >= 3)
             assert {each.code for each in ear.all(Troubled)} == {FULL}
             await the_callers_transaction_survives(database, app, oracle)
             disk.grow("64m")
             await producer.burst(20, failing=0.1)
-            await subject.all_handled(database, oracle, seconds=30)
+            await subject.all_handled(database, oracle)
         await subject.heal(app, database)
     check(database, oracle, unsuspected=True)
     assert blamed(database) <= {"runtime_error"}
@@ -160,7 +160,7 @@ async def test_jobs_wait_too(disk: Disk, database: str, tmp_path: Path) -> None:
             disk.fill()
             with pytest.raises(DiskFull):
                 await enqueuer.burst(12_000)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while FULL not in {each.code for each in ear.all(Troubled)}:  # the worker may find room in old pages
                     with suppress(DiskFull):
                         await enqueuer.burst(10)

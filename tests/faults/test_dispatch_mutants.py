@@ -83,7 +83,7 @@ async def test_order_is_lost(database: str, tmp_path: Path, name: str) -> None:
 
 
 async def test_deaths_are_not_counted(database: str, tmp_path: Path) -> None:
-    mutate(database, changed("take", ("suspicious := deaths >= 3;", "")))
+    mutate(database, changed("take", ("suspicious := counted.deaths >= 3;", "")))
     with pytest.raises(AssertionError, match="the poison is not buried"):
         await poison(database, tmp_path, "exit", KEYED, before=1)
 
@@ -132,4 +132,4 @@ async def test_listen_after_the_scan(database: str, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Wakeups, "_up", up_without_a_look)
     with pytest.raises(TimeoutError, match="select count"):
-        await listen_race(database, tmp_path, connects=20)
+        await listen_race(database, tmp_path, connects=20, seconds=3)

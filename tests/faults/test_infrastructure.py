@@ -56,10 +56,11 @@ async def test_handlers_that_deadlock(database: str, tmp_path: Path, long: bool)
     async with app:
         ear = Ear(app)
         async with subject.worker_of(app):
-            for _ in range(30 if long else 3):
+            rounds = 0
+            while rounds < (30 if long else 3) or "40P01" not in [each.code for each in ear.all(Troubled)]:
+                rounds += 1  # on a busy machine they may not meet
                 await Producer(database, oracle).publish(3, key="k")
                 await subject.all_handled(database, oracle, FIRST, SECOND)
-        assert "40P01" in [troubled.code for troubled in ear.all(Troubled)]
     check(database, oracle, blameless=True, unsuspected=True)
 
 
@@ -103,7 +104,7 @@ async def test_a_row_that_stays_locked(database: str, tmp_path: Path, workers: i
             running = [subject.worker_of(app) for _ in range(workers)]
             for each in running:
                 group.create_task(each.run())
-            await ear.until(lambda: len(ear.all(Troubled)) >= 9, 20)
+            await ear.until(lambda: len(ear.all(Troubled)) >= 9)
             await blocking.rollback()
             await subject.eventually(
                 database, "select count(*) = 8 or (select bool_or(suspect) from blame) from effect"

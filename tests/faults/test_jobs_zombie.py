@@ -35,7 +35,7 @@ def zombie(dsn: str, outside: Path | None = None) -> Outrider:
         assert outside is not None
         outside.touch()
 
-    @app.job(Task, lease=1)
+    @app.job(Task, lease=3)
     async def task(job: Task, ctx: JobContext) -> int:
         nonlocal running
         running += 1
@@ -60,7 +60,9 @@ def worker_of(app: Outrider) -> Worker:
 
 
 async def test_a_hundred_zombies_are_fenced(database: str, tmp_path: Path) -> None:
-    """SIGSTOP after the work, before it is settled; another does it all; SIGCONT: not one of a hundred lands."""
+    """SIGSTOP after the work, before it is settled; another does it all; SIGCONT: not one of a hundred lands.
+
+    Takes 3 s, in which the leases run out."""
     oracle = Oracle(tmp_path)
     async with zombie(database) as app:
         await app.migrate()
@@ -76,12 +78,16 @@ async def test_a_hundred_zombies_are_fenced(database: str, tmp_path: Path) -> No
             await until(lambda: conn.execute("select count(*) from outrider.event_handled").fetchone() == (MANY,))
             os.kill(first, signal.SIGCONT)
             lost = oracle.outside_file.with_suffix(".lost")
-            await until(lambda: lost.exists() and len(lost.read_text().splitlines()) >= MANY)
+            await until(lambda: len(_lost_by(first, lost)) == MANY)
             results = conn.execute("select result, count(*) from outrider.event_handled group by 1").fetchall()
             assert results == [(second, MANY)], "a zombie has settled"
-            lines = lost.read_text().splitlines()
-            assert len({line.split()[1] for line in lines if line.startswith(str(first))}) == MANY
         assert conn.execute("select count(*) from outrider.job").fetchone() == (0,)
+
+
+def _lost_by(pid: int, told: Path) -> set[str]:
+    """The jobs whose leases this worker has lost. On a busy machine the other one may lose some too."""
+    lines = told.read_text().splitlines() if told.exists() else []
+    return {line.split()[1] for line in lines if line.startswith(f"{pid} ")}
 
 
 def _stopped(pid: int) -> bool:
@@ -145,7 +151,7 @@ async def test_a_worker_that_is_told_to_end(database: str, tmp_path: Path, kind:
             if second:
                 await until(lambda: conn.execute("select bool_or(stopping) from outrider.worker").fetchone() == (True,))
                 worker.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 assert await worker.wait() != 0
         finally:
             if worker.returncode is None:
@@ -165,7 +171,7 @@ async def test_a_slow_database(database: str, tmp_path: Path) -> None:
     await enqueuer.burst(60, failing=0.1)
     with Proxy(database) as proxy:
         proxy.slow(0.2)
-        async with job_subject.make(proxy.dsn, oracle.outside_file) as app, job_subject.worker_of(app):
+        async with job_subject.make(proxy.dsn, oracle.outside_file, lease=10) as app, job_subject.worker_of(app):
             await job_subject.settled(database)
     job_subject.check(database, oracle.outside_file, enqueuer.ok, crashes=0)
 
@@ -186,9 +192,9 @@ async def test_a_full_database(database: str, tmp_path: Path) -> None:
                 rights = sql.SQL(f"grant all on all {kind} in schema outrider to {{}}")
                 conn.execute(rights.format(role))
             dsn = make_conninfo(database, user=role.as_string().strip('"'))
-            async with job_subject.make(dsn, oracle.outside_file, pool_size=1) as app:
+            async with job_subject.make(dsn, oracle.outside_file, lease=10, pool_size=1) as app:
                 hogs = [psycopg.connect(dsn) for _ in range(3)]
-                async with expect(app, Troubled, timeout=30):
+                async with expect(app, Troubled, timeout=60):
                     working = asyncio.create_task(job_subject.worker_of(app).run())
                 await enqueuer.burst(30)
                 for hog in hogs:

@@ -45,7 +45,7 @@ async def test_withdrawn(database: str, monkeypatch: pytest.MonkeyPatch, order: 
         await shop.publish("a1", "a2", "b1")
         [first] = await shop.rows("select id from outrider.outbox order by seq limit 1")
         between(monkeypatch, lambda: shop.app.withdraw(first["id"]))
-        await asyncio.wait_for(shop.app.drain(), 20)
+        await asyncio.wait_for(shop.app.drain(), 60)
         assert await shop.effects() == ["a2", "b1"]
         assert await shop.parked() == {}
 
@@ -64,7 +64,7 @@ async def test_no_longer_wanted(database: str, monkeypatch: pytest.MonkeyPatch) 
                 await subscriptions.narrow(conn, "shop.effect", ["dispatch.cancelled"], "outrider", force=True)
 
         between(monkeypatch, narrow)
-        await asyncio.wait_for(shop.app.drain(), 20)
+        await asyncio.wait_for(shop.app.drain(), 60)
         assert await shop.parked() == {}
         await shop.publish("a2")
         assert (await shop.app.drain()).handled == 1
@@ -96,6 +96,6 @@ async def test_pages_of_late_events_after_a_restore(database: str) -> None:
         shop.wrong = {"a9": never}
         [seventh] = await shop.rows("select id from outrider.outbox where payload->>'n' = '7'")
         await shop.app.withdraw(seventh["id"])
-        await asyncio.wait_for(shop.app.drain(), 20)
+        await asyncio.wait_for(shop.app.drain(), 60)
         assert await shop.effects() == ["b1", *(f"a{n}" for n in range(12) if n not in (7, 9))]
         assert {name: row["status"] for name, row in (await shop.parked()).items()} == {"a9": "failed"}

@@ -76,8 +76,8 @@ async def test_order_across_retries_and_deaths(database: str, tmp_path: Path, se
 @pytest.mark.verify
 @pytest.mark.parametrize("order", ["key", "none", "total"])
 async def test_a_retry_comes_when_it_is_due(database: str, tmp_path: Path, order: str) -> None:
-    """Also the second and the third, without a poke and with half a minute between polls."""
-    oracle, app = Oracle(tmp_path), Outrider(context="fault", dsn=database, poll=30)
+    """Also the second and the third, without a poke and with an hour between polls."""
+    oracle, app = Oracle(tmp_path), Outrider(context="fault", dsn=database, poll=3600)
 
     @app.handler(Fact, name=KEYED, order=order, retry=RETRY)  # type: ignore[arg-type]
     async def failing(fact: Fact, ctx: HandlerContext) -> None:
@@ -91,7 +91,7 @@ async def test_a_retry_comes_when_it_is_due(database: str, tmp_path: Path, order
         async with subject.worker_of(app):
             await ear.until(lambda: bool(ear.all(ListenerUp)))
             await Producer(database, oracle).publish(key="k")
-            await subject.all_handled(database, oracle, KEYED, seconds=4)
+            await subject.all_handled(database, oracle, KEYED, seconds=25)
         assert [parked.attempt for parked in ear.all(RetryScheduled)] == [1, 2, 3, 4]
     check(database, oracle, unsuspected=True)
 

@@ -38,7 +38,7 @@ async def test_a_breaker_keeps_everything_through_an_outage(database: str, tmp_p
             taken.listen()
             async with asyncio.TaskGroup() as group:
                 answering = group.create_task(answer(taken))
-                await eventually(database, LEFT, 0, seconds=30)
+                await eventually(database, LEFT, 0)
                 answering.cancel()
     check(database, oracle, unsuspected=True)
 

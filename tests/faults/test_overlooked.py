@@ -32,7 +32,7 @@ from outrider.worker.worker import Worker
 NAME = "fault.task"
 GONE = uuid4()
 """A worker that has claimed something and is no more."""
-SOON = 10.0
+SOON = 25.0
 
 
 @pytest.fixture

@@ -85,10 +85,13 @@ async def test_operators_race_and_die_and_nothing_is_done_twice(
         victim = operator(begin, tmp_path, database, "the one who dies", "--rate", str(events))
         async with subject.beside(Producer(database, oracle, name="new", keys=9).burst(20)):
             other = asyncio.create_task(app.dead_letters.replay(by="another", rate=events / 2))
-            await subject.so(lambda: one(database, untouched) < 1.7 * events)
-            victim.kill()
-            victim.communicate()
-            assert one(database, untouched) > 0, "killed too late to be in the middle"
+            with psycopg.connect(database) as holding:  # no run comes to its end before the kill
+                last = f"select from outrider.delivery where seq <= {events} order by id desc limit 1 for key share"
+                holding.execute(last.encode())
+                await subject.so(lambda: one(database, untouched) < 1.7 * events)
+                victim.kill()
+                victim.communicate()
+                assert one(database, untouched) > 0, "killed too late to be in the middle"
             again = operator(begin, tmp_path, database, "the one who comes back")
             out, err = await asyncio.to_thread(again.communicate, None, 60)
             assert (again.returncode, err) == (0, ""), out

@@ -54,7 +54,7 @@ async def test_another_worker_was_quicker(
     async with slow, quick:
         ears += [Ear(slow), Ear(quick)]
         monkeypatch.setattr(handler_batches, "park", late)
-        await asyncio.wait_for(slow.drain(), 4)
+        await asyncio.wait_for(slow.drain(), 60)
         await subject.heal(slow, database)
     check(database, oracle, dead=[(KEYED, bad[0])] if others == "buries" else [], unsuspected=True)
     attempts = [each.attempt for ear in ears for settled in ear.all(Settled) for each in settled.details()]

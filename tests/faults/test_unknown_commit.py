@@ -80,7 +80,7 @@ async def lose_commits(dsn: str, folder: Path, times: int) -> None:
         async with app:
             for _ in range(times):
                 await Producer(dsn, oracle).publish(key="k")
-                await asyncio.wait_for(app.drain(), 10)
+                await asyncio.wait_for(app.drain(), 60)
             assert proxy.cuts >= times
             await subject.heal(app, dsn)
     check(dsn, oracle, blameless=True, unsuspected=True)
@@ -119,7 +119,7 @@ async def test_the_answer_is_lost_when_a_failure_is_parked(database: str, tmp_pa
             facts = await producer.publish(1, key="k", act=act, on=name, times=2 if name == LOOSE else 1)
             await producer.publish(5, key="k")
             await producer.publish(5, key="other")
-            await asyncio.wait_for(app.drain(handlers=[name]), 8)
+            await asyncio.wait_for(app.drain(handlers=[name]), 60)
             await subject.heal(app, database)
             assert proxy.cuts == 1
             assert len(ear.all(Failed)) == 1

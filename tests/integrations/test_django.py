@@ -298,7 +298,7 @@ def test_the_pokes_of_a_process_are_coalesced_and_heard(here: str) -> None:
             for _ in range(200):
                 app.publish_sync(connection, PLACED)
             assert threading.current_thread().name != "outrider-notify"
-        heard = next(ear.notifies(timeout=20, stop_after=1))
+        heard = next(ear.notifies(timeout=60, stop_after=1))
         app._notifier.close()
         assert (heard.payload, app._notifier.sent < 20) == ("exercise.placed", True)
 

@@ -16,7 +16,7 @@ from tests.processes import clean, processes, until
 
 ROOT = Path(__file__).parents[2]
 MANAGE = ROOT / "tests" / "integrations" / "django_project" / "manage.py"
-DEADLINE = 60
+DEADLINE = 120
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -68,7 +68,7 @@ def desk(empty_database: str, manage: Run) -> Iterator[Desk]:
     """`manage.py migrate` is enough: the tables of both, and the subscriptions."""
     done = manage("migrate", "--run-syncdb", TEST_DSN=empty_database)
     assert done.returncode == 0, done.stderr
-    assert 'Outrider schema "outrider": applied log, dispatch' in done.stdout
+    assert 'Outrider schema "outrider": applied schema' in done.stdout
     with psycopg.connect(empty_database, autocommit=True) as conn:
         yield Desk(empty_database, conn)
 
@@ -175,7 +175,7 @@ def test_it_can_be_called_from_python(desk: Desk, manage: Run) -> None:
     settings = "tests.integrations.django_project.settings"
     done = manage(program=("-c", CALL), TEST_DSN=desk.dsn, DJANGO_SETTINGS_MODULE=settings)
     assert done.returncode == 41, done.stderr
-    assert "dispatch" in done.stdout
+    assert "│ schema " in done.stdout
     assert "outrider worker --grace soon ended with code 1" in done.stdout
 
 

@@ -164,7 +164,7 @@ def heard(database: str) -> Iterator[Heard]:
         conn.execute("listen outbox_default")
 
         def next_one() -> str:
-            for poke in conn.notifies(timeout=10, stop_after=1):
+            for poke in conn.notifies(timeout=60, stop_after=1):
                 return f"{poke.channel} {poke.payload}"
             raise TimeoutError("no poke within 10 s")
 
@@ -318,8 +318,8 @@ async def test_the_pokers_session_is_replaced(engine: Engine, database: str, hea
         await heard()
         with psycopg.connect(database, autocommit=True) as conn:
             conn.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where query like '%notify(channel%' "
-                "and pid <> pg_backend_pid()"
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
+                "and query like '%notify(channel%' and pid <> pg_backend_pid()"
             )
     await asyncio.to_thread(app._notifier.close)
     assert app._notifier.sent == 2

@@ -139,7 +139,7 @@ async def test_a_blocking_handler_that_does_not_return_in_time(database: str) ->
     """Its thread is still in the context of its call when the lines about the call are written."""
     app, returns = Outrider(context="shop", dsn=database), Event()
 
-    @app.handler(Placed, name="shop.pay", retry=LATER, timeout="100ms")
+    @app.handler(Placed, name="shop.pay", retry=LATER, timeout="2s")
     def pay(event: Placed) -> None:
         bind_contextvars(order=event.order)
         returns.wait(60)

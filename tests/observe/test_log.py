@@ -28,9 +28,11 @@ from outrider.observe.log import LogListener
 from outrider.observe.log_lines import write_line
 from outrider.signals import (
     BrokerDown,
+    JobEnqueued,
     JobsClaimed,
     ListenerDown,
     Notified,
+    Published,
     Settled,
     Signal,
     Woken,
@@ -207,6 +209,13 @@ def test_a_summary_comes_at_once_then_once_a_minute_and_at_the_end() -> None:
         write.close()
         write.close()
         assert said() == [(2, 0.0)]
+
+
+@pytest.mark.parametrize(("level", "wanted"), [(Level.warning, False), (Level.info, True), (Level.debug, True)])
+def test_what_one_call_sends_by_the_thousand_is_wanted_only_where_it_is_counted(level: Level, wanted: bool) -> None:
+    write = LogListener()
+    with lines(as_json=True, level=level):
+        assert [write.wants(kind) for kind in (Published, JobEnqueued, Settled)] == [wanted, wanted, True]
 
 
 def test_threads_that_publish_lose_no_count() -> None:

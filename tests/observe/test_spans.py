@@ -423,4 +423,4 @@ assert trace.handling("a.b") is None
 with trace.sending("publish", ()) as carried:
     assert carried is None
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=200)

@@ -156,7 +156,7 @@ begin
             where j.subscription = free.subscription and coalesce(j.workspace_id, '') = free.tenant
               and j.job_key = free.job_key and j.queue = free.queue and j.generation = free.generation
               and j.waits_for = 'key'
-            order by j.claim_at, j.id limit free.room for no key update skip locked) as picked on true
+            order by "outrider".claim_at(j), j.id limit free.room for no key update skip locked) as picked on true
     ),
     admitted as (
         update "outrider".job as j set waits_for = null from first where j.ctid = first.place
@@ -376,8 +376,6 @@ begin
 end
 $_$;
 
-COMMENT ON FUNCTION outrider.bounded(p_payload jsonb) IS 'of the constraints on payloads: true, or an error that says what is too long';
-
 CREATE FUNCTION outrider.bury(p_delivery bigint, p_code text, p_message text, p_worker text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -404,6 +402,9 @@ begin
     perform "outrider".sees_all(true);
     if p_name !~ '^outrider[.]canary_[0-9a-f]{8}$' then
         raise 'a canary is named outrider.canary_ and 8 hexadecimal digits, not %', p_name using errcode = 'OR001';
+    end if;
+    if (select count(*) from "outrider".subscription as s where s.name ~ '^outrider[.]canary_[0-9a-f]{8}$') >= 100 then
+        raise 'there are 100 canaries already' using errcode = 'OR001', hint = 'Upkeep removes those that are 10 minutes old.';
     end if;
     perform "outrider".register(p_name, 'handler', 'outrider', array[p_name]);
 end
@@ -447,6 +448,7 @@ CREATE FUNCTION outrider.cancel(p_job_id uuid, p_by text DEFAULT NULL::text, p_r
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
     SET enable_seqscan TO 'off'
+    SET lock_timeout TO '10s'
     AS $$
 #variable_conflict use_column
 declare
@@ -456,7 +458,7 @@ begin
     perform "outrider".sees_all(true);
     for job in
         select d.* from "outrider".job as d
-        where d.event_id = p_job_id and d.subscription = coalesce(p_subscription, d.subscription)
+        where d.id = any ("outrider".owed_of(p_job_id)) and d.subscription = coalesce(p_subscription, d.subscription)
         order by d.id for update
     loop
         seen := true;
@@ -474,22 +476,10 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.error_fingerprint(p_code text, p_message text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select left(md5(coalesce(p_code, '') || ' ' || regexp_replace(regexp_replace(regexp_replace(
-        left(coalesce(p_message, ''), 500),
-        '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+', '#', 'g'),
-        '''[^'']*''|"[^"]*"', '?', 'g'),
-        '[0-9]+', '#', 'g')), 12)
-$$;
-
 CREATE TABLE outrider.job (
     id bigint NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     run_at timestamp with time zone NOT NULL,
-    claim_at timestamp without time zone GENERATED ALWAYS AS (((run_at AT TIME ZONE 'UTC'::text) - ((priority)::double precision * '00:01:00'::interval))) STORED,
     generation bigint DEFAULT 0 NOT NULL,
     seq bigint,
     event_id uuid NOT NULL,
@@ -523,11 +513,7 @@ CREATE TABLE outrider.job (
     last_error_code text,
     last_error text,
     last_traceback text,
-    fingerprint text GENERATED ALWAYS AS (
-CASE
-    WHEN (last_error_code IS NOT NULL) THEN outrider.error_fingerprint(last_error_code, last_error)
-    ELSE NULL::text
-END) STORED,
+    fingerprint text,
     failure_history jsonb,
     CONSTRAINT job_attempts_check CHECK ((attempts >= 0)),
     CONSTRAINT job_job_key_check CHECK (((octet_length(job_key) >= 1) AND (octet_length(job_key) <= 512))),
@@ -542,8 +528,6 @@ END) STORED,
     CONSTRAINT job_waits_for_check CHECK ((waits_for = ANY (ARRAY['time'::text, 'key'::text])))
 )
 WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.05');
-
-COMMENT ON COLUMN outrider.job.claim_at IS 'the order of claims: run_at, a minute earlier for each step of priority';
 
 COMMENT ON COLUMN outrider.job.seq IS 'the event that it was made of; null = it was enqueued';
 
@@ -590,7 +574,7 @@ begin
     if p_job.status in ('pending', 'failed') then
         update "outrider".job as d
         set status = 'discarded', waits_for = null, last_error_code = 'cancelled',
-            last_error = coalesce(why, 'it was cancelled before it ran'), last_traceback = null,
+            last_error = coalesce(why, 'it was cancelled before it ran'), fingerprint = null, last_traceback = null,
             failure_history = coalesce(d.failure_history, '[]') || jsonb_strip_nulls(jsonb_build_object(
                 'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', "outrider".signed(p_by), 'reason', why))
         where d.id = p_job.id;
@@ -681,6 +665,8 @@ declare
     cut     boolean := false;
     taken   integer := 0;
     due_in  double precision;
+    looked  double precision;
+    until   timestamp;
 begin
     perform "outrider".sees_all();
     reaped := "outrider".reap(p_names);
@@ -723,6 +709,12 @@ begin
     else
         places := places || "outrider".pick(found.lanes, p_limit - cardinality(places));
     end if;
+    -- In a backlog every claim is full: look once a second what they pass over.
+    looked := nullif(current_setting('outrider.looked_at', true), '')::double precision;
+    if cardinality(places) = p_limit and (extract(epoch from moment) between looked and looked + 1) is not true then
+        perform set_config('outrider.looked_at', extract(epoch from moment)::text, false);
+        until := (select max("outrider".claim_at(j)) from "outrider".job as j where j.ctid = any (places));
+    end if;
     if places <> '{}' then
         return query select l.* from "outrider".lease(places, p_worker, moment) as l;
         get diagnostics taken = row_count;
@@ -734,13 +726,16 @@ begin
         due_in := extract(epoch from case when next_at < moment then moment else next_at end - moment);
         -- A job can be claimed and is still there: others have it locked. If they do not take it (they die or roll back), nobody
         -- is notified.
-        if (due_in <= 1) is not true and (locked or exists (
+        if locked or exists (
             select from unnest(found.lanes) as l
             cross join lateral (select from "outrider".job as j where "outrider".in_lane(j, l) limit 1) as left_over
-            where not limited or "outrider".room(l.subscription, null) > 0)) then
-            due_in := 1;
-            perform "outrider".close_kept(found.lanes);
+            where not limited or "outrider".room(l.subscription, null) > 0) then
+            due_in := least(due_in, 1);
+            until := 'infinity';
         end if;
+    end if;
+    if until is not null then
+        perform "outrider".close_kept(found.lanes, case when p_suspect then names end, until);
     end if;
     if found.partly then
         due_in := least(due_in, 0.1);
@@ -755,6 +750,10 @@ begin
     return next last;
 end
 $$;
+
+CREATE FUNCTION outrider.claim_at(p_job outrider.job) RETURNS timestamp without time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((p_job).run_at AT TIME ZONE 'UTC'::text) - (((p_job).priority)::double precision * '00:01:00'::interval));
 
 CREATE FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_since timestamp with time zone, p_limit integer) RETURNS SETOF outrider.claimed
     LANGUAGE plpgsql
@@ -779,8 +778,8 @@ begin
     places := array(
         select j.ctid from "outrider".job as j
         where "outrider".in_lane(j, row(p_subscription, p_generation, p_queue, 0)::"outrider".lane)
-          and j.claim_at >= p_since at time zone 'UTC'
-        order by j.claim_at, j.id limit p_limit for update skip locked);
+          and "outrider".claim_at(j) >= p_since at time zone 'UTC'
+        order by "outrider".claim_at(j), j.id limit p_limit for update skip locked);
     if places <> '{}' then
         return query select l.* from "outrider".lease(places, p_worker, moment) as l;
     end if;
@@ -791,7 +790,7 @@ CREATE FUNCTION outrider.claimable(p_job outrider.job) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (((p_job).status = 'pending'::text) AND ((p_job).waits_for IS NULL) AND ((p_job).crashes = 0));
 
-CREATE FUNCTION outrider.close_kept(p_lanes outrider.lane[]) RETURNS void
+CREATE FUNCTION outrider.close_kept(p_lanes outrider.lane[], p_suspects text[], p_until timestamp without time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -804,7 +803,15 @@ declare
         select j.id from unnest(p_lanes) as l
         cross join lateral (
             select j.id, j.unique_key, j.closed from "outrider".job as j
-            where "outrider".in_lane(j, l) order by j.claim_at, j.id limit 100) as j
+            where "outrider".in_lane(j, l) and "outrider".claim_at(j) <= p_until
+            order by "outrider".claim_at(j), j.id limit 100) as j
+        where j.unique_key is not null and not j.closed
+        union all
+        select j.id from unnest(p_suspects) as n (name)
+        cross join lateral (
+            select j.id, j.unique_key, j.closed from "outrider".job as j
+            where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
+            order by "outrider".claim_at(j), j.id limit 100) as j
         where j.unique_key is not null and not j.closed);
     free bigint[];
 begin
@@ -823,6 +830,7 @@ CREATE TABLE outrider.cursor (
     subscription text NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
     partition integer NOT NULL,
+    id bigint NOT NULL,
     seq bigint NOT NULL,
     floor bigint NOT NULL,
     inflight pg_snapshot NOT NULL,
@@ -832,13 +840,12 @@ CREATE TABLE outrider.cursor (
     mark_seq bigint NOT NULL,
     mark_xid xid8 NOT NULL,
     cluster bigint NOT NULL,
-    id bigint NOT NULL,
     takes bigint DEFAULT 0 NOT NULL,
     excused bigint DEFAULT 0 NOT NULL,
     served_by bigint,
     failures integer DEFAULT 0 NOT NULL,
     open_until timestamp with time zone,
-    CONSTRAINT cursor_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
+    CONSTRAINT cursor_owed_after_check CHECK (((owing IS NULL) = (owed_after IS NULL))),
     CONSTRAINT cursor_owing_check CHECK ((cardinality(owing) > 0)),
     CONSTRAINT cursor_partition_check CHECK ((partition >= 0))
 )
@@ -889,14 +896,32 @@ CREATE FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    drawn bigint;
 begin
     if (p_takes between 0 and 1 and p_excused between 0 and 1000) is not true then
         raise 'count_take counts one take and up to 1,000 rollbacks at once, not % and %', p_takes, p_excused
             using errcode = 'OR001';
     end if;
-    perform nextval(to_regclass(format('"outrider".takes_%s', p_cursor))) from generate_series(1, p_takes);
-    perform nextval(to_regclass(format('"outrider".excused_%s', p_cursor))) from generate_series(1, p_excused);
+    -- PERFORM would start a query.
+    for each in 1 .. p_takes loop
+        drawn := nextval(to_regclass(format('"outrider".takes_%s', p_cursor)));
+    end loop;
+    for each in 1 .. p_excused loop
+        drawn := nextval(to_regclass(format('"outrider".excused_%s', p_cursor)));
+    end loop;
 end
+$$;
+
+CREATE FUNCTION outrider.error_fingerprint(p_code text, p_message text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select left(md5(coalesce(p_code, '') || ' ' || regexp_replace(regexp_replace(regexp_replace(
+        left(coalesce(p_message, ''), 500),
+        '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+', '#', 'g'),
+        '''[^'']*''|"[^"]*"', '?', 'g'),
+        '[0-9]+', '#', 'g')), 12)
 $$;
 
 ALTER TABLE outrider.job ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -916,41 +941,42 @@ CREATE TABLE outrider.delivery (
     seq bigint NOT NULL,
     event_id uuid NOT NULL,
     event_type text NOT NULL,
+    workspace_id text,
     ordering_key text,
+    payload jsonb,
     status text NOT NULL,
     head boolean NOT NULL,
     reached boolean NOT NULL,
     run_at timestamp with time zone NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
-    suspect boolean DEFAULT false NOT NULL,
+    cycle integer DEFAULT 1 NOT NULL,
     crashes integer DEFAULT 0 NOT NULL,
+    suspect boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    first_failed_at timestamp with time zone,
+    buried_at timestamp with time zone,
     last_error_code text,
     last_error text,
-    first_failed_at timestamp with time zone,
-    cycle integer DEFAULT 1 NOT NULL,
-    failure_history jsonb DEFAULT '[]'::jsonb NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    payload jsonb,
-    buried_at timestamp with time zone,
+    last_traceback text,
     fingerprint text GENERATED ALWAYS AS (
 CASE
     WHEN (last_error_code IS NOT NULL) THEN outrider.error_fingerprint(last_error_code, last_error)
     ELSE NULL::text
 END) STORED,
-    workspace_id text,
-    last_traceback text,
+    failure_history jsonb DEFAULT '[]'::jsonb NOT NULL,
     CONSTRAINT delivery_attempts_check CHECK ((attempts >= 0)),
-    CONSTRAINT delivery_check CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])))),
     CONSTRAINT delivery_last_traceback_check CHECK ((octet_length(last_traceback) <= 16384)),
+    CONSTRAINT delivery_pending_has_a_turn CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])))),
+    CONSTRAINT delivery_run_at_check CHECK (((run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
     CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text])))
 )
-WITH (autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.05');
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.05');
 
 COMMENT ON COLUMN outrider.delivery.generation IS 'the generation of the cursor that it belongs to';
 
-COMMENT ON COLUMN outrider.delivery.event_id IS 'the event';
-
 COMMENT ON COLUMN outrider.delivery.ordering_key IS 'what keeps later events waiting: the event''s key, after length:workspace: where it has one; empty = all wait for it; null = nothing';
+
+COMMENT ON COLUMN outrider.delivery.payload IS 'what its handler gets instead of the event''s own: it was edited for a replay';
 
 COMMENT ON COLUMN outrider.delivery.head IS 'the first of its key: the only one that is retried';
 
@@ -958,11 +984,9 @@ COMMENT ON COLUMN outrider.delivery.reached IS 'the cursor has come past it, so 
 
 COMMENT ON COLUMN outrider.delivery.suspect IS 'was in a batch whose worker died again and again: runs alone, counted before it runs';
 
-COMMENT ON COLUMN outrider.delivery.payload IS 'what its handler gets instead of the event''s own: it was edited for a replay';
+COMMENT ON COLUMN outrider.delivery.last_traceback IS 'where last_error was raised: the innermost frames';
 
 COMMENT ON COLUMN outrider.delivery.fingerprint IS 'errors with the same one have the same cause, as far as their texts say';
-
-COMMENT ON COLUMN outrider.delivery.last_traceback IS 'where last_error was raised: the innermost frames, of a handler or a job';
 
 CREATE VIEW outrider.owed WITH (security_invoker='true') AS
  SELECT 'event'::text AS kind,
@@ -1032,7 +1056,8 @@ begin
     select d.* from "outrider".subscription as s
     cross join lateral (
         select d.* from "outrider".owed as d
-        where d.subscription = s.name and d.status = 'failed' and d.id > p_after
+        -- Not by equality: then the order is that of the primary key too, and the planner may read the whole table by it.
+        where d.subscription >= s.name and d.subscription <= s.name and d.status = 'failed' and d.id > p_after
           and (p_event_type is null or d.event_type = p_event_type)
           and (p_error_code is null or d.last_error_code = p_error_code)
           and (p_fingerprint is null or d.fingerprint = p_fingerprint)
@@ -1041,7 +1066,7 @@ begin
           and (p_generation is null or d.generation = p_generation)
           and (p_workspace_id is null or p_workspace_id = coalesce(d.workspace_id, (
               select o.workspace_id from "outrider".outbox as o where o.seq = d.seq)))
-        order by d.id limit p_limit) as d
+        order by d.subscription, d.id limit p_limit) as d
     where p_subscription is null or s.name = p_subscription
     order by d.id limit p_limit;
 end
@@ -1261,8 +1286,7 @@ declare
     made_id uuid := coalesce(p_id, "outrider".uuid7());
 begin
     if p_poke then
-        perform "outrider".notify(
-            case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
+        perform "outrider".notify("outrider".generation_channel(p_generation), p_job_type);
     end if;
     loop
         -- Nothing is returned: whoever enqueues needs no right to read.
@@ -1458,7 +1482,11 @@ begin
         perform "outrider".notify("outrider".generation_channel(gone.generation), gone.event_type);
     end loop;
     perform "outrider".erase_jobs(array(
-        select j.id from "outrider".job as j where j.event_id = any (p_ids) and j.seq = any (p_seqs)));
+        select j.id from "outrider".job as j
+        where j.event_id = any (p_ids) and j.seq = any (p_seqs) and j.lease_token is null  -- the predicate of job_of_event
+        union all
+        select j.id from "outrider".job as j
+        where j.event_id = any (p_ids) and j.seq = any (p_seqs) and j.status = 'in_flight'));
 
     names := array(select s.name from "outrider".subscription as s where s.kind <> 'inbox'
                    union select a.subscription from "outrider".audit as a  -- whose receipts are still there
@@ -1491,7 +1519,7 @@ begin
         set status = 'discarded', waits_for = null, buried_at = null, locked_by = null, locked_at = null, lease_token = null,
             lease_expires_at = null, cancelled_at = null, progress = null,
             payload = case when j.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
-            last_error = null, last_traceback = null, failure_history = "outrider".scrubbed(j.failure_history)
+            last_error = null, fingerprint = null, last_traceback = null, failure_history = "outrider".scrubbed(j.failure_history)
         from (select j.id, j.status from "outrider".job as j where j.id = any (p_jobs)) as was
         where j.id = was.id
         returning j.subscription, j.generation, j.job_key, was.status as was
@@ -1880,7 +1908,7 @@ $$;
 
 CREATE FUNCTION outrider.is_live(p_seen_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
-    RETURN (p_seen_at > (now() - '00:00:30'::interval));
+    RETURN ((p_seen_at >= (statement_timestamp() - '00:00:30'::interval)) AND (p_seen_at <= (statement_timestamp() + '00:01:00'::interval)));
 
 CREATE FUNCTION outrider.is_withdrawn(p_seq bigint) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -1931,6 +1959,16 @@ begin
     into place, searched, jobs, states
     from found;
 end
+$$;
+
+CREATE FUNCTION outrider.keep_sample(p_seq bigint, p_waiting double precision, p_owed bigint, p_dead bigint) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into "outrider".sample (minute, seq, waiting, owed, dead)
+    values (extract(minute from clock_timestamp()), p_seq, p_waiting, p_owed, p_dead)
+    on conflict (minute) do update
+    set taken_at = excluded.taken_at, seq = excluded.seq, waiting = excluded.waiting, owed = excluded.owed, dead = excluded.dead;
 $$;
 
 CREATE FUNCTION outrider.lanes(p_names text[], p_generation bigint, p_queues text[], p_strict boolean, OUT lanes outrider.lane[], OUT partly boolean) RETURNS record
@@ -2028,13 +2066,19 @@ CREATE FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp
 #variable_conflict use_column
 declare
     token bigint := nextval('"outrider".lease_token');
+    first bigint;
+    last  bigint;
+    bytes bigint;
     fits  integer;
 begin
     perform "outrider".sees_all();
-    if cardinality(p_places) > 1 then
+    select min(d.seq), max(d.seq), sum("outrider".stored_bytes(d.payload)) into first, last, bytes
+    from unnest(p_places) as q (place) join "outrider".job as d on d.ctid = q.place;
+    if cardinality(p_places) > 1 and (first is not null or bytes >= "outrider".batch_bytes()) then
         select count(*) into fits from (
             select sum(case when d.payload is not null then "outrider".stored_bytes(d.payload) else (
-                           select "outrider".stored_bytes(o.payload) from "outrider".outbox as o where o.seq = d.seq limit 1) end)
+                           select "outrider".stored_bytes(o.payload) from "outrider".outbox as o
+                           where o.seq = d.seq and o.seq between first and last limit 1) end)
                        over (order by q.n rows between unbounded preceding and 1 preceding) as before
             from unnest(p_places) with ordinality as q (place, n) join "outrider".job as d on d.ctid = q.place
         ) as read
@@ -2048,7 +2092,7 @@ begin
             lease_token = token, lease_expires_at = p_moment + coalesce(s.lease, interval '5 minutes')
         from unnest(p_places) as q (place), "outrider".subscription as s
         where d.ctid = q.place and s.name = d.subscription
-        returning d.*, extract(epoch from d.lease_expires_at - p_moment)::double precision as lease
+        returning d.*, "outrider".claim_at(d), extract(epoch from d.lease_expires_at - p_moment)::double precision as lease
     )
     select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.claim_at,
            t.event_id, coalesce(t.event_type, t.subscription), coalesce(o.event_version, t.event_version),
@@ -2060,7 +2104,9 @@ begin
                'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,
                'idempotency_key', coalesce(o.idempotency_key, o.id::text), 'origin', o.origin) end
     from leased as t
-    left join lateral (select o.* from "outrider".outbox as o where o.seq = t.seq limit 1) as o on t.seq is not null
+    left join lateral (
+        select o.* from "outrider".outbox as o where o.seq = t.seq and o.seq between first and last limit 1) as o
+        on t.seq is not null
     order by t.claim_at, t.id;
 end
 $$;
@@ -2101,15 +2147,16 @@ begin
             continue;
         end if;
         if cur.cluster = home and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
-           and cur.seq >= drawn and cur.owing is null and p_armed is null
-           and not exists (select from "outrider".delivery as d
+           and cur.seq >= drawn and cur.owing is null and p_armed is null then
+            if not exists (select from "outrider".delivery as d
                            where d.subscription = p_subscription and d.generation = p_generation
                              and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached
                              and d.run_at <= now())
-           and not exists (select from "outrider".late_transactions(
-                               cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
-            outcome := coalesce(outcome, 'idle');
-            continue;
+               and not exists (select from "outrider".late_transactions(
+                                   cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
+                outcome := coalesce(outcome, 'idle');
+                continue;
+            end if;
         end if;
         select c.* into locked from "outrider".cursor as c
         where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition
@@ -2148,9 +2195,8 @@ CREATE FUNCTION outrider.log_home() RETURNS bigint
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    return (select hashint8extended(here.system_identifier, oldest.xmin::text::bigint)
-            from pg_control_system() as here,
-                 (select m.xmin from "outrider".migration as m order by m.version limit 1) as oldest);
+    return (select hashint8extended((pg_control_system()).system_identifier, m.xmin::text::bigint)
+            from "outrider".migration as m order by m.version limit 1);
 end
 $$;
 
@@ -2204,6 +2250,7 @@ CREATE FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text D
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
+    SET lock_timeout TO '10s'
     AS $$
 #variable_conflict use_column
 begin
@@ -2246,7 +2293,8 @@ begin
         from changed
     )
     select changed.subscription from changed order by 1;
-    perform "outrider".wake_jobs(array[p_subscription]) where p_subscription is not null;
+    perform "outrider".wake_jobs(array(
+        select s.name from "outrider".subscription as s where s.kind = 'job' and s.name = coalesce(p_subscription, s.name)));
 end
 $$;
 
@@ -2404,17 +2452,17 @@ CREATE TABLE outrider.subscription (
     kind text NOT NULL,
     context text NOT NULL,
     event_types text[],
+    ordering text DEFAULT 'key'::text NOT NULL,
     partitions integer DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    ordering text DEFAULT 'key'::text NOT NULL,
     paused_at timestamp with time zone,
     lease interval,
     timeout interval,
     concurrency integer,
     key_concurrency integer,
+    keep interval,
     workspace_id text,
     forwards boolean DEFAULT false NOT NULL,
-    keep interval,
     CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
     CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
     CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = ANY (ARRAY['job'::text, 'inbox'::text])))),
@@ -2442,11 +2490,11 @@ COMMENT ON COLUMN outrider.subscription.concurrency IS 'so many of these jobs ru
 
 COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the same key';
 
+COMMENT ON COLUMN outrider.subscription.keep IS 'of a job type: every job that is done leaves a receipt, which upkeep removes no earlier than after this time';
+
 COMMENT ON COLUMN outrider.subscription.workspace_id IS 'of a relay: only the events of this tenant; null = all';
 
 COMMENT ON COLUMN outrider.subscription.forwards IS 'of a relay: also what an inbox brought';
-
-COMMENT ON COLUMN outrider.subscription.keep IS 'of a job type: every job that is done leaves a receipt, which upkeep removes no earlier than after this time';
 
 CREATE FUNCTION outrider.obstacle(p_cursor outrider.cursor, p_subscription outrider.subscription, p_knows text[], p_armed bigint, p_first_seq bigint) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -2460,14 +2508,15 @@ begin
         return 'unknown';
     elsif p_cursor.open_until > now() and p_armed is null then
         return 'open';
-    elsif p_first_seq <= p_cursor.seq and p_armed is null and not exists (
-        -- The first parked event was late, and has not been read again since it failed: read on.
-        select from "outrider".delivery as d
-        where d.subscription = p_cursor.subscription and d.seq = p_first_seq and not d.reached) and not exists (
-        select from "outrider".delivery as d
-        where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation
-          and d.partition = p_cursor.partition and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
-        return 'waiting';
+    elsif p_first_seq <= p_cursor.seq and p_armed is null then
+        return case when not exists (
+            -- The first parked event was late, and has not been read again since it failed: read on.
+            select from "outrider".delivery as d
+            where d.subscription = p_cursor.subscription and d.seq = p_first_seq and not d.reached) and not exists (
+            select from "outrider".delivery as d
+            where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation
+              and d.partition = p_cursor.partition and d.status = 'pending' and d.head and d.reached and d.run_at <= now())
+            then 'waiting' end;
     end if;
     return null;
 end
@@ -2597,7 +2646,7 @@ begin
     select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes
     from "outrider".replay(
         array(select d.id from "outrider".owed as d
-              where d.event_id = p_event_id and d.subscription = coalesce(p_subscription, d.subscription)
+              where d.id = any ("outrider".owed_of(p_event_id)) and d.subscription = coalesce(p_subscription, d.subscription)
                 and (d.status = 'failed' or (p_force and d.status = 'discarded'))
               order by d.subscription, d.seq),
         p_replayed_by, p_new_generation, p_force, p_payload, p_reason) as replayed
@@ -2634,6 +2683,19 @@ CREATE FUNCTION outrider.overdue_rollups() RETURNS SETOF text
       and (r.scheduler = 'worker' or not exists (select from pg_extension where extname = 'pg_cron'))
       and coalesce(r.ticked_at, r.installed_at) not between clock_timestamp() - 2 * r.every and clock_timestamp()
     order by r.name
+$$;
+
+CREATE FUNCTION outrider.owed_of(p_id uuid) RETURNS bigint[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+select array(
+    select d.id from "outrider".delivery as d where d.event_id = p_id
+    union all
+    select j.id from "outrider".job as j where j.event_id = p_id and j.lease_token is null
+    union all
+    select j.id from "outrider".job as j where j.event_id = p_id and j.status = 'in_flight')
 $$;
 
 CREATE FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last bigint) RETURNS boolean
@@ -2913,8 +2975,8 @@ begin
         with next as (
             select l.lane from unnest(p_lanes) with ordinality as l (subscription, generation, queue, tenanted, lane)
             cross join lateral (
-                select j.claim_at, j.id from "outrider".job as j
-                where "outrider".in_lane(j, p_lanes[l.lane]) order by j.claim_at, j.id limit p_wanted) as j
+                select "outrider".claim_at(j), j.id from "outrider".job as j
+                where "outrider".in_lane(j, p_lanes[l.lane]) order by "outrider".claim_at(j), j.id limit p_wanted) as j
             order by j.claim_at, j.id limit p_wanted
         )
         select array(select count(next.lane) from generate_series(1, lanes) as l (lane)
@@ -2926,7 +2988,7 @@ begin
             cross join lateral (
                 select j.ctid as place from "outrider".job as j
                 where "outrider".in_lane(j, p_lanes[share.lane])
-                order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
+                order by "outrider".claim_at(j), j.id limit share.jobs for update skip locked) as picked
             where share.jobs > 0
         )
         select array_agg(picked.place) into places from picked;
@@ -2938,9 +3000,9 @@ begin
         places := places || array(
             select picked.place from unnest(p_lanes) as l
             cross join lateral (
-                select j.ctid as place, j.claim_at, j.id from "outrider".job as j
+                select j.ctid as place, "outrider".claim_at(j), j.id from "outrider".job as j
                 where "outrider".in_lane(j, l) and j.ctid <> all (places)
-                order by j.claim_at, j.id limit wanted for update skip locked) as picked
+                order by "outrider".claim_at(j), j.id limit wanted for update skip locked) as picked
             order by picked.claim_at, picked.id limit wanted);
     end if;
     return places;
@@ -2991,17 +3053,17 @@ begin
         select source.name, source.room, source.key_concurrency, source.most, source.lane, source.tenant, j.*
         from source
         cross join lateral (
-            select j.ctid as place, j.workspace_id, j.job_key, j.claim_at, j.id from "outrider".job as j
+            select j.ctid as place, j.workspace_id, j.job_key, "outrider".claim_at(j), j.id from "outrider".job as j
             where "outrider".in_lane(j, source.lane)
-            order by j.claim_at, j.id limit source.most for update skip locked) as j
+            order by "outrider".claim_at(j), j.id limit source.most for update skip locked) as j
         where source.tenant is null
         union all
         select source.name, source.room, source.key_concurrency, source.most, source.lane, source.tenant, j.*
         from source
         cross join lateral (
-            select j.ctid as place, j.workspace_id, j.job_key, j.claim_at, j.id from "outrider".job as j
+            select j.ctid as place, j.workspace_id, j.job_key, "outrider".claim_at(j), j.id from "outrider".job as j
             where "outrider".in_turn(j, source.lane) and hashtextextended(j.workspace_id, 0) = source.tenant
-            order by j.claim_at, j.id limit source.most for update skip locked) as j
+            order by "outrider".claim_at(j), j.id limit source.most for update skip locked) as j
         where source.tenant is not null
     ),
     -- key_room: how many more jobs of its key may run; null = any number.
@@ -3065,12 +3127,12 @@ declare
               and (j.generation = p_generation
                    or not p_strict and not "outrider".has_workers(j.subscription, j.generation, j.queue))
               and (not p_limited or "outrider".room(j.subscription, j.job_key, j.workspace_id) > 0)
-            order by j.claim_at, j.id limit 100) as j);
+            order by "outrider".claim_at(j), j.id limit 100) as j);
 begin
     places := array(
         select j.ctid from "outrider".job as j
         where j.id = any (found) and j.status = 'pending' and j.waits_for is null
-        order by j.claim_at, j.id limit 1 for update skip locked);
+        order by "outrider".claim_at(j), j.id limit 1 for update skip locked);
     held := found <> '{}' and places = '{}';
 end
 $$;
@@ -3133,8 +3195,7 @@ begin
         aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context)
     values (
         event_id, event_type, event_version, coalesce(occurred_at, clock_timestamp()), source, target, content_class,
-        case when generation = 0 and channel_class is null then 'outbox_default'
-             else 'outbox_gen_' || generation || coalesce('_' || channel_class, '') end,
+        coalesce('outbox_gen_' || generation || '_' || channel_class, "outrider".generation_channel(generation)),
         generation, coalesce(workspace_id, nullif(current_setting('app.workspace_id', true), '')),
         aggregate_kind, key, entity_version, payload, idempotency_key, trace_context);
     return event_id;
@@ -3151,15 +3212,14 @@ declare
     q         bigint := greatest(p_drawn, cur.seq);  -- never go back: another session may have read further before we had the lock
     r         xid8 := pg_current_xact_id();
     upto      bigint := q;
-    others    bigint[] := '{}';
+    others    bigint[];
     withdrawn boolean;
 begin
-    if cur.generation = 0 then
-        -- After the lock, under which open_generation copies this cursor.
-        others := array(select distinct c.generation from "outrider".cursor as c
-                        where c.subscription = cur.subscription and c.generation <> 0);
-    end if;
-    withdrawn := exists (select from "outrider".withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
+    -- After the lock, under which open_generation copies the cursor of generation 0.
+    select array(select distinct c.generation from "outrider".cursor as c
+                 where cur.generation = 0 and c.subscription = cur.subscription and c.generation <> 0),
+           exists (select from "outrider".withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after))
+    into others, withdrawn;
 
     -- Rebase after a restore. The transactions of the old home are over, and what they left is here. Their ids mean nothing from
     -- now on, except for what is owed. A transaction that advanced a cursor here has finished, so its id (horizon) is below xmax;
@@ -3355,6 +3415,7 @@ begin
             reaped := reaped + 1;
         exception when lock_not_available then
             update "outrider".job as d set lease_expires_at = clock_timestamp() + interval '1 second' where d.id = job.id;
+            perform set_config('lock_timeout', '1ms', true);
         end;
     end loop;
     perform "outrider".wake_jobs(p_names) where reaped > 0;
@@ -3984,19 +4045,18 @@ CREATE FUNCTION outrider.renew(p_worker uuid, p_names text[]) RETURNS TABLE(deli
 #variable_conflict use_column
 declare
     moment timestamptz := clock_timestamp();
+    places tid[];
 begin
     perform "outrider".sees_all();
-    with each as materialized (
-        select s.name, coalesce(s.lease, interval '5 minutes') as lease, s.timeout from "outrider".subscription as s
-        where s.name = any (p_names)
-    ),
-    held as materialized (
-        select d.id, each.lease from each join "outrider".job as d on d.subscription = each.name
-        where d.status = 'in_flight' and d.locked_by = p_worker and d.lease_expires_at < moment + each.lease * 0.9
-          and (each.timeout is null or d.locked_at + each.timeout + each.lease > moment)
-        for no key update of d skip locked
-    )
-    update "outrider".job as d set lease_expires_at = moment + held.lease from held where d.id = held.id;
+    places := array(
+        select d.ctid from "outrider".subscription as s join "outrider".job as d on d.subscription = s.name
+        where s.name = any (p_names) and d.status = 'in_flight' and d.locked_by = p_worker
+          and d.lease_expires_at < moment + coalesce(s.lease, interval '5 minutes') * 0.9
+          and (s.timeout is null or d.locked_at + s.timeout + coalesce(s.lease, interval '5 minutes') > moment)
+        for no key update of d skip locked);
+    update "outrider".job as d set lease_expires_at = moment + coalesce(s.lease, interval '5 minutes')
+    from unnest(places) as q (place), "outrider".subscription as s
+    where d.ctid = q.place and s.name = d.subscription;
     return query
     select d.id, d.lease_token, extract(epoch from d.lease_expires_at - moment)::double precision,
            d.cancelled_at is not null
@@ -4119,6 +4179,7 @@ $$;
 CREATE FUNCTION outrider.replay_jobs(p_jobs bigint[], p_new_generation bigint, p_payload jsonb, p_mark jsonb, p_reason jsonb) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20ms'
     AS $$
 declare
     dead    "outrider".job;
@@ -4134,8 +4195,12 @@ begin
                                         else coalesce(j.failure_history, '[]') end)
                                   || (jsonb_build_object('cycle', j.cycle) || p_mark)
             where j.id = dead.id;
-        exception when unique_violation then  -- job_unique or job_once
-            continue;
+        exception
+            when unique_violation then  -- job_unique or job_once
+                continue;
+            when lock_not_available then
+                perform set_config('lock_timeout', '1ms', true);
+                continue;
         end;
         revived := revived || dead.id;
         if p_payload is not null and dead.seq is null then
@@ -4249,6 +4314,8 @@ CREATE FUNCTION outrider.rewrite(p_job outrider.job) RETURNS void
     set status = p_job.status, run_at = p_job.run_at, attempts = p_job.attempts, crashes = p_job.crashes,
         buried_at = p_job.buried_at, last_error_code = p_job.last_error_code, last_error = p_job.last_error,
         last_traceback = p_job.last_traceback,
+        fingerprint = case when p_job.last_error_code is not null
+                           then "outrider".error_fingerprint(p_job.last_error_code, p_job.last_error) end,
         first_failed_at = p_job.first_failed_at, failure_history = p_job.failure_history, locked_by = null,
         locked_at = null, lease_token = null, lease_expires_at = null, cancelled_at = null, superseded_at = null, closed = false
     where d.id = p_job.id
@@ -4799,7 +4866,11 @@ begin
             "outrider".rollup_others(part.source), "outrider".rollup_undo(p_spec, noted))
     on conflict on constraint rollup_pkey do update
     set context = excluded.context, scheduler = excluded.scheduler, every = excluded.every, others = excluded.others,
-        undo = r.undo || excluded.undo, installed_at = clock_timestamp(), uninstalled_at = null;
+        undo = r.undo || excluded.undo, installed_at = clock_timestamp(), uninstalled_at = null
+    where r.context = excluded.context or r.uninstalled_at is not null;
+    if not found then
+        raise '% was not installed: another context installed a rollup of this name meanwhile', name using errcode = 'OR007';
+    end if;
     insert into "outrider".setting as s (name, value, least, greatest)
     values (format('rollup.%s.debounce_seconds', name), (p_spec ->> 'debounce')::bigint, 60, 300),
            (format('rollup.%s.batch_threshold', name), (p_spec ->> 'threshold')::bigint, 2, 50),
@@ -5058,6 +5129,7 @@ declare
     loaded   boolean;
     served   text;
     doubled  boolean;
+    theirs   boolean;
 begin
     -- Where do rows come from?
     topic := 'source'; blocks := true;
@@ -5172,8 +5244,11 @@ begin
     value := case when not found then 'ABSENT' when item.proname <> 'rollup_stage_' || part.slug or not here then 'FOREIGN'
                   when item.tgenabled = 'D' then 'DISABLED' else 'PRESENT' end;
     doubled := exists (select from "outrider".rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name');
-    passed := value <> 'FOREIGN' and not doubled;
+    theirs := here and rollup.context <> p_spec ->> 'context';
+    passed := value <> 'FOREIGN' and not doubled and not theirs;
     detail := case
+        when theirs then format('the context %s has installed a rollup of this name: choose another name, or uninstall that one '
+                                'first: outrider rollup uninstall %s', rollup.context, rollup.name)
         when doubled then format('another rollup has the same short name, %s: choose another name', part.slug)
         when value = 'FOREIGN' then format('%s has a trigger outrider_rollup_%s that no installed rollup knows: drop it, or '
                                            'choose another name', part.source, part.slug)
@@ -5808,6 +5883,7 @@ CREATE FUNCTION outrider.run_now(p_job_id uuid, p_subscription text DEFAULT NULL
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
     SET enable_seqscan TO 'off'
+    SET lock_timeout TO '10s'
     AS $$
 #variable_conflict use_column
 declare
@@ -5817,7 +5893,7 @@ begin
     perform "outrider".sees_all(true);
     for job in
         select d.* from "outrider".job as d
-        where d.event_id = p_job_id and d.subscription = coalesce(p_subscription, d.subscription)
+        where d.id = any ("outrider".owed_of(p_job_id)) and d.subscription = coalesce(p_subscription, d.subscription)
         order by d.id for update
     loop
         seen := true;
@@ -5865,6 +5941,28 @@ begin
     return made;
 end
 $$;
+
+CREATE TABLE outrider.sample (
+    minute smallint NOT NULL,
+    taken_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    seq bigint NOT NULL,
+    waiting double precision NOT NULL,
+    owed bigint NOT NULL,
+    dead bigint NOT NULL,
+    CONSTRAINT sample_minute_check CHECK (((minute >= 0) AND (minute <= 59)))
+)
+WITH (fillfactor='50');
+
+COMMENT ON COLUMN outrider.sample.seq IS 'the newest position of the log';
+
+COMMENT ON COLUMN outrider.sample.waiting IS 'seconds that the oldest event or job has waited that a worker could take';
+
+COMMENT ON COLUMN outrider.sample.owed IS 'events that wait for a retry, and jobs that are pending or running';
+
+CREATE FUNCTION outrider.sample_due() RETURNS boolean
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    RETURN (NOT (EXISTS (SELECT FROM outrider.sample s WHERE ((s.taken_at >= (clock_timestamp() - '00:00:55'::interval)) AND (s.taken_at <= clock_timestamp())))));
 
 CREATE FUNCTION outrider.scrubbed(p_history jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -5968,14 +6066,15 @@ CREATE FUNCTION outrider.settle_done(p_names text[], p_done bigint[], p_tokens b
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
+    SET enable_indexscan TO 'off'
+    SET enable_nestloop TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
     SET jit TO 'off'
     AS $$
 declare
     landed  bigint[];
     newer   bigint[];
+    older   bigint[];
     names   text[];
     tenants text[];
     keys    text[];
@@ -5985,8 +6084,9 @@ begin
     ),
     gone as (
         delete from "outrider".job as d using named
-        -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
-        where d.id = named.id and d.lease_token = named.token
+        -- By their ids once, then a hash join, even if the statistics say that the table is empty: an old snapshot keeps dead rows,
+        -- and a nested loop would read them all for each job. Only who is in flight has a token; to say so would offer another index.
+        where d.id = any (p_done) and d.id = named.id and d.lease_token = named.token
         returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
                   d.failure_history, named.result
     ),
@@ -6010,10 +6110,16 @@ begin
     into landed, newer, names, tenants, keys
     from gone cross join lateral (select gone.unique_key is not null and gone.seq is null) as u (own);
     if newer is not null then
-        update "outrider".job as d set superseded_at = clock_timestamp()
-        from unnest(newer, names, tenants, keys) as n (id, name, tenant, key)
-        where d.subscription = n.name and coalesce(d.workspace_id, '') = n.tenant and d.unique_key = n.key
-          and d.status = 'in_flight' and d.seq is null and d.id < n.id and not d.closed;
+        older := array(
+            select older.id from unnest(newer, names, tenants, keys) as n (id, name, tenant, key)
+            cross join lateral (
+                select j.id from "outrider".job as j
+                where j.subscription = n.name and coalesce(j.workspace_id, '') = n.tenant and j.unique_key = n.key
+                  and j.status = 'in_flight' and j.seq is null and j.id < n.id limit 1000) as older);
+        if older <> '{}' then
+            update "outrider".job as d set superseded_at = clock_timestamp()
+            where d.id = any (older) and d.status = 'in_flight' and not d.closed;
+        end if;
     end if;
     return coalesce(landed, '{}');
 end
@@ -6046,6 +6152,7 @@ begin
                     p_names, p_done[place:place], p_tokens[place:place], p_results[place:place]);
             exception when lock_not_available then
                 held := held || p_done[place];
+                perform set_config('lock_timeout', '1ms', true);
             end;
         end loop;
     end;
@@ -6077,6 +6184,7 @@ begin
         exception when lock_not_available then
             delivery := asked.delivery;
             outcome := 'held';
+            perform set_config('lock_timeout', '1ms', true);
         end;
         return next;
     end loop;
@@ -6113,15 +6221,17 @@ CREATE FUNCTION outrider.take(p_subscription text, p_partition integer DEFAULT N
 #variable_conflict use_column
 declare
     lock       record;
+    counted    record;
+    reading    record;
     cur        "outrider".cursor;
     sub        "outrider".subscription;
     head       "outrider".taken;
     first_seq  bigint;
-    deaths     bigint;
     seqs       bigint[];
     returned   bigint;
     settles    boolean;
     suspicious boolean := false;
+    parked     boolean;
     diverting  boolean := false;
 begin
     perform "outrider".sees_all();
@@ -6130,17 +6240,17 @@ begin
     end if;
     p_excused := least(greatest(p_excused, 0), 1000);  -- as many as count_take counts at once
 
-    select * into lock from "outrider".lock_cursor(p_subscription, p_partition, p_generation, p_armed);
+    lock := "outrider".lock_cursor(p_subscription, p_partition, p_generation, p_armed);
     cur := lock.locked;
     head.outcome := lock.outcome;
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from "outrider".subscription as s where s.name = p_subscription;
-        -- In total order, the log is read up to the first parked event and no further.
-        first_seq := case sub.ordering when 'total' then (
-            select min(d.seq) from "outrider".delivery as d
-            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
-              and d.ordering_key = '') end;
+        if sub.ordering = 'total' then  -- the log is read up to the first parked event and no further
+            first_seq := (select min(d.seq) from "outrider".delivery as d
+                          where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
+                            and d.ordering_key = '');
+        end if;
         head.outcome := coalesce("outrider".obstacle(cur, sub, p_knows, p_armed, first_seq), head.outcome);
     end if;
     if head.outcome <> 'taken' then
@@ -6153,28 +6263,28 @@ begin
     head.partition := cur.partition;
     head.cursor := cur.id;
     if settles then
-        select counted.batch, counted.excused, counted.deaths into cur.takes, cur.excused, deaths
-        from "outrider".count_deaths(cur, p_excused) as counted;
-        head.batch := cur.takes;
-        perform set_config('outrider.batch', head.batch::text, true);
-        if deaths > 5 then
+        counted := "outrider".count_deaths(cur, p_excused);
+        cur.takes := counted.batch;
+        cur.excused := counted.excused;
+        head.batch := set_config('outrider.batch', cur.takes::text, true);
+        if counted.deaths > 5 then
             update "outrider".cursor as c set takes = cur.takes, excused = cur.excused where c.id = cur.id;
             perform "outrider".count_take(cur.id, 1, p_excused);
             head.outcome := 'more';
             return next head;
             return;
         end if;
-        suspicious := deaths >= 3;
-        if cur.open_until is not null then
-            p_limit := 1;
-        end if;
+        suspicious := counted.deaths >= 3;
+        p_limit := case when cur.open_until is null then p_limit else 1 end;
         -- If an event was parked or buried before the log was read up to it, or is parked in this partition: look at each event.
-        diverting := suspicious or exists (
-            select from "outrider".delivery as d
-            where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after));
-        if exists (select from "outrider".delivery as d
-                   where d.subscription = p_subscription and d.generation = p_generation
-                     and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
+        select suspicious or exists (
+                   select from "outrider".delivery as d
+                   where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after)),
+               exists (select from "outrider".delivery as d
+                       where d.subscription = p_subscription and d.generation = p_generation
+                         and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached)
+        into diverting, parked;
+        if parked then
             diverting := true;
             return query select * from "outrider".take_parked(
                 p_subscription, cur, p_limit, p_armed, suspicious, cur.excused, head, p_worker, p_alone);
@@ -6185,9 +6295,9 @@ begin
         end if;
     end if;
 
-    select read.outcome, read.seqs into head.outcome, seqs
-    from "outrider".read(
-        cur, sub, least(lock.drawn, case when settles then first_seq end), lock.home, p_limit, p_scan) as read;
+    reading := "outrider".read(cur, sub, least(lock.drawn, case when settles then first_seq end), lock.home, p_limit, p_scan);
+    head.outcome := reading.outcome;
+    seqs := reading.seqs;
     if settles and cur.open_until is not null and seqs <> '{}' then
         head.outcome := 'probe';
     elsif settles and head.outcome = 'done' and (diverting or sub.partitions > 1) then
@@ -6430,14 +6540,14 @@ begin
         next as materialized (
             select tenant.lane, tenant.tenant, j.claim_at, j.id from tenant cross join most
             cross join lateral (
-                select j.claim_at, j.id from "outrider".job as j
+                select "outrider".claim_at(j), j.id from "outrider".job as j
                 where "outrider".in_turn(j, tenant.lane) and hashtextextended(j.workspace_id, 0) = tenant.tenant
-                order by j.claim_at, j.id limit most.jobs) as j
+                order by "outrider".claim_at(j), j.id limit most.jobs) as j
             union all
             select l, null, j.claim_at, j.id from unnest(p_lanes) as l cross join most
             cross join lateral (
-                select j.claim_at, j.id from "outrider".job as j
-                where "outrider".in_lane(j, l) order by j.claim_at, j.id limit most.jobs) as j
+                select "outrider".claim_at(j), j.id from "outrider".job as j
+                where "outrider".in_lane(j, l) order by "outrider".claim_at(j), j.id limit most.jobs) as j
             where l.tenanted = 0
         ),
         share as materialized (
@@ -6454,14 +6564,14 @@ begin
         cross join lateral (
             select j.ctid as place from "outrider".job as j
             where "outrider".in_lane(j, share.lane)
-            order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
+            order by "outrider".claim_at(j), j.id limit share.jobs for update skip locked) as picked
         where share.tenant is null
         union all
         select picked.place from share
         cross join lateral (
             select j.ctid as place from "outrider".job as j
             where "outrider".in_turn(j, share.lane) and hashtextextended(j.workspace_id, 0) = share.tenant
-            order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
+            order by "outrider".claim_at(j), j.id limit share.jobs for update skip locked) as picked
         where share.tenant is not null);
 end
 $$;
@@ -7262,9 +7372,9 @@ CREATE TABLE outrider.outbox (
     payload jsonb NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 PARTITION BY RANGE (seq);
 
@@ -7274,11 +7384,11 @@ COMMENT ON COLUMN outrider.outbox.aggregate_id IS 'the ordering key; null = no o
 
 COMMENT ON COLUMN outrider.outbox.idempotency_key IS 'null = the event''s id';
 
+COMMENT ON COLUMN outrider.outbox.caused_by IS 'the event, or the job, whose handler published this event';
+
 COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; null = born here';
 
 COMMENT ON COLUMN outrider.outbox.erased_at IS 'its payload is gone, for good';
-
-COMMENT ON COLUMN outrider.outbox.caused_by IS 'the event, or the job, whose handler published this event';
 
 CREATE FUNCTION outrider.wanted(p_event outrider.outbox, p_subscription outrider.subscription, p_cursor outrider.cursor, p_others bigint[], p_withdrawn boolean) RETURNS boolean
     LANGUAGE sql STABLE
@@ -7385,10 +7495,10 @@ CREATE TABLE outrider.event_handled (
     handled_at timestamp with time zone DEFAULT now() NOT NULL,
     generation bigint NOT NULL,
     content_class text NOT NULL,
-    result jsonb,
-    failure_history jsonb,
     workspace_id text,
-    job_key text
+    job_key text,
+    result jsonb,
+    failure_history jsonb
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.02', autovacuum_vacuum_scale_factor='0.02', autovacuum_freeze_min_age='0');
 
@@ -7396,11 +7506,11 @@ COMMENT ON COLUMN outrider.event_handled.handler_name IS 'the subscription';
 
 COMMENT ON COLUMN outrider.event_handled.idempotency_key IS 'event type:key as the producer gave it, after length:workspace: where it has one; or the event''s id';
 
-COMMENT ON COLUMN outrider.event_handled.failure_history IS 'of an event that was handled only after it had failed';
-
 COMMENT ON COLUMN outrider.event_handled.workspace_id IS 'whose result and failure_history these are; null where there is neither';
 
 COMMENT ON COLUMN outrider.event_handled.job_key IS 'the same, of a job that was enqueued: its key';
+
+COMMENT ON COLUMN outrider.event_handled.failure_history IS 'of an event that was handled only after it had failed';
 
 CREATE TABLE outrider.withdrawal (
     seq bigint NOT NULL,
@@ -7532,9 +7642,9 @@ CREATE TABLE outrider.outbox_s0 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7557,9 +7667,9 @@ CREATE TABLE outrider.outbox_s1 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7582,9 +7692,9 @@ CREATE TABLE outrider.outbox_s10 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7607,9 +7717,9 @@ CREATE TABLE outrider.outbox_s11 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7632,9 +7742,9 @@ CREATE TABLE outrider.outbox_s12 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7657,9 +7767,9 @@ CREATE TABLE outrider.outbox_s13 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7682,9 +7792,9 @@ CREATE TABLE outrider.outbox_s14 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7707,9 +7817,9 @@ CREATE TABLE outrider.outbox_s15 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7732,9 +7842,9 @@ CREATE TABLE outrider.outbox_s2 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7757,9 +7867,9 @@ CREATE TABLE outrider.outbox_s3 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7782,9 +7892,9 @@ CREATE TABLE outrider.outbox_s4 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7807,9 +7917,9 @@ CREATE TABLE outrider.outbox_s5 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7832,9 +7942,9 @@ CREATE TABLE outrider.outbox_s6 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7857,9 +7967,9 @@ CREATE TABLE outrider.outbox_s7 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7882,9 +7992,9 @@ CREATE TABLE outrider.outbox_s8 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7907,9 +8017,9 @@ CREATE TABLE outrider.outbox_s9 (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -7941,9 +8051,9 @@ CREATE TABLE outrider.outbox_tail (
     payload jsonb CONSTRAINT outbox_payload_not_null NOT NULL,
     idempotency_key text,
     trace_context jsonb,
+    caused_by uuid,
     origin text,
-    erased_at timestamp with time zone,
-    caused_by uuid DEFAULT (NULLIF(current_setting('outrider.cause'::text, true), ''::text))::uuid
+    erased_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_insert_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_freeze_min_age='0');
 
@@ -8013,15 +8123,15 @@ ALTER TABLE outrider.rollup_pending ALTER COLUMN id ADD GENERATED ALWAYS AS IDEN
 
 CREATE TABLE outrider.schedule (
     name text NOT NULL,
+    context text,
     job_type text NOT NULL,
     cron text NOT NULL,
     time_zone text NOT NULL,
-    fired_at timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    context text,
-    ahead timestamp with time zone,
     missed text,
     job jsonb,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    fired_at timestamp with time zone NOT NULL,
+    ahead timestamp with time zone,
     enqueued_at timestamp with time zone,
     paused_at timestamp with time zone,
     CONSTRAINT schedule_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
@@ -8029,17 +8139,17 @@ CREATE TABLE outrider.schedule (
     CONSTRAINT schedule_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
 );
 
-COMMENT ON COLUMN outrider.schedule.fired_at IS 'the newest time that was fired, or passed over; a new schedule begins now';
-
-COMMENT ON COLUMN outrider.schedule.updated_at IS 'since when it has these times';
-
 COMMENT ON COLUMN outrider.schedule.context IS 'who fires it; null: whoever registers it first from now on';
-
-COMMENT ON COLUMN outrider.schedule.ahead IS 'the last time that was fired while the clock was ahead: it has its job';
 
 COMMENT ON COLUMN outrider.schedule.missed IS 'as declared; null = registered by code that did not write it';
 
 COMMENT ON COLUMN outrider.schedule.job IS 'the job as declared, for run_schedule: payload, version, source, queue, priority, key, workspace_id';
+
+COMMENT ON COLUMN outrider.schedule.updated_at IS 'since when it has these times';
+
+COMMENT ON COLUMN outrider.schedule.fired_at IS 'the newest time that was fired, or passed over; a new schedule begins now';
+
+COMMENT ON COLUMN outrider.schedule.ahead IS 'the last time that was fired while the clock was ahead: it has its job';
 
 COMMENT ON COLUMN outrider.schedule.enqueued_at IS 'when it last enqueued a job';
 
@@ -8048,11 +8158,11 @@ COMMENT ON COLUMN outrider.schedule.paused_at IS 'since when it does not fire';
 CREATE TABLE outrider.setting (
     name text NOT NULL,
     value bigint NOT NULL,
+    entered text,
     "least" bigint NOT NULL,
     "greatest" bigint NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    entered text,
-    CONSTRAINT setting_check CHECK (((value >= "least") AND (value <= "greatest")))
+    CONSTRAINT setting_value_check CHECK (((value >= "least") AND (value <= "greatest")))
 );
 
 COMMENT ON TABLE outrider.setting IS 'limits that operators may change; content_class.NAME: an added content class, treated like 0 public to 3 restricted';
@@ -8318,32 +8428,32 @@ CREATE TABLE outrider.worker (
     host text NOT NULL,
     pid integer NOT NULL,
     version text NOT NULL,
+    schema_version integer,
     generation bigint NOT NULL,
+    strict boolean DEFAULT false NOT NULL,
     subscriptions text[] NOT NULL,
+    unable text[] DEFAULT '{}'::text[] NOT NULL,
+    queues text[],
     listening boolean DEFAULT false NOT NULL,
     stopping boolean DEFAULT false NOT NULL,
     started_at timestamp with time zone DEFAULT now() NOT NULL,
     seen_at timestamp with time zone DEFAULT now() NOT NULL,
-    unable text[] DEFAULT '{}'::text[] NOT NULL,
-    schema_version integer,
-    queues text[],
-    report jsonb,
     reported_at timestamp with time zone,
+    report jsonb,
     backend integer,
-    strict boolean DEFAULT false NOT NULL,
     CONSTRAINT worker_report_check CHECK ((length((report)::text) <= 8192))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 
-COMMENT ON COLUMN outrider.worker.unable IS 'subscriptions that want event types which its code does not know';
+COMMENT ON COLUMN outrider.worker.schema_version IS 'the newest migration that its code knows';
 
-COMMENT ON COLUMN outrider.worker.schema_version IS 'the newest migration that its code knows; null = code from before 0004';
+COMMENT ON COLUMN outrider.worker.unable IS 'subscriptions that want event types which its code does not know';
 
 COMMENT ON COLUMN outrider.worker.queues IS 'null = jobs of every queue';
 
-COMMENT ON COLUMN outrider.worker.report IS 'what runs longest there, and its troubles; seconds count back from reported_at';
-
 COMMENT ON COLUMN outrider.worker.reported_at IS 'later than seen_at: written by the watchdog of a worker whose event loop is held';
+
+COMMENT ON COLUMN outrider.worker.report IS 'what runs longest there, and its troubles; seconds count back from reported_at';
 
 COMMENT ON COLUMN outrider.worker.backend IS 'the process of the server that has the session of the heartbeat; null behind a pooler';
 
@@ -8389,9 +8499,6 @@ ALTER TABLE ONLY outrider.cursor
 
 ALTER TABLE ONLY outrider.delivery
     ADD CONSTRAINT delivery_pkey PRIMARY KEY (id);
-
-ALTER TABLE outrider.delivery
-    ADD CONSTRAINT delivery_run_at_readable CHECK (((run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))) NOT VALID;
 
 ALTER TABLE ONLY outrider.event_handled
     ADD CONSTRAINT event_handled_pkey PRIMARY KEY (handler_name, idempotency_key);
@@ -8471,6 +8578,9 @@ ALTER TABLE ONLY outrider.rollup
 ALTER TABLE ONLY outrider.rollup
     ADD CONSTRAINT rollup_slug_key UNIQUE (slug);
 
+ALTER TABLE ONLY outrider.sample
+    ADD CONSTRAINT sample_pkey PRIMARY KEY (minute);
+
 ALTER TABLE ONLY outrider.schedule
     ADD CONSTRAINT schedule_pkey PRIMARY KEY (name);
 
@@ -8545,25 +8655,25 @@ CREATE INDEX job_failed ON outrider.job USING btree (subscription, id) WHERE (st
 
 CREATE INDEX job_fingerprint ON outrider.job USING btree (subscription, fingerprint) WHERE (status = 'failed'::text);
 
-CREATE INDEX job_of_event ON outrider.job USING btree (event_id);
+CREATE INDEX job_of_event ON outrider.job USING btree (event_id) WHERE (lease_token IS NULL);
 
 CREATE UNIQUE INDEX job_once ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = ANY (ARRAY['pending'::text, 'in_flight'::text])) AND (unique_key IS NOT NULL) AND (seq IS NOT NULL));
 
-CREATE INDEX job_ready ON outrider.job USING btree (subscription, generation, queue, num_nonnulls(workspace_id), claim_at, id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes = 0));
+CREATE INDEX job_ready ON outrider.job USING btree (subscription, generation, queue, num_nonnulls(workspace_id), (((run_at AT TIME ZONE 'UTC'::text) - ((priority)::double precision * '00:01:00'::interval))), id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes = 0));
 
 CREATE INDEX job_running ON outrider.job USING btree (subscription, lease_expires_at) WHERE (status = 'in_flight'::text);
 
 CREATE INDEX job_scheduled ON outrider.job USING btree (subscription, run_at, id) WHERE (waits_for = 'time'::text);
 
-CREATE INDEX job_suspect ON outrider.job USING btree (subscription, claim_at, id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes > 0));
+CREATE INDEX job_suspect ON outrider.job USING btree (subscription, (((run_at AT TIME ZONE 'UTC'::text) - ((priority)::double precision * '00:01:00'::interval))), id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes > 0));
 
-CREATE INDEX job_turn ON outrider.job USING btree (subscription, generation, queue, hashtextextended(workspace_id, (0)::bigint), claim_at, id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes = 0) AND (workspace_id IS NOT NULL));
+CREATE INDEX job_turn ON outrider.job USING btree (subscription, generation, queue, hashtextextended(workspace_id, (0)::bigint), (((run_at AT TIME ZONE 'UTC'::text) - ((priority)::double precision * '00:01:00'::interval))), id) WHERE ((status = 'pending'::text) AND (waits_for IS NULL) AND (crashes = 0) AND (workspace_id IS NOT NULL));
 
 CREATE UNIQUE INDEX job_unique ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL) AND (NOT closed));
 
 CREATE INDEX job_unique_running ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'in_flight'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL));
 
-CREATE INDEX job_waiting ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, queue, generation, claim_at, id) WHERE (waits_for = 'key'::text);
+CREATE INDEX job_waiting ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, queue, generation, (((run_at AT TIME ZONE 'UTC'::text) - ((priority)::double precision * '00:01:00'::interval))), id) WHERE (waits_for = 'key'::text);
 
 CREATE INDEX outbox_id ON ONLY outrider.outbox USING btree (id);
 
@@ -8828,23 +8938,25 @@ REVOKE ALL ON FUNCTION outrider.canary_send(p_name text, p_generation bigint) FR
 
 REVOKE ALL ON FUNCTION outrider.cancel(p_job_id uuid, p_by text, p_reason text, p_subscription text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION outrider.cancel_job(p_job outrider.job, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.change_jobs(p_action text, p_jobs bigint[], p_states text[], p_by text, p_reason text, p_which jsonb, OUT changed integer, OUT stopping integer, OUT skipped integer, OUT held bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.claim(p_worker uuid, p_names text[], p_limit integer, p_generation bigint, p_queues text[], p_suspect boolean, p_strict boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.claim_at(p_job outrider.job) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.claim_lane(p_worker uuid, p_subscription text, p_generation bigint, p_queue text, p_since timestamp with time zone, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.claimable(p_job outrider.job) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.close_kept(p_lanes outrider.lane[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.close_kept(p_lanes outrider.lane[], p_suspects text[], p_until timestamp without time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.count_deaths(p_cursor outrider.cursor, p_excused integer, OUT batch bigint, OUT excused bigint, OUT deaths bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.error_fingerprint(p_code text, p_message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.dead_letters(p_subscription text, p_event_type text, p_error_code text, p_fingerprint text, p_since timestamp with time zone, p_until timestamp with time zone, p_workspace_id text, p_generation bigint, p_after bigint, p_limit bigint) FROM PUBLIC;
 
@@ -8908,6 +9020,8 @@ REVOKE ALL ON FUNCTION outrider.is_withdrawn(p_seq bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.jobs_page(p_type text, p_queue text, p_key text, p_workspace_id text, p_states text[], p_payload jsonb, p_after bigint, p_until bigint, p_scan integer, p_classes text[], OUT place bigint, OUT searched integer, OUT jobs bigint[], OUT states text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.keep_sample(p_seq bigint, p_waiting double precision, p_owed bigint, p_dead bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.lanes(p_names text[], p_generation bigint, p_queues text[], p_strict boolean, OUT lanes outrider.lane[], OUT partly boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.late_transactions(p_inflight pg_snapshot, p_horizon xid8, p_now pg_snapshot, p_floor bigint, p_upto bigint) FROM PUBLIC;
@@ -8953,6 +9067,8 @@ REVOKE ALL ON FUNCTION outrider.ordering_key(p_ordering text, p_workspace_id tex
 REVOKE ALL ON FUNCTION outrider.outbox_replay(p_event_id uuid, p_new_generation bigint, p_replayed_by text, p_subscription text, p_force boolean, p_payload jsonb, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.overdue_rollups() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.owed_of(p_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.owes(p_cursor outrider.cursor, p_first bigint, p_last bigint) FROM PUBLIC;
 
@@ -9099,6 +9215,8 @@ REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_sc
 REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.run_schedule(p_name text, p_by text, p_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.sample_due() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.scrubbed(p_history jsonb) FROM PUBLIC;
 

@@ -11,6 +11,7 @@ import pytest
 from tests.postgres.test_plans import APPEND, SEGMENTS
 
 from outrider.postgres.admin import activity, waiting
+from outrider.postgres.admin.status import status
 from outrider.postgres.connection import connect
 from outrider.postgres.statement import ONE_MOMENT, statement
 
@@ -131,10 +132,6 @@ def test_what_waits_behind_an_event_is_read_by_its_key(conn: Conn) -> None:
     assert len(rows) == 179
 
 
-def test_the_pace_of_the_last_hour_reads_one_event_per_minute(conn: Conn) -> None:
-    assert rows_read(conn, "admin/published", {}) <= 60 * 51, "at most one per minute and segment"
-
-
 def test_partitions_read_the_cursors_of_one_subscription(conn: Conn) -> None:
     assert rows_read(conn, "admin/partitions", {"name": "a.handler"}) == 4
 
@@ -203,9 +200,11 @@ async def test_what_they_find(log: str) -> None:
         retries = await waiting.events(conn, "outrider", subscription="a.handler", limit=5)
         assert [(each.attempts, each.behind) for each in retries] == [(1, 199)] * 5
         assert [each.partition for each in await activity.partitions(conn, "a.handler", "outrider")] == [0, 1, 2, 3]
-        minutes = await activity.published(conn, "outrider")
-        assert minutes
-        assert minutes[0][1] <= minutes[-1][1]
+        await activity.take_sample(conn, "outrider")
+        [sample] = await activity.samples(conn, "outrider")
+        seen = activity.Sample.of(await status(conn, "outrider"))
+        assert (sample.seq, sample.owed, sample.dead) == (seen.seq, seen.owed, seen.dead)
+        assert sample.waiting == pytest.approx(seen.waiting, abs=60)
         with psycopg.connect(log) as publisher:
             publisher.execute("select outrider.publish('a.common', '{}')")
             found = await activity.open_transactions(conn, "outrider")

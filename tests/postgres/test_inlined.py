@@ -10,6 +10,7 @@ CALLS = {
     "generation_channel": "select outrider.generation_channel(c.generation) from outrider.cursor as c",
     "as_text": "select outrider.as_text(o.payload) from outrider.outbox as o",
     "claimable": "select from outrider.job as j where outrider.claimable(j)",
+    "claim_at": "select outrider.claim_at(j) from outrider.job as j",
     "in_lane": "select from outrider.job as j where outrider.in_lane(j, row('a', 0, 'b', 0)::outrider.lane)",
     "in_turn": "select from outrider.job as j where outrider.in_turn(j, row('a', 0, 'b', 1)::outrider.lane)",
     "stored_bytes": "select outrider.stored_bytes(o.payload) from outrider.outbox as o",

@@ -38,7 +38,7 @@ DEFINERS = {
     "tenant_page", "note_export", "count_take", "log_home", "accept_event", "hold_limits", "forget_workers",
     "allow_content_class",
     "canary_begin", "canary_send", "canary_end",
-    "pause_schedule", "resume_schedule", "run_schedule", "change_jobs",
+    "pause_schedule", "resume_schedule", "run_schedule", "change_jobs", "sample_due", "keep_sample",
 }  # fmt: skip
 
 
@@ -276,6 +276,16 @@ async def test_an_older_schema_is_brought_up_to_date(database: str, monkeypatch:
         assert await migrate.migrate(conn, "outrider", "tests") == [newer]
         await migrate.check_newer(conn, "outrider")
         assert await rows(conn, "select to_regclass('outrider.newer')::text") == [("outrider.newer",)]
+
+
+async def test_a_schema_from_before_the_first_release_says_what_to_do(database: str) -> None:
+    async with connected(database) as conn:
+        await conn.execute("update outrider.migration set name = 'log' where version = 1")
+        for version in range(2, 17):
+            await record(database, version, False)
+        for refuse in (migrate.check_newer, migrate.check_needed, migrate.migrate, uninstall.survey):
+            with pytest.raises(SchemaMismatch, match=r'before the first release .* drop schema "outrider" cascade'):
+                await refuse(conn, "outrider")
 
 
 # As a script

@@ -131,7 +131,7 @@ async def test_the_queue_empties_with_the_next_wake_up(small: str) -> None:
             with pytest.raises(psycopg.errors.ProgramLimitExceeded):
                 await other.execute("notify outbox_default, 'the queue is still full'")
             await factory.enqueue(Make())
-            assert [poke.payload async for poke in ear.notifies(timeout=5, stop_after=1)] == ["factory.make"]
+            assert [poke.payload async for poke in ear.notifies(timeout=60, stop_after=1)] == ["factory.make"]
         async with full_queue(small):
             pass
         async with expect(factory.app, ListenerUp), factory.app.worker():
@@ -164,11 +164,9 @@ async def test_every_sender_obeys_the_setting(database: str, setting: str) -> No
         for each in filter(str.strip, EVERY_SENDER.split(";")):
             await conn.execute(each.encode())
             await conn.execute("notify outbox_default, 'the end'")
-            heard = [poke.payload async for poke in ear.notifies(timeout=0)]
-            heard += (
-                [] if "the end" in heard else [poke.payload async for poke in ear.notifies(timeout=5, stop_after=1)]
-            )
-            assert heard[-1] == "the end", "what came before it has been heard"
+            heard: list[str] = []
+            while "the end" not in heard:
+                heard += [poke.payload async for poke in ear.notifies(timeout=60, stop_after=1)]
             assert (heard == ["the end"]) == (setting == "off" or "pause(" in each), (each, heard)
 
 
@@ -190,7 +188,7 @@ async def test_a_worker_that_is_told_to_be_quiet_is(database: str) -> None:
         [later] = await factory.enqueue(Make(), delay=3600)
         await factory.app.jobs.run_now(later)
         await factory.rows("notify outbox_default, 'the end'")
-        assert [poke.payload async for poke in ear.notifies(timeout=5, stop_after=1)] == ["the end"]
+        assert [poke.payload async for poke in ear.notifies(timeout=60, stop_after=1)] == ["the end"]
 
 
 async def test_a_type_that_is_too_long_for_a_notification_can_be_replayed(database: str) -> None:
@@ -218,7 +216,7 @@ async def test_who_overfills_the_queue_and_fails_does_not_silence_it(small: str)
     )
     listening = asyncio.create_task(listener.run())
     try:
-        async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(small, autocommit=True) as conn:
+        async with asyncio.timeout(25), await psycopg.AsyncConnection.connect(small, autocommit=True) as conn:
             assert await told.get() == "up"
             with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="NOTIFY queue"):
                 await conn.execute("select pg_notify('x', n || repeat('x', 7000)) from generate_series(1, 100) as n")
@@ -231,7 +229,7 @@ async def test_who_overfills_the_queue_and_fails_does_not_silence_it(small: str)
 
 
 LOUD = """create or replace function outrider.notify(p_channel text, p_kind text) returns void language plpgsql as
-          $$ begin raise 'the trigger notifies'; end $$"""
+          $$ begin if pg_trigger_depth() > 0 then raise 'the trigger notifies'; end if; end $$"""
 
 
 async def test_many_notify_by_themselves_and_one_by_the_trigger(database: str) -> None:
@@ -265,7 +263,7 @@ async def test_a_trigger_that_publishes_notifies(database: str) -> None:
         await factory.rows(ECHO)
         await factory.rows(ECHOES)
         await factory.publish(Ordered(n=1))
-        heard = [poke.payload async for poke in ear.notifies(timeout=5, stop_after=2)]
+        heard = [poke.payload async for poke in ear.notifies(timeout=60, stop_after=2)]
         assert sorted(heard) == ["factory.echo", "factory.ordered"]
 
 
@@ -281,4 +279,4 @@ async def test_a_publisher_that_is_told_to_be_quiet_is(database: str, notify: Li
         await factory.publish(*(Ordered(n=n) for n in range(3)))
         await factory.enqueue(Make(), *(Make(n=n) for n in range(3)))
         await factory.rows("notify outbox_default, 'the end'")
-        assert [poke.payload async for poke in ear.notifies(timeout=5, stop_after=1)] == ["the end"]
+        assert [poke.payload async for poke in ear.notifies(timeout=60, stop_after=1)] == ["the end"]

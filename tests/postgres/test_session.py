@@ -21,6 +21,7 @@ from outrider.postgres.embedded import Embedded
 
 PASSWORD = "hunter2%40"
 SLOTS, RESERVED = 8, 2
+CLIENTS = "select count(*) from pg_stat_activity where backend_type = 'client backend'"
 KINDS = pytest.mark.parametrize("kind", ["async", "sync"])
 
 
@@ -145,9 +146,14 @@ async def test_the_right_password_is_taken(guarded: Embedded) -> None:
 @KINDS
 async def test_a_server_without_a_free_connection(kind: str, guarded: Embedded) -> None:
     with ExitStack() as held:
-        for _ in range(SLOTS - RESERVED):
-            held.enter_context(closing(psycopg.connect(guarded.dsn())))
+        first, *_ = [
+            held.enter_context(closing(psycopg.connect(guarded.dsn(), autocommit=True)))
+            for _ in range(SLOTS - RESERVED)
+        ]
         text = await failure(kind, make_conninfo(guarded.dsn(), user="guarded", password="correct"))
+        async with asyncio.timeout(60):
+            while first.execute(CLIENTS).fetchone() != (SLOTS - RESERVED,):  # noqa: ASYNC110 (who was refused ends)
+                await asyncio.sleep(0.01)
         for _ in range(RESERVED):
             held.enter_context(closing(psycopg.connect(guarded.dsn())))
         full = await failure(kind, guarded.dsn())
@@ -288,6 +294,6 @@ async def test_a_caller_that_is_cancelled_leaves_no_session(database: str) -> No
         if isinstance(ended, psycopg.AsyncConnection):
             await ended.close()
     others = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn, asyncio.timeout(10):
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as conn, asyncio.timeout(60):
         while await (await conn.execute(others)).fetchall():  # noqa: ASYNC110 (a backend ends a moment after its session)
             await asyncio.sleep(0.05)

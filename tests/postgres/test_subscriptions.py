@@ -165,7 +165,7 @@ async def test_a_paused_subscription_with_an_overdue_event_is_not_asked_all_the_
         nonlocal taken
         taken += type(signal).__name__ == "Taken"
 
-    async with opened(database, notify="off") as shop:
+    async with opened(database, notify="off", poll="1h") as shop:
         shop.wrong["a1"] = explode
         await shop.publish("a1")
         await shop.app.drain()

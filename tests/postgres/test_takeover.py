@@ -13,8 +13,8 @@ from psycopg import AsyncConnection, IsolationLevel
 
 from outrider import Event, Job, Outrider
 from outrider.errors import DeclarationError, TakeoverRefused
-from outrider.postgres.admin.audit import Signed
 from outrider.postgres.admin.takeover import TakeoverRun, TakeoverState
+from outrider.signed import Signed
 from outrider.takeover import Takeover
 
 TABLE = "public.orders_outbox"
@@ -421,3 +421,46 @@ async def test_a_table_of_jobs_with_leases(database: str) -> None:
 def test_a_declaration_that_cannot_work(table: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DeclarationError, match=message):
         Outrider(context="shop").takeover(table, **options)
+
+
+@pytest.mark.parametrize("why", ["the declaration", "a trigger of the table"])
+async def test_a_row_that_stays_owed_is_not_published(old: Old, database: str, why: str) -> None:
+    """Else the cut-over would publish it again and again."""
+    shop = Shop(database)
+    if why == "the declaration":
+        shop.takeover = replace(shop.takeover, done="tenant = 'x'")
+    else:
+        old.conn.execute("create function keep() returns trigger language plpgsql as 'begin return null; end'")
+        old.conn.execute("create trigger keep before update on orders_outbox for each row execute function keep()")
+    async with shop.app:
+        await shop.app.migrate()
+        await shop.start()
+        old.insert("a")
+        [(row_id, error)] = (await shop.state()).refused
+        assert (row_id, error) == ("1", "the row is still owed after done=: it would be dispatched again")
+        assert await shop.cut_over() == 1
+        old.insert("b")
+        state = await shop.state()
+    assert old.events() == []
+    assert (state.owed, state.brought, [row for row, _ in state.refused]) == (2, 0, ["2", "1"])
+
+
+async def test_nobody_else_may_take_a_row(old: Old, database: str) -> None:
+    """The function publishes with the rights of the owner. A trigger needs no right to it."""
+    shop = Shop(database)
+    async with shop.app:
+        await shop.app.migrate()
+        await shop.start()
+        await shop.cut_over()
+    with psycopg.connect(database, autocommit=True) as conn:
+        found = conn.execute(
+            """select p.proname from pg_proc as p, lateral aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) as a
+               where p.pronamespace = 'outrider'::regnamespace and p.prosecdef and a.grantee = 0"""
+        ).fetchall()
+        assert found == []
+        conn.execute("create role takeover_web; grant insert on orders_outbox to takeover_web; set role takeover_web")
+        try:
+            conn.execute(INSERT, ["a", "a"])
+        finally:
+            conn.execute("reset role; drop owned by takeover_web; drop role takeover_web")
+    assert [key for key, *_ in old.events()] == ["a"]

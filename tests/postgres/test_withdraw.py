@@ -100,7 +100,7 @@ def test_parked_and_its_line_goes_on(log: Bench, order: str) -> None:
     with psycopg.connect(log.dsn, autocommit=True) as listening:
         listening.execute("listen outbox_default")
         assert log.withdraw(first) == {"a.handler": "withdrawn"}
-        pokes = [poke.payload for poke in listening.notifies(timeout=5, stop_after=1)]
+        pokes = [poke.payload for poke in listening.notifies(timeout=60, stop_after=1)]
     assert pokes == ["a.one"], "workers may sleep until the retry of the first one"
     assert log.one("select count(*) from outrider.delivery where not head") == (1 if order == "key" else 0)
     if order == "key":
@@ -268,13 +268,13 @@ def withdrawing(log: Bench, event: UUID, busy: psycopg.Connection[Any]) -> Itera
     thread.start()
     waits_for(log, busy)
     yield answer
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
 def waits_for(log: Bench, busy: psycopg.Connection[Any]) -> None:
     """Until the withdrawal waits for that session."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while log.one(BLOCKED, [busy.info.backend_pid]) == 0:
         assert time.monotonic() < deadline, "it does not wait"
 

@@ -89,7 +89,7 @@ def leases(request: pytest.FixtureRequest, name: str) -> Leases:
 
 
 async def test_one_has_it_until_it_expires_or_is_released(leases: Leases) -> None:
-    one, other = leases.make(1), leases.make(1)
+    one, other = leases.make(60), leases.make(60)
     assert await one.acquire()
     assert await one.acquire(), "it is ours already"
     assert not await other.acquire()
@@ -98,13 +98,19 @@ async def test_one_has_it_until_it_expires_or_is_released(leases: Leases) -> Non
     assert await leases.holder() is None
     assert await other.acquire()
     assert not await one.renew()
-    async with asyncio.timeout(30):
-        while not await one.acquire():  # noqa: ASYNC110 (the other one does not renew it)
-            await asyncio.sleep(0.05)
-    assert not await other.renew()
-    await other.release()
-    assert await leases.holder() is not None, "it is not the other's to release"
     await one.release()
+    await other.release()
+    brief = Leases(leases._broker, f"{leases._name}_brief")
+    one, other = brief.make(1), brief.make(60)
+    assert await one.acquire()
+    async with asyncio.timeout(30):
+        while await brief.holder() is not None:  # noqa: ASYNC110 (nobody renews it)
+            await asyncio.sleep(0.05)
+    assert await other.acquire()
+    assert not await one.renew()
+    await one.release()
+    assert await brief.holder() is not None, "it is not the other's to release"
+    await other.release()
 
 
 async def test_its_time_may_change(leases: Leases) -> None:
@@ -135,7 +141,7 @@ async def test_it_is_renewed_at_half_its_time(
     database: str, redis_server: RedisServer, leases: Leases, name: str
 ) -> None:
     """Also while there is nothing to do. Takes as long as the lease, which is not shorter because of busy machines."""
-    ttl, registry, moments = 3.0, CollectorRegistry(), list[float]()
+    ttl, registry, moments = 5.0, CollectorRegistry(), list[float]()
     async with depot(database) as house:
         Metrics(house.app.signals, registry)
         house.app.signals.listen(
@@ -150,7 +156,7 @@ async def test_it_is_renewed_at_half_its_time(
         assert token is not None
     acquired, first, second, *_ = moments
     for before, after in ((acquired, first), (first, second)):
-        assert after - before >= ttl / 2 - 0.2, "not earlier; a busy machine may be late"
+        assert after - before >= ttl / 2 - 1, "not earlier; on a busy machine it is noted late that it was acquired"
     value = registry.get_sample_value
     assert value(of.relay_leases.exposed, {"relay": "depot.out", "result": "acquired"}) == 1
     assert (value(of.relay_leases.exposed, {"relay": "depot.out", "result": "renewed"}) or 0) >= 2
@@ -163,7 +169,7 @@ async def test_lost_in_mid_run_nothing_is_doubled(
     async with depot(database) as house, depot(database) as other, AsyncExitStack() as ending:
         for each in (house, other):
             own = RedisStreams(redis_server.url, stream=name)
-            each.app.relay("depot.out", own, lease=leases.make(2), batch=5, poll=0.05)
+            each.app.relay("depot.out", own, lease=leases.make(6), batch=5, poll=0.05)
         await house.app.migrate()
         async with expect(house.app, RelayLease, lambda each: each.result == "acquired"):
             await ending.enter_async_context(house.app.worker())

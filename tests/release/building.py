@@ -31,7 +31,7 @@ def build(source: Path, into: Path, *targets: str) -> dict[str, bytes]:
         env=os.environ | {"SOURCE_DATE_EPOCH": EPOCH},
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return {file.name: file.read_bytes() for file in into.iterdir()}

@@ -33,6 +33,6 @@ def test_there_are_wheels(platform: str, version: str, tmp_path: Path) -> None:
         [sys.executable, "-m", "pip", *command, "--target", tmp_path, "--python-version", version, *place, "-r", pins],
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr

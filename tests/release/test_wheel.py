@@ -33,7 +33,7 @@ class Environment:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=200,
         )
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -46,7 +46,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     [wheel] = build(ROOT, folder / "dist", "wheel")
     pins = folder / "pins.txt"
     pins.write_text(loaded("sbom").requirements(frozenset({"embedded"}), "pytest", "pytest-asyncio"))
-    subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True, timeout=200)
     made = Environment(folder / "env")
     pip = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
     made.run(*pip, "--require-hashes", "-r", str(pins), cwd=folder)
@@ -78,7 +78,7 @@ def test_the_program_of_the_front_page(installed: Environment, place: Path) -> N
 
 
 def test_the_tests_of_a_user(installed: Environment, place: Path) -> None:
-    conftest, shop, tests = blocks("docs/guide.md", "py")
+    conftest, shop, tests = blocks("docs/testing.md", "py")
     (place / "conftest.py").write_text(conftest)
     (place / "shop.py").write_text(shop)
     (place / "test_shop.py").write_text(tests)

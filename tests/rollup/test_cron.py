@@ -208,7 +208,7 @@ async def test_what_a_doctor_says_of_it() -> None:
 
         with cron.desk(dsn) as desk:
             desk.execute(hub.TABLES.encode())
-            assert await said() == "ok: AVAILABLE: workers tick 0 rollups"
+            assert await said() == "ok: is not installed (AVAILABLE): workers tick 0 rollups"
             desk.execute("create extension pg_cron")
             assert await said() == "ok: is there, and no rollup uses it: workers tick 0 rollups"
             assert install(desk, "pg_cron") == "cron"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from typing import Any
 
@@ -15,8 +14,6 @@ from tests.rollup.archive import NAME, NOTE, Archive, declared, figures, opened
 from outrider import Event, Outrider
 from outrider.errors import ConfigError, RollupRefused
 from outrider.postgres import connection, rollups
-from outrider.postgres.schema import migrate
-from outrider.postgres.statement import render
 from outrider.rollup import Check, Column, Notification
 
 CATALOG = """
@@ -130,33 +127,6 @@ def test_a_changed_declaration_replaces_the_old_one(bare: Archive) -> None:
         "p_seqs bigint[]"
     ]
     assert not [row for row in bare.verified().values() if not row["passed"]]
-
-
-def test_a_condition_in_the_function_moves_to_the_trigger(bare: Archive) -> None:
-    """As rollups were installed before migration 16: it works on, verify says so, and installing again moves it."""
-    spec = declared(when="new.kind = 'piece'")
-    bare.install(spec)
-    source = bare.one("select prosrc from pg_proc where proname = 'rollup_stage_archive_imports'")
-    condition = "if (new.kind = 'piece') is not true then return null; end if;"
-    inside = source.replace("outrider_workspace :=", f"{condition} outrider_workspace :=", 1)
-    assert inside != source
-    bare.ask(f"""
-        create or replace function outrider.rollup_stage_archive_imports() returns trigger language plpgsql security definer
-            set search_path = pg_catalog, pg_temp as $of_before$ {inside} $of_before$;
-        create or replace trigger outrider_rollup_archive_imports after insert on piece for each row
-            execute function outrider.rollup_stage_archive_imports();
-        update outrider.rollup set trigger = (select pg_get_triggerdef(oid) from pg_trigger where tgname ~ '^outrider_ro')
-    """)
-    bare.add("a")
-    bare.add("b", kind="draft")
-    assert bare.staged() == ["a"]
-    assert "the function rollup_stage_archive_imports is not as it was made" in bare.verified()["installed"]["detail"]
-    bare.install(spec)
-    assert bare.verified()["installed"]["passed"]
-    assert "WHEN" in bare.one("select trigger from outrider.rollup")
-    bare.add("c")
-    bare.add("d", kind="draft")
-    assert bare.staged() == ["a", "c"]
 
 
 class Leafed(Event, type="archive.leafed"):
@@ -371,6 +341,17 @@ def test_refusals(bare: Archive) -> None:
     bare.ask("drop trigger outrider_rollup_archive_imports on piece")
     bare.install()
     assert "the same short name" in refused(bare, {**declared(), "name": "archive_imports"}, topic="trigger")
+
+
+def test_the_rollup_of_another_context_is_refused(bare: Archive) -> None:
+    bare.install()
+    theirs = declared(Outrider(context="library"))
+    told = refused(bare, theirs, topic="trigger")
+    assert "the context archive has installed a rollup of this name: choose another name, or uninstall" in told
+    bare.ask("select * from outrider.rollup_uninstall(%s)", NAME)
+    bare.install(theirs)
+    assert bare.one("select context from outrider.rollup") == "library"
+    assert "the context library has installed" in refused(bare, topic="trigger")
 
 
 def test_what_would_feed_itself_or_never_fit_is_refused(bare: Archive) -> None:
@@ -725,26 +706,6 @@ def test_a_trigger_that_was_replaced_is_noticed(bare: Archive) -> None:
     assert "is not as it was made" in bare.verified()["installed"]["detail"]
     bare.install()
     assert bare.verified()["installed"]["passed"]
-
-
-def test_what_stages_events_is_brought_up_to_date_by_the_migration(bare: Archive) -> None:
-    """Version 11 made it with an advisory lock."""
-    bare.install(declared(table=None, events=[Leafed], key=["chapter"]))
-    source = "select pg_get_functiondef(oid) from pg_proc where proname = 'rollup_stage_archive_imports'"
-    new = bare.one(source)
-    old = re.sub(
-        r"perform (from .*? is null) for key share;\n    if not found then",
-        lambda found: (
-            """perform pg_advisory_xact_lock_shared(hashtextextended('"outrider".rollup.stage.archive.imports', 0));\n"""
-            f"    if not exists (select {found[1]}) then"
-        ),
-        new,
-    )
-    assert old != new
-    bare.ask(old)
-    [step] = [each.sql for each in migrate.known() if each.name == "bounds"]
-    bare.ask(render(step[step.index("do $stages$") : step.index("$stages$;")] + "$stages$", "outrider"))
-    assert bare.one(source) == new
 
 
 @pytest.mark.parametrize("events", [False, True])

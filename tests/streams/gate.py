@@ -49,12 +49,12 @@ class Gate:
 
     async def holds(self, side: Side, number: int) -> None:
         """Until so many bytes from this side have been held back."""
-        async with asyncio.timeout(30), self._arrived:
+        async with asyncio.timeout(60), self._arrived:
             await self._arrived.wait_for(lambda: self._held[side] >= number)
 
     async def quiet(self) -> None:
         """Until all that was held back has arrived, and the connections have ended."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self._carrying:
                 await asyncio.wait(self._carrying)
                 await asyncio.sleep(0)

@@ -87,7 +87,7 @@ async def test_raw_commands_are_sent_and_raw_messages_arrive(nats_server: NatsSe
     headers = b"NATS/1.0\r\nA: b\r\n\r\n"
     raw = b"HPUB raw.1 %d %d\r\n%s12\r\n" % (len(headers), len(headers) + 2, headers)
     await client.send_raw(raw + b"PUB normal 2\r\n34\r\n")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await normal.next_msg(timeout=30)).data == b"34", "other subscriptions must work as before"
         await other.publish("raw.2", b"56")  # only now: flush() of nats-py can overtake a subscription
         found = [await heard.get(), await heard.get()]

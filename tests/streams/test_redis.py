@@ -447,7 +447,7 @@ for make in RedisStreams, JetStream:
     except Exception as error:
         print(error)
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert (
         ran.stdout == "Redis needs its client: install outrider[redis]\nNATS needs its client: install outrider[nats]\n"
     )

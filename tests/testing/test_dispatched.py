@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from tests.proxy import Proxy
 from tests.testing.orders import OrderPlaced, OrderShipped, order
 
 from outrider import Bury, Outrider, RetryPolicy
@@ -78,7 +79,7 @@ async def test_a_dead_letter_is_told(database: str) -> None:
     async with app:
         await app.migrate()
         with pytest.raises(AssertionError, match=r"failed at shop\.invoice: Bury: nobody wants number 13"):
-            async with dispatched(app, timeout=1), app.connect() as conn:
+            async with dispatched(app, timeout=5), app.connect() as conn:
                 await app.publish(conn, order(13))
 
 
@@ -97,3 +98,14 @@ async def test_an_app_that_does_not_notify(database: str) -> None:
         with pytest.raises(ConfigError, match="nothing wakes a worker"):
             async with dispatched(app):
                 pass
+
+
+async def test_the_time_is_for_the_events_and_not_for_the_start_of_the_worker(database: str) -> None:
+    with Proxy(database) as proxy:
+        proxy.slow(0.1)
+        app, _ = shop(database, listen_dsn=proxy.dsn)
+        async with app:
+            await app.migrate()
+            with pytest.raises(AssertionError, match="no event that these handlers want was published and committed"):
+                async with dispatched(app, timeout=0.1):
+                    pass

@@ -82,7 +82,7 @@ def run(tmp_path: Path, server: str, developer: str) -> Run:
             env=env,
             capture_output=True,
             text=True,
-            timeout=80,
+            timeout=200,
             stdin=subprocess.DEVNULL,
             check=False,
         )

@@ -1,4 +1,4 @@
-"""The previous release on this release's schema: its worker, its publishers and its commands, beside those of today.
+"""The previous release on the next one's schema: its worker, its publishers and its commands, beside those of the next.
 
 The oracle is the database: what was published is in the log; every event has one effect or is a dead letter, in the
 order of its key. The table of effects has no unique constraint, so that doubles show.
@@ -7,7 +7,6 @@ order of its key. The table of effects has no unique constraint, so that doubles
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from tests.processes import Begin, processes, until
 from tests.upgrade import shop
-from tests.upgrade.previous import export, git, newest_migration, previous
+from tests.upgrade.previous import Pair, from_history, git, newest_migration, previous, with_next
 
 from outrider.postgres.schema.migrate import known
 
@@ -37,7 +36,7 @@ for command in json.loads(sys.argv[1]):
     done = CliRunner().invoke(cli, command, prog_name="outrider")
     print(json.dumps([done.exit_code, done.stdout, done.stderr]))
 """
-DEADLINE = 60
+DEADLINE = 120
 
 
 class Release:
@@ -169,30 +168,25 @@ def rounds(publisher: subprocess.Popen[str], release: Release) -> int:
     return int(said["rounds"])
 
 
-@pytest.fixture(scope="module")
-def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["history"] if NEWEST > 1 else ["rolling", "stop"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The previous release and this tree; as long as there is one migration, this tree and one that follows it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param != "history":
+        return with_next(ROOT, request.param, folder)
     if not (ROOT / ".git").exists():
         pytest.skip("not a clone of the repository: the previous release is in its history only")
-    folder = tmp_path_factory.mktemp("previous")
-    export(ROOT, previous(ROOT, NEWEST), folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stop(old_tree: Path) -> bool:
-    """Whether a migration since then says that the workers must be stopped for it."""
-    at = newest_migration(ROOT, previous(ROOT, NEWEST))
-    return any(step.stop for step in known() if step.version > at)
+    return from_history(ROOT, folder)
 
 
 @pytest.fixture
-def no_stop(stop: bool) -> None:
-    if stop:
-        pytest.skip("a migration since the previous release says that the workers must be stopped for it")
+def no_stop(pair: Pair) -> None:
+    if pair.stop:
+        pytest.skip("the workers must be stopped between these releases")
 
 
 @pytest.fixture
-def bench(empty_database: str, old_tree: Path) -> Iterator[Bench]:
+def bench(empty_database: str, pair: Pair) -> Iterator[Bench]:
     with psycopg.connect(empty_database, autocommit=True) as conn:
         role = f"app_{conn.info.dbname}"
         conn.execute(f"create role {role} login".encode())
@@ -203,11 +197,11 @@ def bench(empty_database: str, old_tree: Path) -> Iterator[Bench]:
         with processes() as begin:
             yield Bench(
                 conn,
-                Release(old_tree / "src", empty_database, begin),
-                Release(ROOT / "src", empty_database, begin),
+                Release(pair.old / "src", empty_database, begin),
+                Release(pair.new / "src", empty_database, begin),
                 (
-                    Release(old_tree / "src", make_conninfo(empty_database, user=role), begin),
-                    Release(ROOT / "src", make_conninfo(empty_database, user=role), begin),
+                    Release(pair.old / "src", make_conninfo(empty_database, user=role), begin),
+                    Release(pair.new / "src", make_conninfo(empty_database, user=role), begin),
                 ),
             )
         made = "select rolname from pg_roles where starts_with(rolname, current_database() || '_')"
@@ -215,31 +209,35 @@ def bench(empty_database: str, old_tree: Path) -> Iterator[Bench]:
             conn.execute(f"drop owned by {name}; drop role {name}".encode())
 
 
-def grant_as_documented(bench: Bench, old_tree: Path) -> None:
-    """By its own `outrider roles`; before there was one, by its guide."""
-    guide = (old_tree / "docs" / "guide.md").read_text()
-    grants = "".join(re.findall(r"^```sql\n(grant usage.*?)^```", guide, re.DOTALL | re.MULTILINE))
-    if not grants:
-        prefix = f"{bench.conn.info.dbname}_"
-        bench.conn.execute(bench.old.say("roles", "--sql", "--prefix", prefix).encode())
-        grants = f"grant {prefix}producer, {prefix}worker, {prefix}operator to app;"
+def grant_as_documented(bench: Bench) -> None:
+    """By the old release's `outrider roles`."""
+    prefix = f"{bench.conn.info.dbname}_"
+    bench.conn.execute(bench.old.say("roles", "--sql", "--prefix", prefix).encode())
     role = f"app_{bench.conn.info.dbname}"
-    bench.conn.execute(re.sub(r"\bapp\b", role, f"{grants}\ngrant insert on effect to app;").encode())
+    bench.conn.execute(f"grant {prefix}producer, {prefix}worker, {prefix}operator to {role}".encode())
+    bench.conn.execute(f"grant insert on effect to {role}".encode())
 
 
-def test_it_is_really_the_previous_code(bench: Bench) -> None:
+def migrate_for_both(bench: Bench) -> None:
+    """Up to where both releases work."""
+    bench.old.say("migrate", "--app", "shop:app")
+    bench.new.say("migrate", "--phase", "pre", "--app", "shop:app")
+
+
+def test_each_release_runs_its_own_code(bench: Bench, pair: Pair) -> None:
     script = "import outrider; from outrider.postgres.statement import migrations as of"
     where = f"{script}; print(outrider.__file__, int([*of()][-1][0][:4]))"
-    for release, source in ((bench.old, Path(bench.old.source)), (bench.new, ROOT / "src")):
+    for release, tree, newest in ((bench.old, pair.old, pair.at), (bench.new, pair.new, pair.newest)):
         file, version = release.run("-c", where).stdout.split()
-        assert file == str(source / "outrider" / "__init__.py")
-        assert (int(version) < NEWEST) == (release is bench.old)
+        assert file == str(tree / "src" / "outrider" / "__init__.py")
+        assert int(version) == newest
+    assert pair.at < pair.newest
 
 
 @pytest.mark.timeout(300)
 def test_both_releases_side_by_side(bench: Bench, no_stop: None) -> None:
     old, new = bench.old, bench.new
-    new.say("migrate", "--app", "shop:app")
+    migrate_for_both(bench)
     workers = [old.worker(), new.worker()]
     publishers = [old.publisher("old"), new.publisher("new")]
     for process in (*workers, *publishers):
@@ -255,27 +253,11 @@ def test_both_releases_side_by_side(bench: Bench, no_stop: None) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_an_added_content_class_beside_the_previous_code(bench: Bench, no_stop: None) -> None:
-    """Its worker handles such events, and its publishers go on."""
-    bench.new.say("migrate", "--app", "shop:app")
-    bench.new.say("setting", "allow-content-class", "legal_hold")
-    worker, publisher = bench.old.worker(), bench.old.publisher("old")
-    until(lambda: bench.handled_after(bench.old, 0), publisher)
-    payload = json.dumps({"customer": "sql", "n": 1})
-    bench.rows("select outrider.publish('upgrade.placed', %s, key => 'sql', content_class => 'legal_hold')", payload)
-    until(lambda: "sql" in bench.done_by(bench.old), worker)
-    after = bench.drawn()
-    until(lambda: bench.handled_after(bench.old, after), publisher)
-    end(publisher)
-    end(worker)
-
-
-@pytest.mark.timeout(300)
-def test_a_migration_beneath_a_running_worker(bench: Bench, old_tree: Path, no_stop: None) -> None:
+def test_a_migration_beneath_a_running_worker(bench: Bench, no_stop: None) -> None:
     """Under load, without a pause, and with the rights that it always had."""
     old, new = bench.old, bench.new
     old.say("migrate", "--app", "shop:app")
-    grant_as_documented(bench, old_tree)
+    grant_as_documented(bench)
     worker, publisher = bench.bound.worker(), bench.bound.publisher("old")
     until(lambda: bench.handled_after(old, 0), worker)
     until(lambda: bench.alive() == {worker.pid}, worker)
@@ -303,14 +285,14 @@ def test_a_migration_beneath_a_running_worker(bench: Bench, old_tree: Path, no_s
 
 
 @pytest.mark.timeout(300)
-def test_a_migration_that_needs_a_stop(bench: Bench, old_tree: Path, stop: bool) -> None:
+def test_a_migration_that_needs_a_stop(bench: Bench, pair: Pair) -> None:
     """It is refused beside a running worker. Publishers go on, and the new worker runs with the rights that the old one had.
     Jobs of every state are there afterwards."""
-    if not stop:
-        pytest.skip("no migration since the previous release needs a stop")
+    if not pair.stop:
+        pytest.skip("no stop is needed between these releases")
     old, new = bench.old, bench.new
     old.say("migrate", "--app", "shop:app")
-    grant_as_documented(bench, old_tree)
+    grant_as_documented(bench)
     bench.rows("select outrider.enqueue('shop.chore', jsonb_build_object('n', n)) from unnest('{1,13}'::int[]) as n")
     worker, publisher = bench.bound.worker(), bench.bound.publisher("old")
     until(lambda: bench.handled_after(old, 0), worker)
@@ -353,24 +335,23 @@ def test_a_migration_that_needs_a_stop(bench: Bench, old_tree: Path, stop: bool)
 
 
 @pytest.mark.timeout(300)
-def test_this_code_before_the_migration(bench: Bench, stop: bool) -> None:
+def test_the_new_code_before_the_migration(bench: Bench, pair: Pair) -> None:
     """Its web processes publish, its worker says what is missing, and nothing that was published is lost."""
     old, new = bench.old, bench.new
     old.say("migrate", "--app", "shop:app")
     publisher = new.publisher("new")
     until(bench.drawn, publisher)
-    at = bench.one("select max(version) from outrider.migration")
     worker, status, *others = new.commands(
         "worker --app shop:app", "migrate status", "uninstall --dry-run", "subscription list",
         "subscription pause shop.effect", "subscription resume shop.effect",
     )  # fmt: skip
-    needs = f'the schema "outrider" is at version {at}, and this Outrider needs version {NEWEST}: run outrider migrate'
-    how = "when older workers are stopped" if stop else "with --phase pre while older workers are running"
-    assert worker == (1, "", f"outrider: {needs}; {how}\n")
+    needs = f"at version {pair.at}, and this Outrider needs version {pair.needed}: run outrider migrate"
+    how = "when older workers are stopped" if pair.stop else "with --phase pre while older workers are running"
+    assert worker == (1, "", f'outrider: the schema "outrider" is {needs}; {how}\n')
     assert (status[0], "pending" in status[1], status[2]) == (0, True, "")
     for code, out, err in others:
         assert (code, out, err.count("\n")) == (1, "", 1), err
-        assert f"is at version {at}" in err
+        assert f"is at version {pair.at}" in err
         assert "run outrider migrate" in err
     until(lambda: bench.one("select max((payload->>'n')::int) from outrider.outbox") > 20, publisher)
     published = {"new": rounds(publisher, new)}
@@ -382,9 +363,9 @@ def test_this_code_before_the_migration(bench: Bench, stop: bool) -> None:
     bench.verify(published)
 
 
-def test_the_previous_commands_on_this_schema(bench: Bench, no_stop: None) -> None:
-    old, new = bench.old, bench.new
-    new.say("migrate", "--app", "shop:app")
+def test_the_previous_commands_after_the_pre_phase(bench: Bench, pair: Pair, no_stop: None) -> None:
+    old = bench.old
+    migrate_for_both(bench)
     functions = """select array_agg(pg_get_functiondef(p.oid) order by p.oid) from pg_proc as p
                    where p.pronamespace = 'outrider'::regnamespace"""
     before = bench.one(functions)
@@ -398,15 +379,15 @@ def test_the_previous_commands_on_this_schema(bench: Bench, no_stop: None) -> No
     assert ": applied" not in migrated
     assert "shop.effect: unchanged" in migrated
     assert bench.one(functions) == before, "the previous release has put its functions back"
-    assert json.loads(status)["migrations"][-1]["version"] == NEWEST
+    assert json.loads(status)["migrations"][-1]["version"] == pair.needed
     assert "shop.effect" in listed
     assert (refused[0], "use the release that migrated it" in refused[2]) == (1, True)
 
 
-def test_the_previous_commands_after_a_stop(bench: Bench, stop: bool) -> None:
+def test_the_previous_commands_after_a_breaking_step(bench: Bench, pair: Pair) -> None:
     """They change nothing, and say what to install."""
-    if not stop:
-        pytest.skip("no migration since the previous release needs a stop")
+    if not pair.breaks:
+        pytest.skip("nothing is broken between these releases")
     bench.new.say("migrate", "--app", "shop:app")
     for code, _, err in bench.old.commands(
         "migrate --app shop:app", "subscription list", "subscription pause shop.effect", "status"
@@ -415,10 +396,11 @@ def test_the_previous_commands_after_a_stop(bench: Bench, stop: bool) -> None:
 
 
 @pytest.mark.parametrize("code", ["old", "new"])
-def test_what_an_app_does_on_this_schema(bench: Bench, code: str, stop: bool) -> None:
-    bench.new.say("migrate")
+def test_what_an_app_does_after_the_pre_phase(bench: Bench, code: str, pair: Pair) -> None:
+    bench.old.say("migrate")
+    bench.new.say("migrate", "--phase", "pre")
     done = {"old": bench.old, "new": bench.new}[code].run("shop.py", "tour")
-    if stop and code == "old":
+    if pair.stop and code == "old":
         assert "Upgrade outrider to the release that migrated it" in done.stderr
         return
     assert done.returncode == 0, done.stderr

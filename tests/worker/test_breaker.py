@@ -51,7 +51,7 @@ def names(count: int) -> list[str]:
 
 
 async def test_it_opens_instead_of_burying_everything(database: str) -> None:
-    async with opened(database, guarded(Breaker(failures=3, probe="10s", longest="1m"))) as shop:
+    async with opened(database, guarded(Breaker(failures=3, probe="30s", longest="1m"))) as shop:
         events = names(8)
         shop.wrong = dict.fromkeys(events, out)
         await shop.publish(*events)

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 
 from psycopg import AsyncConnection
+from tests.mutants import changed
 from tests.worker.shop import Placed, Shop, opened
 
 from outrider import HandlerContext
@@ -97,6 +98,8 @@ async def test_an_excuse_that_is_on_its_way_is_waited_for(database: str) -> None
         await AsyncConnection.connect(database, autocommit=True) as other,
     ):
         await shop.publish("a1", "b2")
+        # It waits ten times, on a busy machine too briefly for this test.
+        await other.execute(changed("count_deaths", ("pg_sleep(0.02)", "pg_sleep(1)")).encode())
         await other.execute("select nextval('outrider.takes_1') from generate_series(1, 3)")
         taken = asyncio.create_task(taking.execute(take, [["dispatch.placed", "dispatch.cancelled"]]))
         sleeps = "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"

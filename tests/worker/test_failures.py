@@ -329,7 +329,7 @@ async def test_a_handler_that_takes_too_long_is_parked(database: str, blocking: 
     def declare(shop: Shop) -> None:
         if blocking:
 
-            @shop.app.handler(Placed, name="shop.slow", timeout="1s", retry=SOON)
+            @shop.app.handler(Placed, name="shop.slow", timeout="2s", retry=SOON)
             def slow(event: Placed, ctx: SyncHandlerContext) -> None:
                 ctx.tx.execute("insert into effect (name) values ('late')")
                 if event.n == 2:
@@ -337,7 +337,7 @@ async def test_a_handler_that_takes_too_long_is_parked(database: str, blocking: 
                     ctx.tx.execute("insert into effect (name) values ('later still')")
         else:
 
-            @shop.app.handler(Placed, name="shop.slow", timeout="1s", retry=SOON)
+            @shop.app.handler(Placed, name="shop.slow", timeout="2s", retry=SOON)
             async def slow_too(event: Placed, ctx: HandlerContext) -> None:
                 await ctx.tx.execute("insert into effect (name) values ('late')")
                 if event.n == 2:

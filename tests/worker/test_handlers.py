@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -14,6 +15,8 @@ from tests.worker.shop import Cancelled, Placed, Shop, opened
 from outrider import Event, HandlerContext, Outrider, SyncHandlerContext
 from outrider.errors import ConfigError, DeclarationError
 from outrider.signals import Settled, Signal
+from outrider.worker import next_take
+from outrider.worker.batch_size import Size
 
 pytestmark = pytest.mark.also_on(15)
 
@@ -259,7 +262,8 @@ async def test_a_paused_handler_does_nothing(database: str) -> None:
         assert (await shop.app.drain()).handled == 1
 
 
-async def test_batches_grow_while_they_are_quick(database: str) -> None:
+async def test_batches_grow_while_they_are_quick(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_take, "Size", partial(Size, budget=60.0))  # quick enough on any machine
     async with opened(database, lambda shop: shop.app.handler(Placed, name="shop.quick")(noop)) as shop:
         sizes: list[int] = []
 

@@ -233,7 +233,7 @@ async def test_a_hidden_commit_is_noticed(database: str) -> None:
 
 async def test_a_statement_that_hangs_fails_by_the_timeout(database: str) -> None:
     def declare(shop: Shop) -> None:
-        @shop.app.handler(Placed, name="shop.effect", retry=SOON, timeout="200ms")
+        @shop.app.handler(Placed, name="shop.effect", retry=SOON, timeout="2s")
         async def effect(event: Placed, ctx: HandlerContext) -> None:
             ctx.later("select pg_sleep(%s)", [30 if event.n == 1 else 0])
             ctx.later(INSERT, [name_of(event)])

@@ -48,7 +48,7 @@ class Sleeper(Loop):
         return self.deaf
 
     async def until(self, steps: int) -> None:
-        async with asyncio.timeout(10), self.stepped:
+        async with asyncio.timeout(60), self.stepped:
             await self.stepped.wait_for(lambda: self.steps >= steps)
         for _ in range(3):  # it is asleep again, or has told what there was to tell
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def running(loop: Sleeper) -> AsyncIterator[Sleeper]:
         yield loop
     finally:
         loop.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_without_a_wake_it_polls() -> None:
 async def test_no_pause_is_no_sleep() -> None:
     loop, pauses = Sleeper(), count()
     loop.step = lambda: _turn(loop, next(pauses))  # type: ignore[method-assign]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await loop.run()
     assert loop.told == []
 
@@ -182,7 +182,7 @@ async def test_ready_when_every_loop_has_looked_once() -> None:
     loops.expect_no_more(["another"])
     assert not loops.ready.is_set()
     loops.add(Sleeper("a handler", ()))
-    await asyncio.wait_for(loops.ready.wait(), 10)
+    await asyncio.wait_for(loops.ready.wait(), 60)
     assert await loops.finish(10, asyncio.Event())
 
 

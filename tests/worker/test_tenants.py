@@ -322,7 +322,7 @@ async def test_a_first_statement_that_is_given_up_harms_nobody(house: House) -> 
         async def handle(event: Placed, ctx: HandlerContext) -> None:
             if event.n == 1:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(0.05):
+                    async with asyncio.timeout(0.5):
                         await ctx.tx.execute("select pg_sleep(%s)", [60])
             seen.append((event.n, *await one(ctx.tx, SEES)))
 

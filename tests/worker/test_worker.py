@@ -21,7 +21,7 @@ from outrider.worker.site import WorkerTimes
 from outrider.worker.wakeups import Polling
 from outrider.worker.worker import Worker
 
-WAIT = 15
+WAIT = 25  # shorter than the default poll, which would hide a wake-up that was lost
 
 
 class Heard:

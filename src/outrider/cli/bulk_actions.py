@@ -55,7 +55,7 @@ async def bulk(target: Target, which: Filter, verb: str, act: BulkAction, *, dry
 def _show_result(verb: str, done: Done, *, as_json: bool) -> None:
     counts = {"replayed": done.replayed, "skipped because handled": done.skipped_handled}
     if done.superseded:
-        counts["skipped because another job with the unique key is pending"] = done.superseded
+        counts["skipped because another job has the unique key"] = done.superseded
     if verb == "discard":
         counts = {"discarded": done.discarded}
     if as_json:

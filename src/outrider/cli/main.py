@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -15,8 +15,10 @@ from outrider.cli.options import CliGroup, Commands
 from outrider.cli.output.text import one_line, safe
 from outrider.errors import OutriderError
 from outrider.names import unstorable
-from outrider.postgres.connection import DatabaseError
 from outrider.redaction import mask
+
+if TYPE_CHECKING:
+    from outrider.postgres.connection import DatabaseError
 
 COMMANDS = {
     "Develop": {
@@ -95,7 +97,7 @@ class TopLevel(CliGroup):
             return super().invoke(ctx)
         except OutriderError as error:
             raise fail(str(error)) from error
-        except DatabaseError as error:
+        except _database_error() as error:
             said = str(error).strip() or type(error).__name__
             hint = f". {error.diag.message_hint}" if error.diag.message_hint else ""
             raise fail(f"the database reported: {said.splitlines()[0]}{hint}") from error
@@ -104,6 +106,13 @@ class TopLevel(CliGroup):
             raise
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+
+
+def _database_error() -> type[DatabaseError]:
+    """Imported when something is raised: the list of commands needs no database."""
+    from outrider.postgres.connection import DatabaseError
+
+    return DatabaseError
 
 
 def fail(sentence: str) -> typer.Exit:

@@ -21,7 +21,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from outrider.cli.output.text import one_line
 from outrider.errors import NotConfirmed
-from outrider.postgres.admin.audit import Signed
+from outrider.signed import Signed
 
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]

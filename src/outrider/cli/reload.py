@@ -24,6 +24,7 @@ MARGIN = 3.0
 """Seconds after the grace time until the process is killed; it keeps the grace time itself."""
 LAST_WORDS = 1.0
 """Seconds to wait for the rest of the output of a process that has ended: its own children may hold the pipe."""
+UP = b"worker_up"
 _PACKAGE = str(Path(outrider.__file__).parent)
 
 
@@ -79,6 +80,8 @@ class ReloadedWorker:
         self._process: Process | None = None
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
+        self.settled = asyncio.Event()
+        """The first process has registered its subscriptions, or has ended."""
 
     def replace(self) -> None:
         self._changed.set()
@@ -123,6 +126,7 @@ class ReloadedWorker:
             self._process = None
             await asyncio.wait([output], timeout=LAST_WORDS)
             output.cancel()
+            self.settled.set()
         if not self._stop.is_set() and not self._changed.is_set():
             how = f"ended with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
             self._tell("dev", f"the worker {how}; it starts again when the code changes")
@@ -144,6 +148,8 @@ class ReloadedWorker:
             *lines, rest = (rest + read).split(b"\n")
             for line in lines:
                 self._tell("worker", line.decode(errors="replace").rstrip("\r"))
+                if UP in line:
+                    self.settled.set()
         if rest:
             self._tell("worker", rest.decode(errors="replace"))
 

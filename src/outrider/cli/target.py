@@ -158,9 +158,9 @@ class Target(Location):
         settings = self.settings
         if settings.dsn is None and not settings.embedded:
             raise ConfigError(
-                "no database: give --dsn, set OUTRIDER_DSN or OUTRIDER_DSN_FILE, write dsn under [tool.outrider] in "
-                "pyproject.toml, or name an app that has one with --app; "
-                "for development, --embedded runs one in .outrider/pg"
+                "no database: give --dsn, or name an app that has one with --app or OUTRIDER_APP. OUTRIDER_DSN, "
+                "OUTRIDER_DSN_FILE and dsn under [tool.outrider] in pyproject.toml count too. "
+                "For development, --embedded uses the Postgres in .outrider/pg"
             )
         app = Outrider(dsn=settings.dsn, embedded=settings.embedded, schema=settings.schema, notify=settings.notify)
         async with app, app.connect() as conn:

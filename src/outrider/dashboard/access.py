@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,6 +25,7 @@ SHORTEST_TOKEN = 20
 SESSION = 12 * 3600
 """Seconds until a login expires."""
 LONGEST_NAME = 200
+_PORT = re.compile(r":[0-9]{0,5}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,7 @@ class Access:
 
     def knows_host(self, host: str) -> bool:
         """`host` is the header, with or without a port."""
-        name = host.lower()
-        if not name.endswith("]"):
-            name = name.rpartition(":")[0] if ":" in name else name
-        return name in self.hosts
+        return _PORT.sub("", host.lower()) in self.hosts
 
     def is_token(self, given: str) -> bool:
         return self.token is not None and hmac.compare_digest(

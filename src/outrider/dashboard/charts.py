@@ -27,6 +27,8 @@ def bars(points: Sequence[Point], told: Callable[[float], str], label: str) -> M
         value = "not known" if each.value is None else told(each.value)
         drawn.append(HIT.format(f"{x:.1f}", f"{step:.1f}", HEIGHT, exact(each.at)[:16], value))
     base = Markup('<line class="base" x1="0" y1="{}" x2="{}" y2="{}"/>').format(HEIGHT - 0.5, WIDTH, HEIGHT - 0.5)
+    highest = told(most) if any(each.value for each in points) else told(0)
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}{}</svg>'
-    ).format(WIDTH, HEIGHT, f"{label}, last hour, at most {told(most)}", base, Markup("").join(drawn))
+        '<p class="scale"><span>1 h ago</span><span>highest {}</span><span>now</span></p>'
+    ).format(WIDTH, HEIGHT, f"{label}, last hour, at most {highest}", base, Markup("").join(drawn), highest)

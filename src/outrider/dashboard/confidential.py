@@ -31,14 +31,15 @@ def is_hidden(content_class: str, level: str, added: Mapping[str, int]) -> bool:
 
 def without_values(payload: str) -> str:
     try:
-        return json.dumps(_hidden(json.loads(payload)), indent=4, ensure_ascii=False)
+        return json.dumps(field_names(json.loads(payload)), indent=4, ensure_ascii=False)
     except (ValueError, RecursionError):
         return HIDDEN
 
 
-def _hidden(value: Any) -> Any:
+def field_names(value: Any) -> Any:
+    """The names of all fields, and of a list the first element."""
     if isinstance(value, dict):
-        return {name: _hidden(each) for name, each in value.items()}
+        return {name: field_names(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_hidden(each) for each in value[:1]]
+        return [field_names(each) for each in value[:1]]
     return HIDDEN

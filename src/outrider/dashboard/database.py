@@ -15,6 +15,8 @@ from outrider.postgres.connection import AsyncSession, NearestTime, connect
 from outrider.postgres.pool import Pool
 
 CONNECTIONS = 3
+PATIENCE = 5
+"""Seconds that a page waits for a session."""
 READING = {"statement_timeout": "3000", "default_transaction_read_only": "on"}
 NAME = "outrider dashboard"
 
@@ -54,7 +56,7 @@ class Database:
     async def _opened(self) -> Pool:
         async with self._opening:
             if self._pool is None:
-                pool = Pool(self._dsn(), CONNECTIONS, settings=READING, name=NAME)
+                pool = Pool(self._dsn(), CONNECTIONS, settings=READING, name=NAME, patience=PATIENCE)
                 await pool.__aenter__()
                 self._pool = pool
         return self._pool

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from outrider.dashboard.text import capped, short, span
 from outrider.postgres.admin.activity import OpenTransaction
 from outrider.postgres.admin.status import Standing, Status
-from outrider.redaction import mask
+from outrider.redaction import mask, without_literals
 
 BUSY = timedelta(seconds=10)
 """A handler that runs for longer is named."""
@@ -19,6 +19,7 @@ OPEN = timedelta(seconds=2)
 TROUBLES = {
     "broker": "its broker does not answer",
     "rolled_back": "its batches are rolled back, {in_a_row} in a row",
+    "unanswered": "it waits for the database",
     "failing": "every attempt fails, {in_a_row} in a row",
 }
 
@@ -31,6 +32,8 @@ class Delay:
     since: datetime | None = None
     grave: bool = True
     """Not only a matter of time."""
+    detail: str = ""
+    """Only for the page of the subscription."""
 
 
 def delays(each: Standing, status: Status, transactions: Sequence[OpenTransaction] = ()) -> list[Delay]:
@@ -43,10 +46,12 @@ def _uncommitted(each: Standing, status: Status, transactions: Sequence[OpenTran
         return
     for found in transactions:
         if found.publishes and found.age > OPEN:
-            query = f": {short(mask(found.query), 80)}" if found.query else ""
-            told = f"process {found.pid}, {found.application}, {found.state}{query}"
+            query = f": {short(mask(without_literals(found.query)), 200)}" if found.query else ""
             yield Delay(
-                "events of an open transaction wait for its commit", told, status.read_at - found.age, grave=False
+                f"events of process {found.pid} wait for its commit",
+                since=status.read_at - found.age,
+                grave=False,
+                detail=f"process {found.pid}, {found.application}, {found.state}{query}",
             )
 
 

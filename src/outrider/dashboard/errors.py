@@ -48,4 +48,7 @@ def handlers() -> Mapping[Any, Handler]:
             )
         return told(request, "The database reported an error", describe(error), 503)
 
-    return {HTTPException: of_http, OutriderError: of_ours, DatabaseError: of_database}
+    async def unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001 (the server logs it)
+        return told(request, "This page failed", "The log of the dashboard has the error.", 500)
+
+    return {Exception: unexpected, HTTPException: of_http, OutriderError: of_ours, DatabaseError: of_database}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, quote, urlsplit
+import asyncio
+from urllib.parse import parse_qsl, quote
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,8 +14,12 @@ from outrider.dashboard.access import Access
 
 LONGEST_FORM = 4 * 1024 * 1024
 """Bytes of a form. The largest field is an edited payload."""
+LONGEST_LOGIN = 16 * 1024
+"""Bytes of the form that anybody may send."""
+BODY = 30.0
+"""Seconds for the body of a form."""
 MOST_FIELDS = 40
-OPEN = ("/login", "/static/")
+LOGIN, STATIC = "/login", "/static/"
 """Paths that need no login."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -56,16 +61,25 @@ class Guard:
             return PlainTextResponse("This host name is not allowed: outrider dashboard --allow-host NAME\n", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("GET or POST\n", 405)
+        if "\0" in path or b"%00" in request.scope["query_string"]:
+            return PlainTextResponse("The address contains U+0000, which Postgres cannot store.\n", 400)
         if request.method == "POST" and not _same_origin(request):
             return PlainTextResponse("This form came from another site.\n", 403)
         request.state.user = user = await self._access.user(request)
-        if user is None and not path.startswith(OPEN):
+        if user is None and path != LOGIN and not path.startswith(STATIC):
             return self._to_login(request, path)
         if request.method == "POST":
-            if (form := await _form(request)) is None:
+            try:
+                async with asyncio.timeout(BODY):
+                    form = await _form(request, LONGEST_FORM if user else LONGEST_LOGIN)
+            except TimeoutError:
+                return PlainTextResponse("The form came too slowly.\n", 408, {"Connection": "close"})
+            except ClientDisconnect:
+                return PlainTextResponse("", 400)
+            if form is None:
                 return PlainTextResponse("The form is too large or malformed.\n", 413)
             request.state.form = form
-            if path != "/login" and (user is None or not self._access.is_form_token(user, form.get("form_token", ""))):
+            if path != LOGIN and (user is None or not self._access.is_form_token(user, form.get("form_token", ""))):
                 return PlainTextResponse("This form has expired: go back, reload the page, and try again.\n", 403)
         return None
 
@@ -80,19 +94,18 @@ class Guard:
 
 def _same_origin(request: Request) -> bool:
     """Browsers send Origin with every POST. The scheme is not compared: a proxy may have ended TLS."""
-    origins = request.headers.getlist("origin")
-    return len(origins) == 1 and urlsplit(origins[0]).netloc.lower() == request.headers["host"].lower()
+    origins, host = request.headers.getlist("origin"), request.headers["host"].lower()
+    return len(origins) == 1 and origins[0].lower() in (f"http://{host}", f"https://{host}")
 
 
-async def _form(request: Request) -> dict[str, str] | None:
+async def _form(request: Request, longest: int) -> dict[str, str] | None:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > LONGEST_FORM:
+        if len(body) > longest:
             return None
     try:
-        return dict(
-            parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=MOST_FIELDS)
-        )
+        fields = parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=MOST_FIELDS)
     except ValueError:
         return None
+    return None if b"%00" in body or b"\0" in body else dict(fields)

@@ -1,4 +1,4 @@
-"""The last hour in numbers: one sample every 10 s, in memory. What was published before the first one comes from the log."""
+"""The last hour in numbers: the samples that workers have kept, one per minute, then one every 10 s in memory."""
 
 from __future__ import annotations
 
@@ -7,35 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from outrider.postgres.admin.status import Status
+from outrider.postgres.admin.activity import Sample
 
 EVERY = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
 STEPS = 60
 """Points of a chart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    at: datetime
-    seq: int
-    """The newest log position."""
-    waiting: float | None = None
-    """Seconds that the oldest event or job has waited that a worker could take. None: not known."""
-    owed: int | None = None
-    """Events that wait for a retry, and jobs that are pending or running."""
-    dead: int | None = None
-
-    @classmethod
-    def of(cls, status: Status) -> Sample:
-        since = min((each.waiting_since for each in status.subscriptions if each.waiting_since), default=None)
-        return cls(
-            status.read_at,
-            status.seq,
-            max(0.0, (status.read_at - since).total_seconds()) if since else 0.0,
-            sum(each.waiting for each in status.subscriptions),
-            sum(each.dead for each in status.subscriptions),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +27,9 @@ class History:
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque()
 
-    def begin(self, published: Sequence[tuple[datetime, int]]) -> None:
-        """Log positions at times of the last hour, the oldest first."""
-        self._samples.extend(Sample(at, seq) for at, seq in published)
+    def begin(self, samples: Sequence[Sample]) -> None:
+        """With those of the last hour, the oldest first."""
+        self._samples.extend(samples)
 
     def add(self, sample: Sample) -> None:
         if self._samples and sample.at - self._samples[-1].at < EVERY:
@@ -73,12 +50,9 @@ class History:
             points.append(Point(end, rate))
         return points
 
-    def highest(self, value: Callable[[Sample], float | None]) -> list[Point]:
+    def highest(self, value: Callable[[Sample], float]) -> list[Point]:
         """The highest value in each interval."""
-        return [
-            Point(end, max((known for each in found if (known := value(each)) is not None), default=None))
-            for end, found in self._steps()
-        ]
+        return [Point(end, max(map(value, found), default=None)) for end, found in self._steps()]
 
     def _steps(self) -> list[tuple[datetime, Sequence[Sample]]]:
         if not self._samples:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -23,6 +25,8 @@ MOST = 500
 """Open streams. A page beyond that does not update itself."""
 SILENCE = 15.0
 """Seconds after which a stream says that it is alive."""
+LOGGED_IN = 60.0
+"""Seconds after which a stream asks again whether its user may see it: the login may have ended."""
 TEMPLATES: Mapping[str, str] = {
     "now": "parts/now.html",
     "subscriptions": "parts/subscriptions.html",
@@ -50,25 +54,30 @@ class Live:
         name = request.path_params.get("name", "")
         if page not in (PARTS if name else KNOWN):
             return PlainTextResponse("no such page\n", 404)
-        events = self._events(page, name, base)
+        events = self._events(request, page, name, base)
         return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    async def _events(self, page: str, name: str, base: str) -> AsyncIterator[str]:
+    async def _events(self, request: Request, page: str, name: str, base: str) -> AsyncIterator[str]:
         self._open += 1
         try:
             with self._board.poller.watching():
-                async for text in self._changes(page, name, base):
+                async for text in self._changes(request, page, name, base):
                     yield text
         finally:
             self._open -= 1
 
-    async def _changes(self, page: str, name: str, base: str) -> AsyncIterator[str]:
-        number, sent = 0, ""
+    async def _changes(self, request: Request, page: str, name: str, base: str) -> AsyncIterator[str]:
+        number, sent, asked_at = 0, "", monotonic()
         while not self._board.poller.closed:
-            try:
+            snapshot = None
+            with suppress(TimeoutError):
                 async with asyncio.timeout(SILENCE):
                     snapshot = await self._board.poller.after(number)
-            except TimeoutError:
+            if monotonic() - asked_at >= LOGGED_IN:
+                if await self._board.access.user(request) is None:
+                    return
+                asked_at = monotonic()
+            if snapshot is None:
                 yield ": still here\n\n"
                 continue
             number = snapshot.number
@@ -91,7 +100,7 @@ class Live:
             "traffic": self._board.poller.traffic,
             "now": self._board.poller.now(),
         }
-        parts = {"signs": fragment("parts/signs.html", **values)}
+        parts = {each: fragment(f"parts/{each}.html", **values) for each in ("signs", "trouble")}
         if page in TEMPLATES and snapshot.status is not None:
             parts["live"] = fragment(TEMPLATES[page], **values)
         for each in snapshot.status.subscriptions if name and snapshot.status else ():

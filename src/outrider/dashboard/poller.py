@@ -1,6 +1,6 @@
 """One look at the database per second, shared by all open pages. Without open pages, one every 10 s for the charts.
 
-A look may take at most a tenth of the time: a slow database is asked less often.
+A look takes at most a tenth of the time, unless it is so slow that the next one would come too late.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from time import monotonic
 
 from outrider.app import Outrider
 from outrider.dashboard.database import Database
-from outrider.dashboard.history import EVERY, History, Sample
+from outrider.dashboard.history import EVERY, History
 from outrider.dashboard.traffic import FIRST, MOST, Traffic
 from outrider.doctor.doctor import examine_all
 from outrider.doctor.finding import Finding, Severity
 from outrider.error_text import describe
 from outrider.errors import OutriderError
 from outrider.postgres.admin import activity
-from outrider.postgres.admin.activity import Flow, OpenTransaction
+from outrider.postgres.admin.activity import Flow, OpenTransaction, Sample
 from outrider.postgres.admin.status import Status, status
 from outrider.postgres.connection import AsyncSession, DatabaseError
 
 OFTEN = 1.0
 SHARE = 10
 """After a look, the poller waits at least this many times as long as the look took."""
+LONGEST = 30.0
+"""Seconds that it waits at most, so that it soon notices the end of an outage."""
+PATIENCE = 10.0
+"""Seconds for a look."""
 EXAMINE = timedelta(minutes=1)
 """The doctor's rounds, while a page is open."""
+AGAIN = timedelta(seconds=10)
+"""After a round that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class LiveState:
     findings: tuple[Finding, ...] | None = None
     """Of the doctor; None: the first round is not finished."""
     examined_at: datetime | None = None
+    examine_error: str | None = None
+    """Why the doctor's last round failed. The findings are those of the round before."""
     error: str | None = None
     """Why the last look failed. The rest is as of the look before."""
 
@@ -124,17 +132,18 @@ class Poller:
         begun = False
         while not self.closed:  # a cancellation that meets a query can arrive as an error of the session
             self._wake.clear()
-            started = monotonic()
+            began: float | None = None
             try:
-                async with asyncio.timeout(30), self._database.reading() as conn:
+                async with asyncio.timeout(PATIENCE), self._database.reading() as conn:
+                    began = monotonic()  # not before: to wait for a session costs the database nothing
                     if not begun:
-                        self.history.begin(await activity.published(conn, self._database.schema))
+                        self.history.begin(await activity.samples(conn, self._database.schema))
                         begun = True
                     found = await status(conn, self._database.schema)
                     open_now = await activity.open_transactions(conn, self._database.schema)
                     flows = await self._flows(conn, found.seq)
                 self.looks += 1
-                self._clocks = found.read_at, started
+                self._clocks = found.read_at, began
                 self.history.add(Sample.of(found))
                 self.traffic.add(found, flows)
                 await self._publish(status=found, transactions=tuple(open_now), error=None)
@@ -144,8 +153,8 @@ class Poller:
                 await self._publish(error=describe(error))
             if self.closed:
                 return
-            rest = max(OFTEN, SHARE * (monotonic() - started))
-            await asyncio.sleep(rest)
+            took = 0.0 if began is None else monotonic() - began
+            await asyncio.sleep(min(LONGEST, max(OFTEN, SHARE * took)))
             if not self.watchers:
                 try:
                     async with asyncio.timeout(EVERY.total_seconds()):
@@ -162,16 +171,22 @@ class Poller:
 
     async def _examine(self) -> None:
         while not self.closed:
+            rest = EXAMINE
             try:
                 async with self._database.reading() as conn:
                     findings = await examine_all(self._app, conn, self._database.schema, self._app.settings.listen_dsn)
                 at = self.snapshot.status.read_at if self.snapshot.status else None
-                await self._publish(findings=tuple(findings), examined_at=at)
-            except (DatabaseError, OutriderError, OSError) as error:
-                logging.getLogger("outrider").warning("the dashboard's doctor: %s", describe(error))
+                await self._publish(findings=tuple(findings), examined_at=at, examine_error=None)
+            except Exception as error:  # the next round may succeed, so this task must not end
+                if not isinstance(error, DatabaseError | OutriderError | OSError):
+                    logging.getLogger("outrider").exception("the dashboard's doctor failed")
+                else:
+                    logging.getLogger("outrider").warning("the dashboard's doctor: %s", describe(error))
+                rest = min(AGAIN, EXAMINE)
+                await self._publish(examine_error=describe(error))
             if self.closed:
                 return
-            await asyncio.sleep(EXAMINE.total_seconds())
+            await asyncio.sleep(rest.total_seconds())
             while not self.watchers:
                 await self._wake.wait()
                 await asyncio.sleep(OFTEN)

@@ -13,8 +13,10 @@ from starlette.responses import HTMLResponse
 from outrider.dashboard import text
 from outrider.dashboard.charts import bars
 from outrider.dashboard.delays import OPEN, delays
-from outrider.dashboard.history import Sample
+from outrider.dashboard.timeline import of_job
 from outrider.dashboard.topology import topology
+from outrider.dashboard.verdict import verdict
+from outrider.postgres.admin.activity import Sample
 
 if TYPE_CHECKING:
     from outrider.dashboard.site import Dashboard
@@ -49,6 +51,7 @@ def environment() -> Environment:
     made = Environment(
         loader=PackageLoader("outrider.dashboard"),
         autoescape=True,
+        auto_reload=False,
         finalize=text.shown,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -60,7 +63,9 @@ def environment() -> Environment:
         delays=delays,
         open_for=OPEN,
         sample=Sample.of,
+        timeline_of=of_job,
         topology=topology,
+        verdict=verdict,
         waiting_of=attrgetter("waiting"),
         owed_of=attrgetter("owed"),
         dead_of=attrgetter("dead"),

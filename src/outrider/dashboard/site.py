@@ -134,4 +134,6 @@ class Dashboard:
         live = Live(self).stream
         routes += [Route("/live/{page}", live), Route("/live/{page}/{name}", live)]
         routes += [Route(path, partial(page, self)) for path, page in SHOWN]
-        return Starlette(routes=routes, exception_handlers=errors.handlers())
+        site = Starlette(routes=routes, exception_handlers=errors.handlers())
+        site.router.redirect_slashes = False  # it redirects to http://, also behind a proxy with TLS
+        return site

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from markupsafe import Markup
 
 from outrider.postgres.admin.subscriptions import MOST
-from outrider.redaction import mask, sanitise
+from outrider.redaction import mask, sanitise, without_literals
 
 LONGEST = 64 * 1024
 """Bytes of a text that are shown."""
 SHORT = 160
+_UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 
 
 def shown(value: object) -> object:
@@ -23,6 +25,22 @@ def shown(value: object) -> object:
     if value is None:
         return ""
     return sanitise(value, LONGEST) if isinstance(value, str) else value
+
+
+def editable(payload: str | None) -> str | None:
+    """The JSON for a field of a form: hidden characters become escapes of JSON, so that it says the same.
+
+    None: it is too long to be shown whole.
+    """
+    text = _UNUSUAL.sub(_json_escape, payload or "")
+    return text if 0 < len(text.encode()) <= LONGEST else None
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    if sanitise(found[0]) == found[0]:
+        return found[0]
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -64,17 +82,32 @@ def exact(when: datetime) -> str:
 
 def moment(when: object, now: datetime | None = None) -> Markup | str:
     """A time relative to now, with the exact one on hover. The script of the page keeps it current."""
-    found = when
-    if isinstance(when, str):
-        try:
-            found = datetime.fromisoformat(when)
-        except ValueError:
-            return when
-    if not isinstance(found, datetime):
-        return "–" if found is None else str(found)
+    if not isinstance(found := _time_of(when), datetime):
+        return found
     away = found - (now or datetime.now(UTC))
     told = f"in {span(away)}" if away > timedelta(seconds=1) else f"{span(away)} ago"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(found.isoformat(), exact(found), told)
+
+
+def age(since: object, now: datetime | None = None) -> Markup | str:
+    """How long something has lasted, with its beginning on hover. The script of the page keeps it current."""
+    if not isinstance(found := _time_of(since), datetime):
+        return found
+    told = span((now or datetime.now(UTC)) - found)
+    return Markup('<time datetime="{}" title="since {}" data-age>{}</time>').format(
+        found.isoformat(), exact(found), told
+    )
+
+
+def _time_of(when: object) -> datetime | str:
+    if isinstance(when, str):
+        try:
+            return datetime.fromisoformat(when)
+        except ValueError:
+            return when
+    if isinstance(when, datetime):
+        return when
+    return "–" if when is None else str(when)
 
 
 def pretty(value: Any) -> str:
@@ -87,8 +120,11 @@ FILTERS = {
     "short": short,
     "span": span,
     "moment": moment,
+    "age": age,
     "exact": exact,
     "apart": apart,
     "pretty": pretty,
+    "editable": editable,
     "mask": lambda text: mask(str(text)),
+    "statement": lambda text: mask(without_literals(text)),
 }

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from outrider.dashboard.text import capped
 from outrider.dashboard.traffic import OTHER, Traffic
+from outrider.dashboard.verdict import BAD
 from outrider.postgres.admin.status import Standing, Status
 
 EVERY = "every event"
@@ -17,6 +18,7 @@ DRAWN = 200
 HEIGHT, GAP, PORT = 36, 8, 15
 """Of a node; between two nodes; between the ends of two edges at one node."""
 WIDTH, BETWEEN = 196, 118
+STATES = {**BAD, "paused": "paused"}
 TITLES = ("Contexts, inboxes, rollups", "Events and jobs", "Subscriptions", "Streams")
 
 
@@ -99,9 +101,8 @@ def _sources(
     for each in status.subscriptions:
         if each.kind == "inbox":
             stream = each.streams[0].name if each.streams else "no stream yet"
-            found["inbox", each.name] = Node(
-                each.name, "inbox", f"subscriptions/{quote(each.name)}", stream, _tone(each)
-            )
+            note = ", ".join([*_states(each), stream])
+            found["inbox", each.name] = Node(each.name, "inbox", f"subscriptions/{quote(each.name)}", note, _tone(each))
     left_out: set[tuple[str, str]] = set()
     for name, publishers in sorted(traffic.publishers.items()):
         for source, origin in sorted(publishers, key=str):
@@ -136,10 +137,10 @@ def _takers(
         node = Node(each.name, each.kind, f"subscriptions/{quote(each.name)}", _owed(each), _tone(each))
         middle[each.name] = node
         for name in sorted(each.event_types or [EVERY]):
-            lag = f", lag {each.lag:,}" if each.lag else ""
+            lag = f", lag {each.lag:,}" if each.is_behind else ""
             rate = _rate(traffic.published(None if name == EVERY else name))
             picture.edges.append(
-                Edge(events[name], node, f"{rate}{lag}".removeprefix(", "), "behind" if each.lag else "")
+                Edge(events[name], node, f"{rate}{lag}".removeprefix(", "), "behind" if each.is_behind else "")
             )
     return middle
 
@@ -195,7 +196,12 @@ def _per_second(rate: float | None) -> str:
 
 def _owed(each: Standing) -> str:
     owed = [f"{capped(each.waiting)} waiting" if each.waiting else "", f"{capped(each.dead)} dead" if each.dead else ""]
-    return ", ".join(filter(None, owed)) or ("up to date" if not each.lag else "reading")
+    return ", ".join(filter(None, [*_states(each), *owed])) or ("reading" if each.is_behind else "up to date")
+
+
+def _states(each: Standing) -> list[str]:
+    """Why a node is red."""
+    return [] if each.kind == "reader" else [STATES[state] for state in each.states if state in STATES]
 
 
 def _tone(each: Standing) -> str:

@@ -46,7 +46,8 @@ In another terminal: how far each subscription has read, and what failed:
   export OUTRIDER_DSN={dsn}
   {outrider} status
   {outrider} dlq list
-The data stays until the next demo. To write your own: docs/guide.md."""
+The data stays until the next demo. A service of your own, to begin with:
+  {outrider} init --service billing"""
 
 
 @dataclass(slots=True)
@@ -140,7 +141,7 @@ def happenings(news: News, of_each: int) -> Table:
 def line(figures: Figures, news: News) -> str:
     return (
         f"{news.seconds:5.1f} s  {figures.orders:,} orders  {figures.invoices:,} invoices  "
-        f"{figures.failed} to retry  {figures.dead} dead  {sum(fault.found for fault in figures.faults)} faults"
+        f"{figures.failed} to retry  {figures.dead} dead  {sum(fault.found for fault in figures.faults)} wrong"
     )
 
 

@@ -64,15 +64,28 @@ def judge_expiring(expiring: Sequence[Expiring]) -> Iterator[Finding]:
 
 def judge_overdue(overdue: Sequence[Overdue]) -> Iterator[Finding]:
     for each in overdue:
-        number = counted(each.rows, "job" if each.kind == "job" else "event", MOST)
+        if each.kind != "unregistered":
+            yield warning(
+                "overdue",
+                _overdue(each),
+                "its workers are missing, busy or stuck (see outrider status); if they are busy, add slots or partitions",
+            )
+    unknown = [each for each in overdue if each.kind == "unregistered"]
+    for each in unknown[:SHOWN]:
         yield warning(
             "overdue",
-            f"{each.subscription}: {number} {'is' if each.rows == 1 else 'are'} overdue, the oldest "
-            f"since {each.since:%Y-%m-%d %H:%M}",
-            "its workers are missing, busy or stuck (see outrider status); if they are busy, add slots or partitions",
+            f"{_overdue(each)}, and no job type of that name is registered",
+            "deploy the app that declares it, or, if the name is wrong: outrider job cancel --type TYPE",
         )
+    yield from more("overdue", len(unknown) - SHOWN)
     if not overdue:
         yield ok("overdue", "no event or job is overdue")
+
+
+def _overdue(each: Overdue) -> str:
+    number = counted(each.rows, "job" if each.kind in ("job", "unregistered") else "event", MOST)
+    since = f"{each.since:%Y-%m-%d %H:%M}"
+    return f"{each.subscription}: {number} {'is' if each.rows == 1 else 'are'} overdue, the oldest since {since}"
 
 
 def judge_latency(pages: Sequence[Latency]) -> Iterator[Finding]:
@@ -226,4 +239,4 @@ def judge_cron(cron: Cron) -> Iterator[Finding]:
                 "create extension pg_cron, then outrider rollup install; or install with workers as the scheduler",
             )
         case state:
-            yield ok("pg_cron", f"{state}: workers tick {rollups}")
+            yield ok("pg_cron", f"is not installed ({state}): workers tick {rollups}")

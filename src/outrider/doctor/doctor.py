@@ -161,7 +161,17 @@ async def _standing(app: Outrider, conn: AsyncSession, schema: str) -> list[Find
     failing = await diagnostics.failing(conn, schema, broken) if broken else {}
     declared, polls = {each.name for each in app.subscriptions} or None, app.settings.notify == "off"
     findings = list(judge_standing(found, unread, failing, app.settings.context, declared, polls))
-    return findings + list(judge_troubles(found)) + _unchecked(app, found)
+    return findings + _unregistered(app, found) + list(judge_troubles(found)) + _unchecked(app, found)
+
+
+def _unregistered(app: Outrider, found: status.Status) -> list[Finding]:
+    """What the app declares and this database does not know. Without all migrations nobody can say."""
+    missing = sorted({each.name for each in app.subscriptions}.difference(each.name for each in found.subscriptions))
+    if not missing or found.pending:
+        return []
+    listed = f"{', '.join(missing[:5])}{' and others' * (len(missing) > 5)}"
+    told = f"the app declares {listed}, not registered in this database: nothing is handled for them"
+    return [warning("schema", told, "run outrider migrate --app module:name, or correct the DSN")]
 
 
 def _unchecked(app: Outrider, found: status.Status) -> list[Finding]:

@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 from outrider.doctor.finding import SHOWN, Finding, counted, critical, more, note, ok, span, warning
 from outrider.postgres.admin.diagnostics import Holder, Lock, Right, Server, ServerSetting, Sharing, Slot
 from outrider.postgres.dsn import OLDEST
+from outrider.redaction import without_literals
 
 LONG, TOO_LONG = timedelta(minutes=5), timedelta(hours=1)
 """A transaction that is open for that long is a warning, or critical."""
 XIDS = 10_000_000
 """A transaction that is open while this many others begin is critical: vacuum cannot remove dead rows."""
-IDLE = timedelta(seconds=30)
+IDLE = timedelta(seconds=10)
 """How long a transaction that has published may be idle."""
 BLOCKED = timedelta(minutes=1)
 """A session that waits longer than this for a lock makes the lock critical."""
@@ -123,7 +124,8 @@ def judge_locks(locks: Sequence[Lock]) -> Iterator[Finding]:
         state = ""
         if each.idle and each.state_since is not None:
             state = f", which has done nothing for {span(each.state_since)}"
-        ran = f"; {'it ran' if each.idle else 'it runs'}: {' '.join(each.query.split())}" if each.query else ""
+        query = " ".join(without_literals(each.query or "").split())
+        ran = f"; {'it ran' if each.idle else 'it runs'}: {query}" if query else ""
         judge = critical if each.since >= BLOCKED else warning
         yield judge(
             "locks",

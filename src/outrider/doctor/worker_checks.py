@@ -77,6 +77,13 @@ def _judge(each: Trouble, found: Status, where: str) -> Finding:
                 f"that runs there: {each.message}",
                 "declare what blocks with def instead of async def: then it runs in a thread",
             )
+        case "unanswered":
+            judge = critical if lasts >= STANDSTILL else warning
+            return judge(
+                "troubles",
+                f"{each.name} has waited for the database for {span(lasts)} at {where}: {each.message}",
+                "the check locks names who holds one; with synchronous replication, see whether the standby is there",
+            )
         case _:
             check, what = NAMES.get(each.name, ("troubles", f"{each.name}: batches are rolled back"))
             judge = critical if lasts >= STANDSTILL else warning

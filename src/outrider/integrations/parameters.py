@@ -12,6 +12,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from outrider.errors import DeclarationError
+from outrider.worker.annotations import routine
 
 _SESSIONS = {
     "sqlalchemy.orm.session.Session": False,
@@ -112,10 +113,7 @@ def _asked(parameter: Parameter, hint: object) -> _Asked | None:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The evaluated annotations; empty if one of them cannot be evaluated here."""
-    if inspect.isclass(function):
-        function = function.__init__
-    elif not inspect.isroutine(function):
-        function = getattr(function, "func", type(function).__call__)
+    function = function.__init__ if inspect.isclass(function) else routine(function)
     try:
         return typing.get_type_hints(function)
     except Exception:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from outrider.observe.log_lines import write_line, write_summary
+from outrider.observe.log_lines import FREQUENT, write_line, write_summary
 from outrider.signals import (
+    Choosy,
     Ingested,
     JobEnqueued,
     JobsCompleted,
@@ -46,7 +47,7 @@ class _Tally:
     slowest_ms: float | None = None
 
 
-class LogListener:
+class LogListener(Choosy):
     """It has no timer: the first signal after a minute writes the summary. In a worker there is one every few seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,6 +55,9 @@ class LogListener:
         self._lock = Lock()
         self._tallies: dict[Subject, _Tally] = {}
         self._due = 0.0
+
+    def wants(self, kind: type[Signal]) -> bool:
+        return kind not in FREQUENT or _logger.isEnabledFor(logging.INFO)
 
     def __call__(self, signal: Signal) -> None:
         if _logger.isEnabledFor(logging.INFO):

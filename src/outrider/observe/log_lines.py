@@ -103,8 +103,14 @@ _PLAIN: dict[type[Signal], tuple[int, str]] = {
 """Signals whose line has the fields of the signal: its level and name."""
 
 
+FREQUENT = frozenset({Published, JobEnqueued})
+"""Signals of which one call sends thousands. They have a line at debug only."""
+
+
 def write_line(signal: Signal) -> None:
     """The line of a signal: those of failures always, the others at debug."""
+    if type(signal) in FREQUENT and not _logger.isEnabledFor(logging.DEBUG):
+        return
     match signal:
         case Published(envelope):
             if _logger.isEnabledFor(logging.DEBUG):

@@ -122,8 +122,10 @@ class _Pinned(OwnBegin):
 
     def pinning(self) -> bytes | None:
         """The settings for a transaction that was not begun by psycopg; None if the session has them."""
+        if not self.pooled:
+            return None
         each = [f"set_config('{name}', '{value}', true)" for name, value in self._local().items()]
-        return f"select {', '.join(each)}".encode() if self.pooled else None
+        return f"select {', '.join(each)}".encode()
 
     def begin_text(self, text: bytes) -> bytes:
         return BEGIN if self.pooled and text == b"BEGIN" else text

@@ -11,9 +11,9 @@ import psycopg
 from psycopg import AsyncConnection
 
 from outrider.errors import CursorError, SubscriptionRefused
-from outrider.postgres.admin.audit import Signed
 from outrider.postgres.admin.subscriptions import MOST
 from outrider.postgres.statement import Params, fetch, fetch_call
+from outrider.signed import Signed
 from outrider.subscription import Subscription
 
 PATIENCE = "10s"
@@ -140,8 +140,8 @@ async def move(
             return bool(await fetch_call(conn, "move_generation", schema, params | signed.params()))
     except psycopg.errors.LockNotAvailable:
         raise SubscriptionRefused(
-            f"{subscription} was being read for {PATIENCE}: try again when its batch is finished, or end the worker that "
-            "holds it"
+            f"{subscription} was being read, or a job of it enqueued, for {PATIENCE}: try again when that batch or "
+            "transaction has ended, or end the session that holds it"
         ) from None
 
 

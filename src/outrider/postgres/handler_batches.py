@@ -16,7 +16,7 @@ from psycopg.types.string import ByteaBinaryLoader
 
 from outrider.postgres.errors import clear_error
 from outrider.postgres.log import ATTEMPT, TakeRequest
-from outrider.postgres.psycopg_private import BeginningStatement
+from outrider.postgres.psycopg_private import BeginningStatement, run
 from outrider.postgres.statement import Params, call, numbered_call, statement
 from outrider.postgres.tenant_context import home_of
 from outrider.postgres.worker_sessions import abandon, beginning, together, usable
@@ -72,11 +72,9 @@ def _taking(conn: Connection, schema: str) -> BeginningStatement:
 async def settle(conn: Connection, batch: int, schema: str) -> None:
     """Commits the batch, checks that the server did commit, and undoes what handlers may have set in the session."""
     home, settling = home_of(conn), _settling(batch, schema)
-    cursor = await conn.execute(home.back + b";" + settling if home.away else settling)
-    while cursor.nextset():
-        pass
-    if cursor.statusmessage != "COMMIT":
-        raise Lost(f"the batch was not committed: the server answered {cursor.statusmessage}")
+    answer = await conn.wait(run(conn, home.back + b";" + settling if home.away else settling))
+    if answer != b"COMMIT":
+        raise Lost(f"the batch was not committed: the server answered {answer.decode()}")
     home.away = False
 
 

@@ -8,6 +8,8 @@ import socket
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from psycopg.rows import tuple_row
+
 from outrider.ids import uuid7
 from outrider.postgres.connection import AsyncSession, connect_sync
 from outrider.postgres.schema.migrate import APPLIED_BY, known
@@ -38,10 +40,14 @@ class Identity:
         return f"{self.host}:{self.pid}:{self.id.hex[-8:]}"
 
 
-async def beat(conn: AsyncSession, worker: Identity, schema: str) -> None:
+async def beat(conn: AsyncSession, worker: Identity, schema: str) -> bool:
+    """Writes the worker's row. Returns whether a sample is due (activity)."""
     params = {name: getattr(worker, name) for name in worker.__slots__}
     params["pooled"] = getattr(conn, "pooled", False)
-    await conn.execute(statement("handlers/heartbeat", schema), params)
+    async with conn.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(statement("handlers/heartbeat", schema), params)
+        row = await cursor.fetchone()
+    return row is not None and bool(row[1])
 
 
 def tell(dsn: str, worker: Identity, report: str, schema: str) -> None:

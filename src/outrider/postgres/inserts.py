@@ -7,7 +7,7 @@ has registered with the driver do not matter.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -98,17 +98,6 @@ def _run_sync(conn: Connection[Any], insert: Insert) -> Row:
     except Exception as error:
         insert.explain(error, lambda: conn.info.encoding)
         raise
-
-
-def arrays(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Params:
-    """The columns of rows, by name."""
-    return {name: array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-
-
-def array(column: Iterable[Any]) -> list[Any] | None:
-    """None if all values are None: psycopg sends such an array as text, which fails if array_nulls is off."""
-    values = list(column)
-    return None if values.count(None) == len(values) else values
 
 
 def _as_text(row: Row | None) -> Row:

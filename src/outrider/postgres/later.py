@@ -36,14 +36,11 @@ class LaterStatements:
         self._conn = conn
         self._batch = batch
         self._raw: RawStatements | None = None
-        self._waiting: list[tuple[Rows, TenantEntry | None, Any]] = []
+        self.waiting: list[tuple[Rows, TenantEntry | None, Any]] = []
         self._closed = False
         self._blamed: Rows | None = None
         """The events of the statement that failed; while statements are being sent, of all of them."""
         self._error: BaseException | None = None
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def add(self, rows: Rows, entry: TenantEntry | None, query: Text, params: Values) -> None:
         if self._closed:
@@ -56,7 +53,7 @@ class LaterStatements:
             raise ProgrammingError(
                 "ctx.later was called inside of ctx.tx.pipeline(): call it before or after the block"
             )
-        self._waiting.append((rows, entry, compiled))
+        self.waiting.append((rows, entry, compiled))
 
     def close(self) -> None:
         self._closed = True
@@ -76,7 +73,7 @@ class LaterStatements:
 
     def send(self) -> PQGen[None]:
         """Sends all that wait and reads all answers, in one round trip. Raises the first error."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         pgconn, raw = self._conn.pgconn, self._raw
         assert raw is not None
         self._blamed = [row for rows in {id(rows): rows for rows, _, _ in waiting}.values() for row in rows]

@@ -49,7 +49,7 @@ class LentSession(EndsBySync, AsyncConnection[Any]):
     async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         entry = self.entry
         try:
-            if self.later:
+            if self.later is not None and self.later.waiting:
                 await super().wait(self.later.send())
             if entry is not None and entry.pending and gen is not entry.rider:
                 await super().wait(entry.enter(self.pgconn))
@@ -87,7 +87,7 @@ class LentSyncSession(EndsBySync, Connection[Any]):
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         entry = self.entry
         try:
-            if self.later:
+            if self.later is not None and self.later.waiting:
                 super().wait(self.later.send())
             if entry is not None and entry.pending and gen is not entry.rider:
                 super().wait(entry.enter(self.pgconn))

@@ -21,19 +21,27 @@ class Pool:
         *,
         settings: Mapping[str, str] | None = None,
         name: str = "outrider",
+        patience: int | None = None,
     ) -> None:
-        """`settings`: further settings of each session. `name`: its application_name, unless the DSN has one."""
+        """`settings`: further settings of each session. `name`: its application_name, unless the DSN has one.
+
+        `patience`: seconds for a connection to be made, or to become free. By default it is 30 s, and during an outage the
+        attempts to connect become rarer for up to 5 min.
+        """
+        hurry = {} if patience is None else {"connect_timeout": patience}
         self._dsn = dsn
         self._settings = quiet(notify) | dict(settings or {})
         self._pool = AsyncConnectionPool[AsyncSession](
             dsn,
-            kwargs={"client_encoding": "utf8", "fallback_application_name": name},
+            kwargs={"client_encoding": "utf8", "fallback_application_name": name, **hurry},
             connection_class=Wire,
             configure=self._configure,
             min_size=0,
             max_size=size,
             open=False,
             name="outrider",
+            timeout=30.0 if patience is None else patience,
+            reconnect_timeout=300.0 if patience is None else patience,
         )
 
     async def _configure(self, conn: AsyncSession) -> None:

@@ -101,6 +101,19 @@ def silence_unclosed(conn: AnyConnection) -> None:
     conn._pool = None
 
 
+def run(conn: AnyConnection, statements: bytes) -> PQGen[bytes]:
+    """Sends statements without parameters in one message. Returns the command tag of the last one, as `COMMIT`.
+
+    A cursor would do the same, but need more CPU.
+    """
+    conn.pgconn.send_query(statements)
+    results = yield from execute(conn.pgconn)
+    for each in results:
+        if each.status == ExecStatus.FATAL_ERROR:
+            raise error_from_result(each, encoding=conn.info.encoding)
+    return results[-1].command_status or b""
+
+
 class OwnBegin(_Connection):
     """A connection whose transactions begin with our own BEGIN, with SET LOCALs in the same round trip.
 

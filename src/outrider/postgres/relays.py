@@ -15,13 +15,13 @@ from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 
 from outrider.envelope import Envelope
-from outrider.postgres.admin.audit import Signed
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.errors import in_our_words
 from outrider.postgres.handler_batches import Lost
 from outrider.postgres.log import ATTEMPT, DELIVERY, DUE_IN, OUTCOME, envelope_of
 from outrider.postgres.statement import Params, call, fetch, fetch_call, statement
 from outrider.postgres.worker_sessions import begin, together
+from outrider.signed import Signed
 
 Row = tuple[Any, ...]
 MARKS = 20

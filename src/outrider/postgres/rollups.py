@@ -15,11 +15,11 @@ from psycopg.rows import tuple_row
 
 from outrider.errors import RollupRefused
 from outrider.postgres import rollups
-from outrider.postgres.admin.audit import UNSIGNED, Signed
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.errors import older_schema
 from outrider.postgres.statement import Params, call, fetch, statement
 from outrider.signals import RolledUp
+from outrider.signed import UNSIGNED, Signed
 
 Spec = Mapping[str, Any]
 MOST = 100_000

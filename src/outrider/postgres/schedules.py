@@ -18,11 +18,11 @@ async def register(conn: AsyncSession, schedule: Schedule, job: Request, schema:
     """A new schedule starts now. Nothing is written if nothing changed: then a worker's role needs no right to register."""
     options = {
         "version": job.version,
-        "source": job.source,
-        "queue": job.queue,
-        "priority": job.priority,
+        "source": job.terms.source,
+        "queue": job.terms.queue,
+        "priority": job.terms.priority,
         "key": job.key,
-        "workspace_id": job.workspace_id,
+        "workspace_id": job.terms.workspace_id,
     }
     params = {
         "name": schedule.name,
@@ -82,13 +82,13 @@ async def fire(
         "times": list(due.times),
         "job_type": job.job_type,
         "payload": job.payload_json,
-        "queue": job.queue,
-        "priority": job.priority,
+        "queue": job.terms.queue,
+        "priority": job.terms.priority,
         "version": job.version,
-        "source": job.source,
+        "source": job.terms.source,
         "key": job.key,
-        "workspace_id": job.workspace_id,
-        "generation": job.generation,
+        "workspace_id": job.terms.workspace_id,
+        "generation": job.terms.generation,
         "poke": notify,
     }
     [(won,)] = await fetch_call(conn, "fire", schema, params)

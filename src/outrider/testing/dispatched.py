@@ -15,6 +15,8 @@ from outrider.signals import Signal, Woken
 from outrider.worker.wakeups import Polling
 
 NEVER = Polling(listening=3600, blind=3600)
+START = 10.0
+"""Seconds for the worker to listen, if `timeout` is shorter."""
 SHOWN = 10
 
 
@@ -38,7 +40,7 @@ async def dispatched(app: Outrider, *, handlers: Iterable[str] = (), timeout: fl
     stop = app.signals.listen(waiting.hear)
     try:
         async with worker:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(max(timeout, START)):
                 while not worker.listening:
                     await waiting.signal()
             waiting.reasons.clear()
@@ -73,11 +75,12 @@ class _Waiting:
         return int(last) if is_called else 0
 
     async def until_handled(self, after: int, upto: int, seconds: float) -> None:
-        complaint = ""
+        complaint = await self._complaint(after, upto)  # at least once, however short the time and slow the database
         try:
             async with asyncio.timeout(seconds):
-                while complaint := await self._complaint(after, upto):
+                while complaint:
                     await self.signal()
+                    complaint = await self._complaint(after, upto)
         except TimeoutError:
             raise AssertionError(f"within {seconds:g} s: {complaint}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -14,7 +15,7 @@ from outrider.event import Declared
 
 def annotation(function: Callable[..., Any], position: int) -> Any:
     """The evaluated annotation of a parameter; its text if it cannot be evaluated; Any if there is none."""
-    called = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
+    called = routine(function)
     try:
         parameter = list(inspect.signature(function).parameters.values())[position]
         given = parameter.annotation
@@ -28,6 +29,13 @@ def annotation(function: Callable[..., Any], position: int) -> Any:
         return typing.get_type_hints(alone, getattr(inspect.unwrap(called), "__globals__", {}))["it"]
     except Exception:
         return given
+
+
+def routine(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs when it is called: the function of a functools.partial, the __call__ of an object."""
+    if isinstance(function, functools.partial):  # from Python 3.14 on also a routine, for inspect
+        return routine(function.func)
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def class_of(hint: Any) -> type | None:

@@ -97,10 +97,10 @@ class Runner:
                     context = copy_context()
                     if (waiting := call(context, decode(row), ctx)) is not None:
                         await waiting
-                    self._check(conn, ctx, deadline)
-                    if ctx.lent:
+                    if ctx.lent or deadline.late:
+                        self._check(conn, ctx, deadline)
                         later.forget()
-                    if later and (row is rows[-1] or len(later) >= MANY):
+                    if later.waiting and (row is rows[-1] or len(later.waiting) >= MANY):
                         deadline.began = clock()
                         await later.flush()
                         self._check(conn, ctx, deadline)
@@ -168,7 +168,7 @@ class Runner:
                 if (waiting := self._callable(conn)(context, events, ctx)) is not None:
                     await waiting
                 self._check(conn, ctx, deadline)
-                if later:
+                if later.waiting:
                     await later.flush()
                     self._check(conn, ctx, deadline)
             except BaseException as error:
@@ -185,8 +185,7 @@ class Runner:
         """The handler; a blocking one runs in its thread. It returns what is to be awaited, if anything."""
         if self.handler.blocking:
             return partial(self._in_thread, conn)
-        call = self.handler.call
-        return lambda context, event, ctx: begin_in(context, call(event, ctx))
+        return partial(begin_in, self.handler.call)
 
     def _check(self, conn: Connection, ctx: HandlerContext | SyncHandlerContext, deadline: Deadline) -> None:
         """Raises if the handler has returned too late, or has left its transaction unusable."""

@@ -18,8 +18,10 @@ def run_in(context: Context, running: Any) -> Generator[Any, Any, Any]:
     return (yield from _rest(context, running, awaited))
 
 
-def begin_in(context: Context, running: Any) -> Awaitable[Any] | None:
-    """The same until it waits: returns the rest, or None if it has ended. Most handlers end at once, and this is cheaper."""
+def begin_in(function: Callable[..., Any], context: Context, *args: Any) -> Awaitable[Any] | None:
+    """Call an async function until it waits: returns the rest, or None if it has ended. Most handlers end at once, and this
+    is cheaper."""
+    running = function(*args)
     try:
         send = running.send
     except AttributeError:  # an awaitable that is no coroutine

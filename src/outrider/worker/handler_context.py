@@ -81,6 +81,7 @@ class HandlerContext(_AnyHandlerContext):
 
     @property
     def tx(self) -> LentSession:
+        """The handler's transaction."""
         if not isinstance(self._tx, LentSession):
             self._lend(tx := lend(self._conn))
             return tx
@@ -94,6 +95,7 @@ class SyncHandlerContext(_AnyHandlerContext):
 
     @property
     def tx(self) -> LentSyncSession:
+        """The handler's transaction."""
         if not isinstance(self._tx, LentSyncSession):
             self._lend(tx := lend_sync(self._conn))
             return tx

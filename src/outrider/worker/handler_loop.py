@@ -100,6 +100,8 @@ class HandlerLoop(Loop):
             self._shared.generations.forget(self.name, self.generation)  # it was folded, renamed or retired
             self._shared.look_again()
             return 0
+        finally:
+            self.reader.asked_at = None
         self.skips(result.outcome if result.outcome in ("paused", "open") else "")
         self._caught_up = result.outcome in ("idle", "done") and result.due_in is None
         return self._pause(result)
@@ -162,6 +164,9 @@ class HandlerLoop(Loop):
 
     def recovered(self) -> None:
         """The reader reports it, after a batch."""
+
+    def unanswered_since(self) -> float | None:
+        return self.reader.asked_at
 
     def at_work(self) -> list[str]:
         name = None if self.task is None else at_work(self.task)

@@ -129,6 +129,8 @@ class HandlerReader:
         """By log position: infrastructure failures of an event that was taken alone."""
         self.failures = 0
         """Consecutive infrastructure failures."""
+        self.asked_at: float | None = None
+        """When the statement was sent whose answer it waits for: a take, a commit, or the record of a failure."""
 
     def close(self) -> None:
         self._runner.close()
@@ -138,6 +140,7 @@ class HandlerReader:
         if self._unreported is not None:
             return await self._report_failure(conn, self._unreported)
         hit("take.sent")
+        self.asked_at = clock()
         try:
             claim = await handler_batches.take(conn, self.next_take.request(), self._schema)
         except DatabaseError as error:
@@ -145,6 +148,7 @@ class HandlerReader:
                 raise
             await handler_batches.roll_back(conn)
             return BatchResult("failed")
+        self.asked_at = None
         hit("take.done")
         self._signals.emit(Taken(self.handler.name, claim.partition, len(claim.rows), claim.outcome))
         if claim.batch is None:
@@ -156,7 +160,9 @@ class HandlerReader:
             calls = await self._runner.run(conn, claim.rows, spans) if claim.rows else []
             handled = clock() - begun
             hit("commit.before")
+            self.asked_at = clock()
             await handler_batches.settle(conn, claim.batch, self._schema)
+            self.asked_at = None
             hit("commit.after")
         except Failure as failure:
             return await self._handle_failure(conn, claim, failure, spans)
@@ -298,7 +304,10 @@ class HandlerReader:
             "armed": armed,
             "worker": self._worker,
         }
-        return await handler_batches.park(conn, asked, self._schema)
+        self.asked_at = clock()
+        parked = await handler_batches.park(conn, asked, self._schema)
+        self.asked_at = None
+        return parked
 
     def _classify(self, failure: Failure) -> Verdict:
         error, rows, handler = failure.error, failure.rows, self.handler

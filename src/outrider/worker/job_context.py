@@ -31,6 +31,7 @@ class _AnyJobContext:
 
     @property
     def job_id(self) -> UUID:
+        """The same at every attempt."""
         return self._leased.id
 
     @property
@@ -50,6 +51,7 @@ class _AnyJobContext:
 
     @property
     def queue(self) -> str:
+        """The queue that it was enqueued into."""
         return self._leased.queue
 
     def progress(self, fraction: float, message: str = "") -> None:

@@ -70,6 +70,10 @@ class Loop(ABC):
         """The handlers and jobs that it runs now."""
         return []
 
+    def unanswered_since(self) -> float | None:
+        """When it sent the statement that it waits for without a time limit, by time.monotonic."""
+        return None
+
     def ignore_crashes(self) -> None:  # noqa: B027 (only jobs count crashes)
         """From now on, the death of this process does not count as a crash of its jobs."""
 

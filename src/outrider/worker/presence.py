@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic as clock
 
 from outrider.error_text import code_of, describe, sqlstate
 from outrider.errors import DatabaseUnavailable, SchemaMismatch
 from outrider.postgres import heartbeat
+from outrider.postgres.admin import activity
 from outrider.postgres.connection import DatabaseError
 from outrider.postgres.heartbeat import Identity
 from outrider.signals import LoopHeld, Recovered, Skipped, Troubled
@@ -28,7 +29,8 @@ REFUSED = ("25", "42")
 
 
 class Presence:
-    """`on_look` is called after each look at what there is to serve."""
+    """`on_look` is called after each look at what there is to serve. `unanswered`: loops that wait for an answer, and since
+    when. With `samples`, the worker takes those that are due."""
 
     def __init__(
         self,
@@ -37,8 +39,12 @@ class Presence:
         generations: Generations,
         every: float,
         on_look: Callable[[], None],
+        unanswered: Callable[[], Iterable[tuple[str, float]]],
+        *,
+        samples: bool,
     ) -> None:
         self._identity = identity
+        self._samples = samples
         self._generations = generations
         self._dsn, self._pool, self._schema, self._signals = site.dsn, site.pool, site.settings.schema, site.signals
         self._every = every
@@ -47,7 +53,7 @@ class Presence:
         self.one_look = asyncio.Lock()
         self.last_contact = float("-inf")
         """When the database last answered, by time.monotonic."""
-        self.troubles = Troubles(self._loop_held)
+        self.troubles = Troubles(self._loop_held, unanswered)
         self._refused = 0
         """Heartbeats in a row that the database refused."""
         self._reporting: threading.Thread | None = None
@@ -69,12 +75,14 @@ class Presence:
         try:
             async with self.one_look, self._pool.autocommit() as conn:
                 self._identity.report = self.troubles.report()
-                await heartbeat.beat(conn, self._identity, self._schema)
+                sample_due = await heartbeat.beat(conn, self._identity, self._schema)
                 if not self._identity.stopping:
                     await self._generations.look(conn)
                 if self._update_unable():
                     await heartbeat.beat(conn, self._identity, self._schema)
-            self.last_contact = clock()
+                self.last_contact = clock()
+                if sample_due and self._samples and not self._identity.stopping:
+                    await activity.take_sample(conn, self._schema)
             if self._refused:
                 self._signals.emit(Recovered(HEARTBEAT, self._refused))
             self._refused = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic as clock
 from typing import Any
@@ -33,6 +33,9 @@ SHOWN = 5
 """The most failures in a report."""
 NAME, MESSAGE = 200, 300
 """The most bytes of a name and of a message. The column takes 8192 characters for the whole report."""
+PATIENCE = 15.0
+"""Seconds that a handler's statement may wait for its answer before it is reported."""
+NO_ANSWER = "another session holds a lock, or the server does not answer"
 LASTS = {"rolled_back": 120.0, "broker": 120.0, "failing": 3600.0, "loop": 60.0}
 """Seconds after its last report until a failure counts as over."""
 
@@ -40,7 +43,7 @@ LASTS = {"rolled_back": 120.0, "broker": 120.0, "failing": 3600.0, "loop": 60.0}
 @dataclass(slots=True)
 class Streak:
     kind: str
-    """rolled_back, broker, failing or loop."""
+    """rolled_back, broker, failing, loop or unanswered."""
     name: str
     code: str
     message: str
@@ -50,8 +53,13 @@ class Streak:
 
 
 class Troubles:
-    def __init__(self, on_held: Callable[[LoopHeld], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        on_held: Callable[[LoopHeld], None] = lambda _: None,
+        unanswered: Callable[[], Iterable[tuple[str, float]]] = lambda: (),
+    ) -> None:
         self._on_held = on_held
+        self._unanswered = unanswered
         self._known: dict[tuple[str, str, str], Streak] = {}
         """By kind, name and loop."""
         self._hears: dict[type[Any], Callable[[Any], None]] = {
@@ -76,6 +84,11 @@ class Troubles:
         """Current failures, the oldest first. Works from any thread."""
         at = clock()
         found = [each for each in list(self._known.values()) if at - each.last < LASTS[each.kind]]
+        waiting: dict[str, float] = {}
+        for name, since in self._unanswered():
+            if at - since > PATIENCE:
+                waiting[name] = min(since, waiting.get(name, since))
+        found += [Streak("unanswered", name, "no_answer", NO_ANSWER, 1, since, at) for name, since in waiting.items()]
         return sorted(found, key=lambda each: each.since)
 
     def report(self) -> str | None:
@@ -98,10 +111,12 @@ class Troubles:
         return json.dumps({"doing": runs, "troubles": told}, ensure_ascii=False)
 
     def standstill(self, longest: float) -> str | None:
-        """Why takes or claims have failed in a row for more than that many seconds; None when they have not."""
+        """Why takes or claims have failed in a row, or waited, for more than that many seconds; None when they have not."""
         for each in self.now():
             ours = not each.name.startswith("(") or each.name in (JOBS, HEARTBEAT)
             seconds = clock() - each.since
+            if each.kind == "unanswered" and seconds > longest:
+                return f"{each.name} has waited for the database for {seconds:.0f} s: {each.message}"
             if each.kind == "rolled_back" and ours and each.in_a_row > 1 and seconds > longest:
                 return (
                     f"{each.name} has failed {each.in_a_row} times in a row for {seconds:.0f} s: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -55,7 +55,15 @@ class Worker:
             fold_after=self._times.fold_after,
             clock=monotonic,
         )
-        self.presence = Presence(site, self.identity, self.generations, self._times.heartbeat, self.follow)
+        self.presence = Presence(
+            site,
+            self.identity,
+            self.generations,
+            self._times.heartbeat,
+            self.follow,
+            self._unanswered,
+            samples=bool(duties.handlers or duties.jobs),
+        )
         self.wakeups = Wakeups(site, duties, self.generations, lambda: self.loops, self._listens, self._times.heartbeat)
         polls = Polls([each.name for each in handlers], sessions, settings.schema)
         shared = Shared(
@@ -117,6 +125,9 @@ class Worker:
             self.stop()
         elif not self.stopping:
             self.follow()  # its generation may be served again by now
+
+    def _unanswered(self) -> Iterator[tuple[str, float]]:
+        return ((loop.name, since) for loop in self.loops if (since := loop.unanswered_since()) is not None)
 
     # What there is to serve
 

@@ -44,12 +44,12 @@ class User:
         return supervisor(self.home)
 
     def leave(self) -> None:
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=200)
         assert self.process.returncode == 0
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=200)
 
 
 def supervisor(home: Path) -> psutil.Process:
@@ -63,7 +63,7 @@ def ended(process: psutil.Process) -> bool:
 
 
 def await_ended(process: psutil.Process) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not ended(process):
         assert time.monotonic() < deadline, f"{process} is still there"
         time.sleep(0.01)

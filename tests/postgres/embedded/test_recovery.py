@@ -130,7 +130,7 @@ def test_a_killed_initdb_leaves_nothing_in_the_way(
 ) -> None:
     folder = place / "pg"
     process = begin(folder)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (folder / "data.new" / "PG_VERSION").exists():
         assert time.monotonic() < deadline
         time.sleep(0.001)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -238,6 +238,46 @@ def test_a_claim_reads_what_it_takes(conn: Conn, analyzed: bool) -> None:
     assert entries <= 50 * 7 + 50
 
 
+@pytest.mark.parametrize("tenants", [False, True], ids=["no tenants", "tenants"])
+def test_statistics_of_a_table_that_was_empty_mislead_no_plan(conn: Conn, tenants: bool) -> None:
+    """A short queue was worked off when ANALYZE came. Until the next one, the planner takes a scan of any whole index to
+    cost one page, so no index may be offered that the statement does not need."""
+    waiting, names = 6_000, ["mail.send", "mail.limited"]
+    conn.execute("alter table outrider.job set (autovacuum_enabled = off)")
+    register(conn, "mail.limited", concurrency=100, key_concurrency=2)
+    enqueue_many(conn, "mail.send", 100)
+    done(conn, *claim(conn, 100).jobs)
+    conn.execute("analyze outrider.job")
+    estimate = "select reltuples, relpages > 0 from pg_class where oid = 'outrider.job'::regclass"
+    assert conn.execute(estimate).fetchone() == (0, True)
+    enqueue_many(conn, "mail.send", waiting, lanes=2)
+    enqueue_many(conn, "mail.limited", waiting, keys=[f"k{n}" for n in range(500)], lanes=2)
+    conn.execute(
+        """insert into outrider.job (subscription, event_id, run_at, queue, unique_key, payload)
+           select 'mail.unique', gen_random_uuid(), now(), 'default', 'u' || n, '{}' from generate_series(1, %s) as n""",
+        [waiting],
+    )
+    if tenants:
+        conn.execute("update outrider.job set workspace_id = 'w' || id % 300 where subscription <> 'mail.unique'")
+    lane = "select count(*) from outrider.claim_lane(gen_random_uuid(), 'mail.send', 0, 'default', '-infinity', 50)"
+    works: list[Callable[[], object]] = [
+        lambda: claim(conn, 50, names[:1]),
+        lambda: claim(conn, 50, names[1:]),
+        lambda: claim(conn, 50, names),
+        lambda: conn.execute(lane.encode()),
+        lambda: enqueue(conn, "mail.unique", unique_key="u7"),
+        lambda: enqueue(conn, "mail.unique", unique_key="u8", on_conflict="replace"),
+        lambda: conn.execute("select outrider.owed_of(gen_random_uuid())"),
+    ]
+    for work in works:
+        with conn.transaction(force_rollback=True):
+            before = touched(conn)
+            work()
+            by_seq_scan, rows, _ = (b - a for a, b in zip(before, touched(conn), strict=True))
+        assert by_seq_scan == 0
+        assert rows < waiting // 2
+
+
 @pytest.mark.verify
 @pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "analyzed"])
 def test_what_is_for_later_costs_nothing(conn: Conn, analyzed: bool) -> None:
@@ -269,6 +309,23 @@ def test_what_comes_due_at_once_is_claimed_in_turn(conn: Conn) -> None:
     claims = [claim(conn, 2500) for _ in range(3)]
     assert [(len(each.jobs), each.due_in) for each in claims][:2] == [(1991, 0), (500, pytest.approx(300, abs=60))]
     sound(conn)
+
+
+ADMISSIONS = {
+    "as it is": "select",
+    "a job is claimed before its time": changed("admit_scheduled", ("and j.run_at <= p_moment\n", "\n")),
+    "what has become due is not seen": changed("admit_scheduled", ("set waits_for = null", "set waits_for = 'time'")),
+}
+
+
+@pytest.mark.parametrize("admission", ADMISSIONS)
+def test_what_is_due_is_claimed_and_nothing_else(conn: Conn, admission: str) -> None:
+    for n in ("due", "later"):
+        enqueue(conn, n=n, ago=-3600)
+    conn.execute("alter table outrider.job disable trigger await_changed_time")
+    conn.execute("update outrider.job set run_at = clock_timestamp() where id = (select min(id) from outrider.job)")
+    conn.execute(ADMISSIONS[admission].encode())
+    assert (claim(conn, 9).names == ["due"]) == (admission == "as it is")
 
 
 def test_a_job_for_later_that_somebody_is_changing_is_looked_for_again(conn: Conn) -> None:

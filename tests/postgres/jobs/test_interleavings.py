@@ -98,7 +98,7 @@ class Stage:
         for who in order:
             pending.append(self.threads[who].submit(next(turns[who])))
             self._until_done_or_waiting(who, pending[-1])
-        wait(pending, timeout=30)
+        wait(pending, timeout=60)
         for future in pending:
             future.result(timeout=0)
         assert not {verbs[who] for who in self.waited} & {"renew"}, "a renewal waited"
@@ -192,7 +192,7 @@ BROKEN = {
     "a reap that does not lock": (
         ("done", "fail", "reap"),
         changed("reap", ("        for no key update skip locked\n", "")),
-        "told something else|ended twice|attempts_check|lock timeout",
+        "told something else|ended twice|attempts_check|lease_check|lock timeout",
     ),
     "a failure that does not lock": (
         ("fail", "reap", "claim"),
@@ -206,12 +206,14 @@ BROKEN = {
     ),
     "a replay that does not look again": (
         ("enqueue", "replay", "renew"),
-        changed("replay_jobs", ("exception when unique_violation then", "exception when division_by_zero then")),
+        changed(
+            "replay_jobs", ("            when unique_violation then  --", "            when division_by_zero then  --")
+        ),
         "job_unique",
     ),
     "a renewal that waits": (
         ("done", "renew", "cancel"),
-        changed("renew", ("        for no key update of d skip locked\n", "")),
+        changed("renew", ("        for no key update of d skip locked", "")),
         "a renewal waited",
     ),
 }
@@ -221,5 +223,11 @@ BROKEN = {
 def test_a_broken_one_is_seen(stage: Stage, name: str) -> None:
     verbs, mutant, seen = BROKEN[name]
     stage.conn.execute(mutant.encode())
+
+    def play() -> None:
+        """Several times: on a busy machine a commit may come after who waits for it has given up, 20 ms later."""
+        for _ in range(20):
+            every(stage, PLAIN, verbs, None)
+
     with pytest.raises((AssertionError, psycopg.Error), match=seen):
-        every(stage, PLAIN, verbs, None)
+        play()

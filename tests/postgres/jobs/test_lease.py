@@ -199,7 +199,7 @@ def test_past_its_timeout_and_a_lease_it_is_left_to_run_out(conn: Conn, ran: int
                   lease_expires_at = clock_timestamp() + interval '10 seconds'""",
         [ran],
     )
-    assert renew(conn, worker)[lease.delivery][1] == pytest.approx(50 if renewed else 10, abs=0.9)
+    assert renew(conn, worker)[lease.delivery][1] == pytest.approx(50 if renewed else 10, abs=5)
 
 
 def test_renewing_does_not_wait_for_who_settles(conn: Conn) -> None:
@@ -505,10 +505,10 @@ def test_room_wakes_a_suspect_too(conn: Conn, database: str, limits: dict[str, A
     with psycopg.connect(database, autocommit=True) as hearing:
         hearing.execute("listen outbox_default")
         done(conn, job)
-        assert [each.payload for each in hearing.notifies(timeout=5, stop_after=1)] == ["mail.send"]
+        assert [each.payload for each in hearing.notifies(timeout=60, stop_after=1)] == ["mail.send"]
 
 
-@pytest.mark.parametrize("what", ["retry", "buried", "resume", "resume all", "limits", "farewell"])
+@pytest.mark.parametrize("what", ["retry", "buried", "resume", "resume all", "limits", "moved", "farewell"])
 def test_who_sleeps_hears_of_what_may_be_claimed(conn: Conn, database: str, what: str) -> None:
     """Though nothing was enqueued: of a retry that its worker may have no room for, of room, of what rested."""
     register(conn, "mail.send", concurrency=1 if what == "buried" else None)
@@ -519,7 +519,7 @@ def test_who_sleeps_hears_of_what_may_be_claimed(conn: Conn, database: str, what
         enqueue(conn)
         conn.execute("update outrider.job set crashes = 2")
         [lease] = claim(conn, worker=worker).jobs
-        enqueue(conn)
+        enqueue(conn, generation=7 if what == "moved" else 0)
     with psycopg.connect(database, autocommit=True) as hearing:
         hearing.execute("listen outbox_default")
         match what:
@@ -533,10 +533,12 @@ def test_who_sleeps_hears_of_what_may_be_claimed(conn: Conn, database: str, what
                 conn.execute("select outrider.resume_all()")
             case "limits":
                 register(conn, "mail.send", concurrency=2)
+            case "moved":
+                conn.execute("select outrider.move_generation(7, 0)")
             case _:
                 serve(conn, leaving := uuid4(), "mail.send", generation=1)
                 conn.execute(FAREWELL, {"id": leaving})
-        assert "mail.send" in [each.payload for each in hearing.notifies(timeout=5, stop_after=1)]
+        assert "mail.send" in [each.payload for each in hearing.notifies(timeout=60, stop_after=1)]
 
 
 @pytest.mark.parametrize("limits", [{}, {"concurrency": 9}, {"key_concurrency": 9}], ids=str)

@@ -625,7 +625,7 @@ MUTANTS = {
     "a cancelled job is tried again": changed("release", ("and p_job.cancelled_at is not null", "and false")),
     "suspects by the dozen": changed(
         "pick_suspect",
-        ("order by j.claim_at, j.id limit 1 for update", "order by j.claim_at, j.id limit 12 for update"),
+        ("j.id limit 1 for update", "j.id limit 12 for update"),
     ),
     "a claim lets nobody come": changed("claim", ("locked := /*schema*/admit(names);", "null;")),
     "more come than there is room for": changed(
@@ -634,7 +634,7 @@ MUTANTS = {
     "a history is not kept": changed("settle_done", ("or said.anything or", "or")),
     "keep is not obeyed": changed("settle_done", ("s.keep is not null", "false")),
     "every job is kept": changed("settle_done", ("and s.keep is not null", "")),
-    "who is done supersedes nobody": changed("settle_done", ("d.status = 'in_flight' and d.seq is null", "false")),
+    "who is done supersedes nobody": changed("settle_done", ("j.status = 'in_flight' and j.seq is null", "false")),
     "who fails yields only to who is pending": changed(
         "release", ("or not p_job.closed and exists", "or false and exists")
     ),
@@ -647,16 +647,12 @@ MUTANTS = {
         "pick_limited", ("order by f.turn, f.lot, f.claim_at, f.id", "order by f.turn, f.lot, f.id")
     ),
     "what is paused is claimed": changed("claim", ("and s.paused_at is null", "")),
-    "nobody renews": changed(
-        "renew", ("lease_expires_at = moment + held.lease", "lease_expires_at = d.lease_expires_at")
-    ),
+    "nobody renews": changed("renew", ("where d.ctid = q.place", "where false")),
     "replaced keeps attempts": changed("enqueue_onto", ("attempts = 0, crashes = 0,", "")),
     "a replay keeps its attempts": changed("replay_jobs", ("attempts = 0, crashes = 0,", "")),
     "greatest of nothing is nothing": changed(
         "claim", ("case when next_at < moment then moment else next_at end", "greatest(next_at, moment)")
     ),
-    "a job is claimed before its time": changed("admit_scheduled", ("and j.run_at <= p_moment\n", "\n")),
-    "what has become due is not seen": changed("admit_scheduled", ("set waits_for = null", "set waits_for = 'time'")),
     "nobody says when the next is due": changed(
         "admit_scheduled",
         (

@@ -173,16 +173,15 @@ class Session(threading.Thread):
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_a_replay_waits_for_one_that_is_not_committed_yet(conn: Conn, ends: str) -> None:
-    """It cannot see the other, and the index makes it wait. What a worker sends does not wait (test_user_locks)."""
+def test_a_replay_yields_to_one_that_is_not_committed_yet(conn: Conn, ends: str) -> None:
+    """It cannot see the other, and the index would make it wait for as long as the user's transaction is open."""
     enqueue(conn, n="old", unique_key="u")
     lease = one(conn)
     with psycopg.connect(conn.info.dsn) as producer:
         enqueue(producer, n="new", unique_key="u")
-        session = Session(conn.info.dsn, lambda own: buried(own, lease))
-        session.until_it_waits(conn)
+        assert buried(conn, lease) == "superseded"
         getattr(producer, ends)()
-    assert session.returned() == ("superseded" if ends == "commit" else "replayed")
+    assert replay(conn, lease.delivery) == ["superseded" if ends == "commit" else "replayed"]
     (pending,) = (row["payload"]["n"] for row in sqljobs.jobs(conn) if row["status"] == "pending")
     assert pending == ("new" if ends == "commit" else "old")
 

@@ -12,6 +12,12 @@ from tests.postgres.jobs import sqljobs
 from tests.postgres.jobs.sqljobs import Conn, Lease, claim, done, enqueue, expire, fail, reap, register, settle, sound
 from tests.postgres.jobs.test_unique import Session
 
+from outrider.errors import SubscriptionRefused
+from outrider.postgres import generations
+from outrider.postgres.admin import jobs as admin
+from outrider.postgres.connection import connect
+from outrider.signed import UNSIGNED
+
 pytestmark = pytest.mark.also_on(15)
 
 KEYED = "mail.keyed"
@@ -108,6 +114,44 @@ def test_done_while_somebody_is_cancelling_it(conn: Conn, user: Conn) -> None:
     assert done(conn, cancelled) == {cancelled.delivery: "done"}
 
 
+def test_a_replay_of_several_of_which_one_is_being_enqueued(conn: Conn, user: Conn) -> None:
+    """The others run again; who enqueues their keys waits for the replay, so it must not wait for the user."""
+    for key in ("a", "u", "b", "v"):
+        enqueue(conn, n=key, unique_key=key)
+    leases = claim(conn, 9).jobs
+    for lease in leases:
+        settle(conn, lease, "dead", code="E", message="no")
+    for key in ("u", "v"):
+        enqueue(user, n="new", unique_key=key)
+    dead = [lease.delivery for lease in leases]
+    told = "select changed, skipped, held from outrider.change_jobs('retry', %s, '{failed}')"
+    assert conn.execute(told, [dead]).fetchall() == [(2, 2, [])]
+    assert claim(conn, 9).names == ["a", "b"]
+    user.rollback()
+    assert sqljobs.replay(conn, dead[1], dead[3]) == ["replayed"] * 2
+
+
+@pytest.mark.parametrize("how", ["keep", "replace"])
+async def test_an_operator_does_not_wait_for_a_user_without_limit(conn: Conn, user: Conn, how: str) -> None:
+    """While a generation is moved, nobody takes its events."""
+    job, _ = enqueue(conn, unique_key="u", ago=-100)
+    enqueue(user, unique_key="u", on_conflict=how)
+    for verb in ("cancel", "run_now", "move_generation"):
+        [(limit,)] = conn.execute("select proconfig from pg_proc where proname = %s", [verb]).fetchall()
+        assert "lock_timeout=10s" in limit
+        conn.execute(f"alter function outrider.{verb} set lock_timeout = '50ms'")
+    async with await connect(conn.info.dsn, autocommit=True) as session:
+        with pytest.raises(SubscriptionRefused, match="a transaction that enqueues onto the job has locked it"):
+            await admin.cancel(session, job, "outrider", by=None, reason=None)
+        with pytest.raises(SubscriptionRefused, match="a transaction that enqueues onto the job has locked it"):
+            await admin.run_now(session, job, "outrider", by=None, reason=None)
+        if how == "replace":  # who keeps a job does not mind
+            with pytest.raises(SubscriptionRefused, match="or a job of it enqueued"):
+                await generations.move(session, "mail.send", 0, 7, UNSIGNED, "outrider")
+    user.rollback()
+    assert sqljobs.cancel(conn, job) == "cancelled"
+
+
 def test_overlapping_keeps_do_not_starve_their_job(conn: Conn, database: str) -> None:
     """Each keeps the job until it commits, since the job shall see what it wrote; but not beyond the job's turn."""
     enqueue(conn, n="first", unique_key="u")
@@ -120,6 +164,66 @@ def test_overlapping_keeps_do_not_starve_their_job(conn: Conn, database: str) ->
         assert claim(conn).names == ["first"]
         other.commit()
         assert claim(conn).names == ["third"]
+
+
+@pytest.mark.parametrize(
+    "busy", ["something is due soon", "a lease ends soon", "a backlog", "a backlog of other lanes"]
+)
+def test_overlapping_keeps_do_not_starve_their_job_while_its_worker_is_busy(conn: Conn, user: Conn, busy: str) -> None:
+    """A claim that is full, or that need not wait for what it passed over, looks at it nevertheless."""
+    enqueue(conn, n="first", unique_key="u", ago=9000)
+    if busy == "something is due soon":
+        enqueue(conn, n="soon", ago=-0.9)
+    elif busy == "a lease ends soon":
+        register(conn, KEYED, lease="0.9s")
+        enqueue(conn, KEYED)
+        one(conn, KEYED)
+    else:
+        lanes = 1 if busy == "a backlog" else 3
+        sqljobs.enqueue_many(conn, "mail.send", 30, lanes=lanes)
+    assert enqueue(user, n="second", unique_key="u")[1] == "kept"
+    claim(conn, 5, ["mail.send", KEYED])
+    assert enqueue(conn, n="third", unique_key="u")[1] == "created"
+
+
+def test_overlapping_keeps_do_not_starve_a_suspect(conn: Conn, user: Conn) -> None:
+    enqueue(conn, n="first", unique_key="u")
+    expire(conn, one(conn))
+    reap(conn)
+    assert enqueue(user, n="second", unique_key="u")[1] == "kept"
+    assert claim(conn).due_in == 1
+    assert enqueue(conn, n="third", unique_key="u")[1] == "created"
+    assert claim(conn).names == ["third"]
+    user.commit()
+    assert claim(conn).names == ["first"]
+
+
+@pytest.mark.parametrize("ends", ["done", "failed", "dead"])
+def test_a_transaction_that_holds_many_jobs_holds_up_no_other(conn: Conn, user: Conn, ends: str) -> None:
+    """Only the first of them is waited for: the others most likely are held by the same one."""
+    many = 30
+    for verb in ("settle_jobs", "reap"):
+        conn.execute(f"alter function outrider.{verb} set lock_timeout = '1s'")
+    conn.execute("set statement_timeout = '20s'")
+    for n in range(many):
+        enqueue(conn, n=n, unique_key=str(n))
+    enqueue(conn, n="other")
+    *leases, other = claim(conn, many + 1).jobs
+    if ends == "done":
+        user.execute("select outrider.change_jobs('cancel', %s, '{running}')", [[each.delivery for each in leases]])
+        settled = done(conn, *leases, other)
+        assert settled == dict.fromkeys((each.delivery for each in leases), "held") | {other.delivery: "done"}
+        return
+    for n in range(many):
+        enqueue(user, unique_key=str(n))
+    if ends == "failed":
+        later = {"verdict": "later", "code": "ValueError", "message": "no"}
+        others = [{"delivery": each.delivery, "token": each.token, **later} for each in (*leases, other)]
+        settled = sqljobs.settle_all(conn, [], others)
+        assert settled == dict.fromkeys((each.delivery for each in leases), "held") | {other.delivery: "retry"}
+    else:
+        expire(conn, *leases, other)
+        assert claim(conn).names == ["other"]
 
 
 def test_a_job_that_nobody_claims_is_kept_however_long_it_is_due(conn: Conn) -> None:

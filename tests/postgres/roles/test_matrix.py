@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from tests.postgres.roles.house import NOBODY, House
 
-from outrider.postgres import statement
+from outrider.postgres import event_inserts, job_inserts, statement
 from outrider.postgres.admin import roles
 
 pytestmark = pytest.mark.also_on(15, 16)
@@ -34,6 +34,15 @@ NOT_TRIED = {
     "handlers/settle": "commits: its function is tried",
     "uninstall/script": "is made of other files, which are tried",
 }
+PUBLISHED = (*event_inserts.COLUMNS, "caused_by")
+ENQUEUED = tuple(job_inserts.COLUMNS)
+FILLED = {
+    "log/publish_one": event_inserts.publish_one("outrider", PUBLISHED, notify=True),
+    "log/publish_many": event_inserts.publish_many("outrider", (), PUBLISHED),
+    "jobs/enqueue_job": job_inserts.filled("enqueue_job", "outrider", ENQUEUED, ()),
+    "jobs/enqueue_jobs": job_inserts.filled("enqueue_jobs", "outrider", ENQUEUED, ("payload",)),
+}
+"""Statements with gaps, as they are sent with all columns."""
 GIVEN = {"schema": "'outrider'", "force": "false", "whole": "false", "limit": "1", "most": "1"}
 """Parameters whose value is not null when a statement or a function is tried."""
 COUNTERS = {"sequence excused_N select", "sequence takes_N select"}
@@ -164,14 +173,14 @@ def _attempts(house: House) -> Iterator[tuple[str, str]]:
     for file in sorted(SQL.rglob("*.sql")):
         name = str(file.relative_to(SQL).with_suffix(""))
         if "/functions/" not in name and name not in NOT_TRIED:
-            yield f"statement {name}", _with_nulls(name)
+            yield f"statement {name}", _with_nulls(FILLED.get(name) or statement.statement(name, "outrider"))
     owner = house.owner.info.user
     for name, text in DDL.items():
         yield f"DDL {name}", text.format(owner=owner, db=house.owner.info.dbname)
 
 
-def _with_nulls(name: str) -> str:
-    text = statement.statement(name, "outrider").decode()
+def _with_nulls(query: bytes) -> str:
+    text = query.decode()
     for parameter, given in GIVEN.items():
         text = text.replace(f"%({parameter})s", given)
     return re.sub(r"%\(\w+\)[sbt]", "null", text).replace("%%", "%")

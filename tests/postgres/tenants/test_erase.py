@@ -233,7 +233,7 @@ async def test_nothing_is_left_in_odd_places(database: str) -> None:
     async with desk.app:
         await desk.lived_in()
         payload = json.dumps({"about": "odd", "text": secret})
-        desk.rows("alter table outrider.job disable trigger refuse_unbounded")  # it was there before
+        desk.rows("alter table outrider.job disable trigger refuse_unbounded")
         for name in ("erase.errand", "x" * 9000):
             [[entry]] = desk.rows(job, [name, payload, json.dumps({"tracestate": secret})])
             desk.rows("update outrider.job set status = 'pending' where id = %s and length(subscription) > 99", [entry])

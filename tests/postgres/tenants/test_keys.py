@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import psycopg
 import pytest
 from tests.postgres.jobs.sqljobs import claim, done, register
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider, RetryPolicy
-from outrider.postgres.schema import migrate
 
 pytestmark = pytest.mark.also_on(15)
 
@@ -87,43 +83,3 @@ def test_the_limit_of_a_key_is_a_tenants_own(database: str) -> None:
         assert claim(conn, 6).jobs == []
         done(conn, *first.jobs[:1])
         assert len(claim(conn, 6).jobs) == 1, "the one of the same tenant comes forward, and no other"
-
-
-def test_what_is_there_is_converted(database: str) -> None:
-    """The statements of the migration, on rows as the release before wrote them."""
-    step = next(each for each in migrate.known() if each.name == "tenants")
-    statements = re.findall(r"^update .*?;$", step.sql.replace("/*schema*/", "outrider."), re.MULTILINE | re.DOTALL)
-    assert len(statements) == 4
-    with psycopg.connect(database, autocommit=True) as conn:
-        conn.execute("alter table outrider.delivery add column queue text")  # jobs were there, too
-        conn.execute("select outrider.register('a.handler', 'handler', 'a', '{x.y}')")
-        for tenant in ("é", None):
-            for key in ("k", None):
-                conn.execute(
-                    "select outrider.publish('x.y', '{}', '7', %s::text, workspace_id => %s::text)",
-                    [key, tenant],
-                )
-        conn.execute(
-            """insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
-               select 'h' || o.seq, coalesce(o.event_type || ':' || o.idempotency_key, o.id::text), o.id, o.seq, 0,
-                      'internal'
-               from outrider.outbox as o"""
-        )
-        conn.execute(
-            """insert into outrider.delivery (
-                   subscription, partition, seq, event_id, event_type, ordering_key, status, head, reached, run_at)
-               select 'a.handler', 0, o.seq, o.id, o.event_type, o.aggregate_id, 'pending', false, true, now()
-               from outrider.outbox as o"""
-        )
-        for _ in range(2):  # whoever runs it twice changes nothing
-            for each in statements[:2]:
-                conn.execute(each.encode())
-        for each in statements[2:]:
-            conn.execute(each.encode())
-        rows: list[tuple[Any, ...]] = conn.execute(
-            "select idempotency_key from outrider.event_handled order by seq"
-        ).fetchall()
-        ids = conn.execute("select id::text from outrider.outbox order by seq").fetchall()
-        assert rows == [("1:é:x.y:k",), ids[1], ("x.y:k",), ids[3]]
-        lines = conn.execute("select ordering_key, workspace_id from outrider.delivery order by seq").fetchall()
-        assert lines == [("1:é:7", "é"), ("1:é:7", "é"), ("7", None), ("7", None)]

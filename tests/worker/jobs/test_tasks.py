@@ -75,7 +75,7 @@ async def test_a_job_that_cancels_its_task_and_returns_cancels_no_other(database
 
     async with opened(database, declare) as factory:
         await factory.enqueue(*(Make(n=n) for n in range(30)))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(25):
             assert (await factory.app.drain()).jobs == 30
 
 
@@ -149,7 +149,7 @@ async def test_jobs_that_are_done_are_settled_while_the_next_one_waits(database:
     async with opened(database, declare, poll="1h") as factory:
         factory.app.signals.listen(count)
         await factory.enqueue(*(Make(n=n) for n in range(6)))
-        async with asyncio.timeout(15), factory.app.worker():
+        async with asyncio.timeout(25), factory.app.worker():
             await settled.wait()
         assert await factory.owed() == []
 

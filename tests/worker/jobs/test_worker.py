@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -48,7 +48,20 @@ def runs(signals: list[JobsClaimed]) -> list[JobRun]:
 
 
 async def side_processes() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "renewer.py" in " ".join(each.cmdline())]
+    found = []
+    for each in psutil.Process().children():
+        with suppress(psutil.Error):  # it has just ended
+            if "renewer.py" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
+
+
+async def renewing(factory: Factory) -> bool:
+    """Whether a side process has its session; until then it renews nothing."""
+    query = (
+        "select pid from pg_stat_activity where application_name = 'outrider leases' and datname = current_database()"
+    )
+    return await factory.rows(query) != []
 
 
 async def empty(factory: Factory) -> bool:
@@ -564,7 +577,7 @@ async def test_a_worker_that_may_not_claim_says_so(database: str) -> None:
     async with opened(database, lambda app: app.job(Make)(idle)) as factory:
         await factory.rows("alter function outrider.claim rename to claim_before")
         with pytest.raises(SchemaMismatch, match="outrider migrate"):
-            async with asyncio.timeout(20), factory.app.worker():
+            async with asyncio.timeout(25), factory.app.worker():
                 pass
 
 
@@ -595,20 +608,20 @@ def hold_the_interpreter(seconds: float) -> None:
 
 
 async def test_a_job_that_holds_the_interpreter_keeps_its_lease(database: str) -> None:
-    """Fault 4: three leases long, nothing else of this process runs."""
+    """Fault 4: longer than two leases, nothing else of this process runs."""
     lost: list[Signal] = []
 
     def declare(app: Outrider) -> None:
-        @app.job(Make, lease=1)
+        @app.job(Make, lease=4)
         async def make(job: Make, ctx: JobContext) -> int:
-            hold_the_interpreter(3)
+            hold_the_interpreter(9)
             return ctx.attempt
 
     async with opened(database, declare) as factory:
         factory.app.signals.listen(lambda each: lost.append(each) if isinstance(each, LeaseLost) else None)
         async with factory.app.worker():
-            await until(side_processes)
-            async with expect(factory.app, JobsCompleted, timeout=20):
+            await until(lambda: renewing(factory))
+            async with expect(factory.app, JobsCompleted, timeout=25):
                 await factory.enqueue(Make())
         assert [row["result"] for row in await factory.receipts()] == [1]
         assert lost == []
@@ -619,13 +632,13 @@ async def test_a_blocked_loop_loses_nobodys_lease(database: str) -> None:
     lost: list[Signal] = []
 
     def declare(app: Outrider) -> None:
-        @app.job(Make, lease=1)
+        @app.job(Make, lease=4)
         async def make(job: Make) -> None:
             if job.n == 0:
                 await asyncio.sleep(0.2)
-                time.sleep(3.5)  # noqa: ASYNC251
+                time.sleep(9)  # noqa: ASYNC251
             else:
-                await asyncio.sleep(4)
+                await asyncio.sleep(9.5)
 
     async with opened(database, declare) as factory, factory.app.worker():
         factory.app.signals.listen(lambda each: lost.append(each) if isinstance(each, LeaseLost) else None)
@@ -636,6 +649,7 @@ async def test_a_blocked_loop_loses_nobodys_lease(database: str) -> None:
             done += each.jobs if isinstance(each, JobsCompleted) else 0
 
         factory.app.signals.listen(count)
+        await until(lambda: renewing(factory))
         await factory.enqueue(*(Make(n=n) for n in range(5)))
 
         async def all_done() -> bool:
@@ -662,7 +676,7 @@ async def test_a_job_that_holds_the_event_loop_is_reported_while_it_does(
     def declare(app: Outrider) -> None:
         @app.job(Make, **options)
         async def make(job: Make) -> None:
-            assert reported.wait(10)
+            assert reported.wait(60)
 
     async with opened(database, declare) as factory:
         factory.app.signals.listen(hear)
@@ -675,7 +689,7 @@ async def test_a_lost_lease_cancels_the_job_and_settles_nothing(database: str) -
     begun, cancelled = asyncio.Event(), []
 
     def declare(app: Outrider) -> None:
-        @app.job(Make, lease=1, retry=SOON)
+        @app.job(Make, lease=3, retry=SOON)
         async def make(job: Make, ctx: JobContext) -> None:
             begun.set()
             try:
@@ -699,12 +713,13 @@ async def test_the_side_process_is_started_again_and_dies_with_its_worker(databa
     end = asyncio.Event()
 
     def declare(app: Outrider) -> None:
-        @app.job(Make, lease=1)
+        @app.job(Make, lease=20)
         async def make(job: Make) -> None:
             await end.wait()
 
     async with opened(database, declare) as factory, factory.app.worker():
-        before = await until(side_processes)
+        await until(lambda: renewing(factory))
+        before = await side_processes()
         async with expect(factory.app, JobsClaimed):
             await factory.enqueue(Make())
         before[0].send_signal(signal.SIGKILL)

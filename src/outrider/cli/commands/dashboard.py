@@ -89,6 +89,8 @@ def dashboard(
         raise ConfigError(f"the dashboard needs more packages: pip install 'outrider[dashboard]' ({error})") from error
     if action and not enable_actions:
         raise typer.BadParameter("--action needs --enable-actions")
+    if proxy and not user_header:
+        raise typer.BadParameter("--proxy needs --user-header")
     token = secret_of(os.environ, TOKEN)
     if not is_loopback(host) and token is None and user_header is None:
         raise ConfigError(f"{host} is not a loopback address: set {TOKEN}, or give --user-header and --proxy")

@@ -7,7 +7,7 @@ import os
 import secrets
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +28,8 @@ from outrider.postgres.embedded import Embedded
 from outrider.postgres.schema.migrate import migrate
 
 WIDTH = 9
+SILENT = 15
+"""Seconds after which the address is shown although the worker's log does not say that it is up."""
 COLOURS = {"dev": "cyan", "postgres": "blue", "migrate": "blue", "dashboard": "magenta", "worker": "green"}
 
 commands = Commands()
@@ -120,24 +122,25 @@ class Development:
             applied = await migrate(conn, self.schema)
         said = f"{counted(len(applied), 'migration')} applied" if applied else "up to date"
         tell("migrate", f'schema "{self.schema}": {said}')
-        async with self._dashboard():
+        async with self._dashboard() as address:
             if self.service is not None:
-                await self._work(self.service)
+                await self._work(self.service, address)
                 return
+            tell("dashboard", address)
             stop = asyncio.Event()
             with obeying(stop.set, leave):
                 tell("dev", "no app is named, so no worker runs: outrider dev shop:app runs one. Ctrl-C ends all")
                 await stop.wait()
                 tell("dev", "stopping")
 
-    async def _work(self, service: Service) -> None:
+    async def _work(self, service: Service, address: str) -> None:
         command = [*service.command(1), "--dev", self.schema]
         worker = ReloadedWorker(command, service.environment(), service.options.seconds, tell)
         hurried = False
 
         def end() -> None:
-            tell("dev", "stopping")
             worker.stop()
+            tell("dev", "stopping")  # raises if nobody reads it any more
 
         def again(number: int) -> None:
             nonlocal hurried
@@ -149,12 +152,19 @@ class Development:
 
         before = await asyncio.to_thread(python_files, self.folders)
         tell("dev", f"watching {', '.join(map(str, self.folders))}: a change replaces the worker. Ctrl-C ends all")
-        following = asyncio.create_task(self._follow(worker, before))
+        beside = [asyncio.create_task(self._follow(worker, before)), asyncio.create_task(self._invite(worker, address))]
         try:
             with obeying(end, again):
                 await worker.run()
         finally:
-            following.cancel()
+            for each in beside:
+                each.cancel()
+
+    async def _invite(self, worker: ReloadedWorker, address: str) -> None:
+        """A subscription begins with its registration: who sees the address may publish, and nothing is missed."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(worker.settled.wait(), SILENT)
+        tell("dashboard", address)
 
     async def _follow(self, worker: ReloadedWorker, before: dict[str, tuple[int, int]]) -> None:
         async for changed in changes(self.folders, before):
@@ -163,22 +173,20 @@ class Development:
             worker.replace()
 
     @asynccontextmanager
-    async def _dashboard(self) -> AsyncIterator[None]:
-        """Without the app's code, which may be broken or change."""
+    async def _dashboard(self) -> AsyncIterator[str]:
+        """Its address, or why there is none. Without the app's code, which may be broken or change."""
         try:
             from outrider.dashboard import ACTIONS, Dashboard
             from outrider.dashboard.server import serving
         except ImportError:
-            tell("dashboard", "its packages are missing: pip install 'outrider[dashboard]'")
-            yield
+            yield "its packages are missing: pip install 'outrider[dashboard]'"
             return
         token = secret_of(os.environ, TOKEN)
         # Without listen_dsn, that of the environment would count, which belongs to another database.
         app = Outrider(dsn=self.dsn, listen_dsn=self.dsn, schema=self.schema)
         board = Dashboard(app, token=token or secrets.token_urlsafe(24), actions=ACTIONS)
         async with board, serving(board, port=self.port) as address:
-            tell("dashboard", login_address(address, board, shows_token=token is None))
-            yield
+            yield login_address(address, board, shows_token=token is None)
 
 
 def _short(path: str) -> str:

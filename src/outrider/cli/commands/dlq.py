@@ -32,7 +32,7 @@ OUTCOME = {
     "skipped_handled": "skipped: its idempotency key has been handled",
     "not_found": "not found: it is neither a dead letter nor handled there",
     "erased": "erased: its payload is gone, so it cannot be handled again",
-    "superseded": "skipped: another job with its unique key is pending",
+    "superseded": "skipped: another job has its unique key",
 }
 
 EventId = Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="The event.")]

@@ -98,10 +98,12 @@ def _print(findings: Sequence[Finding]) -> None:
         console.print(line, soft_wrap=True)
         if each.advice:
             console.print(Text(f"{'':<8} {'':<{width}}  → {one_line(each.advice)}", style="dim"), soft_wrap=True)
-    severe, warnings = (
-        sum(each.severity is level for each in findings) for level in (Severity.critical, Severity.warning)
+    severe, warnings, notes = (
+        sum(each.severity is level for each in findings)
+        for level in (Severity.critical, Severity.warning, Severity.note)
     )
-    console.print(Text(f"{counted(len(findings), 'finding')}: {severe} critical, {counted(warnings, 'warning')}"))
+    worse = f"{severe} critical, {counted(warnings, 'warning')}, {counted(notes, 'note')}"
+    console.print(Text(f"{counted(len(findings), 'finding')}: {worse}"))
 
 
 def _print_hops(runs: Sequence[CanaryRun]) -> None:

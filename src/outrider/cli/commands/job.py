@@ -49,7 +49,7 @@ DUE = {
 
 RETRIED = {
     "replayed": "pending again",
-    "superseded": "not retried: another job with its unique key is pending",
+    "superseded": "not retried: another job has its unique key",
     "skipped_handled": "not retried: its event has been handled",
     "erased": "not retried: its payload is erased",
     "not_found": NO_TRACE,
@@ -255,7 +255,8 @@ async def bulk(
     """Count, ask, act."""
     do, done_word = WORDS[verb]
     async with target.connect() as conn:
-        found = await bulk_jobs.count(conn, which, target.schema)
+        until = await bulk_jobs.newest(conn, target.schema)
+        found = await bulk_jobs.count(conn, which, target.schema, until=until)
         told = ", ".join(f"{number:,} {state}" for state, number in found.states.items())
         many = counted(found.jobs, "job") + f" ({told})" * bool(told)
         if dry_run:
@@ -272,7 +273,7 @@ async def bulk(
         stop = asyncio.Event()
         with progress(do, found.jobs, quiet=target.as_json) as tell, obeying(stop.set, leave):
             done = await bulk_jobs.act(
-                conn, verb, which, target.schema, by=audit.who, reason=audit.reason,
+                conn, verb, which, target.schema, by=audit.who, reason=audit.reason, until=until,
                 on_progress=lambda so_far: tell(so_far.jobs), stop=stop,
             )  # fmt: skip
     if target.as_json:

@@ -20,13 +20,13 @@ from outrider.cli.target import Location, Target, find_declared
 from outrider.errors import ConfigError
 from outrider.postgres import relays
 from outrider.postgres.admin import subscriptions
-from outrider.postgres.admin.audit import Signed
 from outrider.postgres.admin.status import Standing, Status
 from outrider.postgres.admin.status import status as look
 from outrider.postgres.admin.streams import Stream
 from outrider.postgres.admin.subscriptions import MOST
 from outrider.relay.recovery import open_streams
 from outrider.relay.relay import Relay, only_stream
+from outrider.signed import Signed
 from outrider.streams.stream import bare_position
 
 

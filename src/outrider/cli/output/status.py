@@ -27,12 +27,14 @@ TROUBLES = {
     "broker": "{name} without its broker",
     "failing": "{name} fails",
     "loop": "event loop held by {name}",
+    "unanswered": "{name} waits for the database",
 }
 SHORT = 80
 """Characters of an error that are shown in a state."""
 STATES = {
     "broker_down": ("broker", "broker down for {age}: {message}"),
     "troubled": ("rolled_back", "rolled back {in_a_row} times in a row for {age}: {code}"),
+    "unanswered": ("unanswered", "has waited for the database for {age}"),
     "failing": ("failing", "failed {in_a_row} times in a row for {age}: {code}"),
 }
 
@@ -240,7 +242,7 @@ def states_of(each: Standing, found: Status, *, orphaned: bool = False) -> Itera
                 yield "nobody serves it"
             case "unable":
                 yield "its workers do not know all its event types"
-            case "broker_down" | "troubled" | "failing":
+            case "broker_down" | "troubled" | "unanswered" | "failing":
                 yield _trouble(state, each, found.read_at)
             case "running" if not orphaned:
                 yield "reader" if each.kind == "reader" else "paused with all" if found.paused_at else "running"

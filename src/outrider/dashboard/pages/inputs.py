@@ -40,9 +40,9 @@ def position(request: Request, name: str) -> int | None:
     return None if text is None else int(text)
 
 
-def total_of(text: str) -> int | None:
-    """How many a preview counted; None if it could not say."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+def number_of(text: str) -> int | None:
+    """What a preview has put into its form; None if it could not say."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def time_of(request: Request, name: str) -> datetime | timedelta | None:

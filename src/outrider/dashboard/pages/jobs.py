@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from outrider.dashboard.confidential import is_hidden, shown_classes, without_values
-from outrider.dashboard.pages.inputs import begin, need, position, reason_of, total_of, uuid_of, wanted
+from outrider.dashboard.confidential import field_names, is_hidden, shown_classes, without_values
+from outrider.dashboard.pages.inputs import begin, need, number_of, position, reason_of, uuid_of, wanted
 from outrider.dashboard.rendering import page
 from outrider.dashboard.runs import Run
 from outrider.errors import ConfigError, NoSuchJob
 from outrider.postgres import content_classes
-from outrider.postgres.admin import bulk_jobs, event_history, jobs
+from outrider.postgres.admin import bulk_jobs, jobs
 from outrider.postgres.admin.bulk_jobs import BulkVerb, JobFilter, JobsDone
+from outrider.postgres.admin.jobs import JobRow
 from outrider.postgres.admin.tenants import refuse_hidden
 from outrider.postgres.connection import AsyncSession
 
@@ -46,6 +48,8 @@ OUTCOMES = {
     "done": "it is done",
     "not_found": "no trace of it is kept",
 }
+ACTED = {"cancel": ("cancelled", "cancelling"), "run_now": ("due",)}
+"""Outcomes of an action that did something."""
 
 
 async def show(board: Dashboard, request: Request) -> Response:
@@ -64,6 +68,8 @@ async def show(board: Dashboard, request: Request) -> Response:
             found = await jobs.listing(
                 conn, schema, name=given.get("type"), queue=given.get("queue"), states=states, limit=LISTED
             )
+        secret = await _hidden(board, conn, found.jobs)
+        found = replace(found, jobs=[_without_values(each) if each.seq in secret else each for each in found.jobs])
     following = None if found.place is None else urlencode(given | {"after": found.place})
     verbs = [
         (verb, VERBS[verb][0])
@@ -80,14 +86,29 @@ async def show_one(board: Dashboard, request: Request) -> Response:
     job_id, schema = uuid_of(request.path_params["id"]), board.database.schema
     async with board.database.reading() as conn:
         found = await jobs.whole(conn, job_id, schema)
-        of_event = any(each.seq is not None for each in found.jobs)
-        story = await event_history.story(conn, job_id, schema) if of_event else None
-        added = await content_classes.allowed(conn, schema)
+        secret = await _hidden(board, conn, found.jobs)
     if not found.jobs:
         raise NoSuchJob(job_id, schema)
-    hidden = of_event and (story is None or is_hidden(story.envelope.content_class, board.values_up_to, added))
-    payloads = [without_values(each.payload) if hidden and each.payload else each.payload for each in found.jobs]
-    return await page(board, request, "job.html", "jobs", found=found, payloads=payloads, hidden=hidden)
+    found = replace(found, jobs=[_without_values(each) if each.seq in secret else each for each in found.jobs])
+    return await page(board, request, "job.html", "jobs", found=found, hidden=bool(secret))
+
+
+async def _hidden(board: Dashboard, conn: AsyncSession, found: Sequence[JobRow]) -> set[int]:
+    """The log positions of jobs of events whose values are hidden. A job that was enqueued has no content class."""
+    seqs = {each.seq for each in found if each.seq is not None}
+    added = await content_classes.allowed(conn, board.database.schema) if seqs else {}
+    known = await content_classes.of_events(conn, board.database.schema, sorted(seqs))
+    return {seq for seq in seqs if is_hidden(known.get(seq, ""), board.values_up_to, added)}
+
+
+def _without_values(each: JobRow) -> JobRow:
+    """What a job reports and returns is made of its payload."""
+    return replace(
+        each,
+        payload=each.payload and without_values(each.payload),
+        progress=field_names(each.progress) if each.progress else each.progress,
+        result=None if each.result is None else field_names(each.result),
+    )
 
 
 async def preview(board: Dashboard, request: Request) -> Response:
@@ -96,11 +117,13 @@ async def preview(board: Dashboard, request: Request) -> Response:
     need(board, request, VERBS[verb][1])
     given = _given(request.query_params)
     which = _filter(board, given, (given["state"],) if "state" in given else ()).acted_on(verb)
+    schema = board.database.schema
     async with board.database.reading() as conn:
-        count = await bulk_jobs.count(conn, which, board.database.schema, most=COUNTED, seconds=SECONDS)
+        until = await bulk_jobs.newest(conn, schema)
+        count = await bulk_jobs.count(conn, which, schema, until=until, most=COUNTED, seconds=SECONDS)
     return await page(
         board, request, "jobs_act.html", "jobs", given=given, query=urlencode(given), verb=verb, count=count,
-        states=which.states, word=VERBS[verb][0],
+        states=which.states, word=VERBS[verb][0], until=until,
     )  # fmt: skip
 
 
@@ -111,7 +134,8 @@ async def act(board: Dashboard, request: Request) -> Response:
     user, reason, given = need(board, request, permission), reason_of(request), _given(form)
     which = _filter(board, given, (given["state"],) if "state" in given else ()).acted_on(verb)
     back = f"/jobs?{urlencode(given)}" if given else "/jobs"
-    run = Run(permission, f"{VERBS[verb][0]}: jobs", user.name, reason, back, total=total_of(form.get("jobs", "")))
+    total, until = number_of(form.get("jobs", "")), number_of(form.get("until", ""))
+    run = Run(permission, f"{VERBS[verb][0]}: jobs", user.name, reason, back, total=total, in_chunks=True)
 
     async def perform(conn: AsyncSession, run: Run) -> None:
         def progress(done: JobsDone) -> None:
@@ -119,9 +143,9 @@ async def act(board: Dashboard, request: Request) -> Response:
 
         await refuse_hidden(conn, schema)
         done = await bulk_jobs.act(
-            conn, verb, which, schema, by=run.by, reason=run.reason, on_progress=progress, stop=run.stop
+            conn, verb, which, schema, by=run.by, reason=run.reason, until=until, on_progress=progress, stop=run.stop
         )
-        run.done = done.jobs
+        run.done, run.acted, run.stopped = done.jobs, bool(done.changed or done.stopping), done.stopped
         run.lines += told(verb, done)
 
     return await begin(board, request, run, perform)
@@ -134,8 +158,7 @@ def told(verb: BulkVerb, done: JobsDone) -> list[str]:
         (done.skipped, "skipped: there was nothing to do"),
         (done.held, "left alone: other transactions have locked them. Try again later"),
     )
-    lines = [f"{number:,} {what}" for number, what in counts if number] or ["There was nothing to do."]
-    return [*lines, "Stopped before the last of them."] if done.stopped else lines
+    return [f"{number:,} {what}" for number, what in counts if number]
 
 
 def _given(fields: Mapping[str, str]) -> dict[str, str]:
@@ -181,5 +204,6 @@ async def _change(board: Dashboard, request: Request, action: str) -> Response:
         change = jobs.cancel if action == "cancel" else jobs.run_now
         outcomes = await change(conn, job_id, schema, by=run.by, reason=run.reason)
         run.lines += [f"{each.subscription or job_id}: {OUTCOMES.get(each.outcome, each.outcome)}" for each in outcomes]
+        run.acted = any(each.outcome in ACTED[action] for each in outcomes)
 
     return await begin(board, request, run, act)

@@ -31,7 +31,7 @@ async def enter(board: Dashboard, request: Request) -> Response:
         board.access.session(name),
         max_age=SESSION,
         path=f"{base}/",
-        secure=request.url.scheme == "https",
+        secure=request.headers["origin"].lower().startswith("https:"),  # also if a proxy has ended TLS
         httponly=True,
         samesite="lax",
     )

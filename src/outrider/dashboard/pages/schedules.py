@@ -11,8 +11,8 @@ from outrider.dashboard.pages.inputs import begin, need, reason_of
 from outrider.dashboard.rendering import page
 from outrider.dashboard.runs import Action, Run
 from outrider.postgres.admin import schedules
-from outrider.postgres.admin.audit import Signed
 from outrider.postgres.connection import AsyncSession
+from outrider.signed import Signed
 
 if TYPE_CHECKING:
     from outrider.dashboard.site import Dashboard

@@ -13,11 +13,13 @@ from outrider.dashboard.pages.inputs import begin, need, reason_of
 from outrider.dashboard.rendering import page
 from outrider.dashboard.runs import Run
 from outrider.postgres.admin import activity, subscriptions, waiting
-from outrider.postgres.admin.audit import Signed
 from outrider.postgres.connection import AsyncSession
+from outrider.signed import Signed
 
 if TYPE_CHECKING:
     from outrider.dashboard.site import Dashboard
+
+LISTED = 20
 
 
 async def show_one(board: Dashboard, request: Request) -> Response:
@@ -28,10 +30,10 @@ async def show_one(board: Dashboard, request: Request) -> Response:
         raise HTTPException(404, f"There is no subscription {name}.")
     async with board.database.reading() as conn:
         partitions = await activity.partitions(conn, name, schema)
-        retries = await waiting.events(conn, schema, subscription=name) if standing.kind != "job" else []
+        retries = await waiting.events(conn, schema, subscription=name, limit=LISTED) if standing.kind != "job" else []
     return await page(
         board, request, "subscription.html", "subscriptions",
-        live=f"subscription/{quote(name)}", each=standing, partitions=partitions, retries=retries,
+        live=f"subscription/{quote(name)}", each=standing, partitions=partitions, retries=retries, listed=LISTED,
     )  # fmt: skip
 
 

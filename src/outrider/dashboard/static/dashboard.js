@@ -3,11 +3,12 @@
 
 const LIMITS = [[120, "s", 1], [7200, "min", 60], [172800, "h", 3600], [Infinity, "d", 86400]];
 
-function relative(at) {
+function relative(at, isAge) {
   const seconds = (at - Date.now() - skew) / 1000;
   const size = Math.abs(seconds);
   const [, unit, step] = LIMITS.find(([most]) => size < most);
   const told = size < 1 ? "<1 s" : `${Math.floor(size / step)} ${unit}`;
+  if (isAge) return told;
   return seconds > 1 ? `in ${told}` : `${told} ago`;
 }
 
@@ -17,7 +18,7 @@ const skew = now ? Date.parse(now) - Date.now() : 0;
 
 function refreshTimes() {
   for (const each of document.querySelectorAll("time[datetime]")) {
-    const told = relative(Date.parse(each.dateTime));
+    const told = relative(Date.parse(each.dateTime), "age" in each.dataset);
     if (each.textContent !== told) each.textContent = told;
   }
 }
@@ -70,6 +71,7 @@ function sayNewer(seq) {
 }
 
 // A hidden page gives its connection back: a browser has few of them for one host.
+const AGAIN = 5000;
 let source = null;
 
 function connect() {
@@ -82,7 +84,14 @@ function connect() {
     apply(parts);
     sayNewer(seq);
   };
-  source.onerror = () => document.body.classList.add("stale");
+  source.onerror = () => {
+    document.body.classList.add("stale");
+    // The browser tries again if the connection broke, but not if the answer was an error, such as a proxy's.
+    if (source && source.readyState === EventSource.CLOSED) {
+      disconnect();
+      setTimeout(connect, AGAIN);
+    }
+  };
 }
 
 function disconnect() {
@@ -92,20 +101,40 @@ function disconnect() {
 
 document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
 window.addEventListener("pagehide", disconnect);
+window.addEventListener("pageshow", connect);
 connect();
 
 // The address that `outrider dashboard` prints carries the token behind #, which browsers do not send.
-const login = document.getElementById("login");
-const given = new URLSearchParams(location.hash.slice(1));
-if (login && given.has("token")) {
+function logIn() {
+  const login = document.getElementById("login");
+  const given = new URLSearchParams(location.hash.slice(1));
+  if (!login || !given.has("token")) return;
   login.elements.token.value = given.get("token");
   login.elements.name.value = given.get("name") || "";
   history.replaceState(null, "", location.pathname + location.search);
   login.requestSubmit();
 }
+logIn();
+// Opened in a tab that shows the login already, the address changes nothing but the part behind #.
+window.addEventListener("hashchange", logIn);
 
-// The page of an action under way reloads itself until it is done.
-if (document.getElementById("unfinished")) setTimeout(() => location.reload(), 1000);
+// The page of an action under way follows it until it is done. The focus stays where it is.
+async function follow() {
+  try {
+    const answer = await fetch(location.href, { redirect: "manual" });
+    if (!answer.ok) return location.reload();
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    morph(document.getElementById("run"), fresh.getElementById("run"));
+  } catch {
+    // It does not answer now. The next time it may.
+  }
+  followUnfinished();
+}
+
+function followUnfinished() {
+  if (document.getElementById("unfinished")) setTimeout(follow, 1000);
+}
+followUnfinished();
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !event.target.closest("input, textarea, select")) {

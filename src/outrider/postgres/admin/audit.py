@@ -9,22 +9,8 @@ from uuid import UUID
 
 from psycopg import AsyncConnection
 
-from outrider.postgres.statement import Params, fetch, fetch_call
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """Who acts and why, for the audit."""
-
-    by: str | None = None
-    """Default: the database role."""
-    reason: str | None = None
-
-    def params(self) -> Params:
-        return {"by": self.by, "reason": self.reason}
-
-
-UNSIGNED = Signed()
+from outrider.postgres.statement import fetch, fetch_call
+from outrider.signed import UNSIGNED, Signed
 
 
 @dataclass(frozen=True, slots=True)

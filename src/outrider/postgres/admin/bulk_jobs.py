@@ -147,7 +147,7 @@ class JobsDone:
     """Running jobs whose workers were told to stop them."""
     skipped: int = 0
     """There was nothing to do: their state has changed, they were due already, or a retry skips them, because another job
-    has their unique key or their event was handled."""
+    has their unique key, an open transaction is enqueuing it, or their event was handled."""
     held: int = 0
     """Left alone, because other transactions have locked them."""
     stopped: bool = False
@@ -164,15 +164,27 @@ class JobsDone:
 JobsProgress = Callable[[JobsDone], object]
 
 
+async def newest(conn: AsyncConnection[Any], schema: str) -> int:
+    """The greatest id of a job: those that are enqueued later have greater ones."""
+    [(until,)] = await fetch(conn, "jobs/newest_job", schema)
+    return int(until)
+
+
 async def count(
-    conn: AsyncConnection[Any], which: JobFilter, schema: str, *, most: int | None = None, seconds: float | None = None
+    conn: AsyncConnection[Any],
+    which: JobFilter,
+    schema: str,
+    *,
+    until: int | None = None,
+    most: int | None = None,
+    seconds: float | None = None,
 ) -> JobCount:
-    """Searches at most `most` jobs, and begins no page after so many seconds."""
+    """Searches at most `most` jobs up to the id `until`, and begins no page after so many seconds."""
     await refuse_unknown(conn, which, schema)
     states: Counter[str] = Counter()
     searched, place, began = 0, 0, monotonic()
     while True:
-        page = await _page(conn, which, schema, place, None, SCAN)
+        page = await _page(conn, which, schema, place, until, SCAN)
         states.update(page[3])
         searched += page[1]
         if page[1] < SCAN:
@@ -217,17 +229,20 @@ async def act(
     *,
     by: str | None = None,
     reason: str | None = None,
+    until: int | None = None,
     on_progress: JobsProgress | None = None,
     stop: asyncio.Event | None = None,
 ) -> JobsDone:
-    """Acts on the jobs that match and that exist when it begins. Setting `stop` ends the run after the current batch.
+    """Acts on the jobs that match, up to the id `until`, and that exist when it begins. Setting `stop` ends the run after
+    the current batch.
 
     If the run cannot continue, it raises Interrupted, which says what was done.
     """
     assert conn.autocommit, "each batch must be a transaction of its own"
     which, stop = which.acted_on(verb), stop or asyncio.Event()
     await refuse_unknown(conn, which, schema)
-    [(until,)] = await fetch(conn, "jobs/newest_job", schema)
+    last_id = await newest(conn, schema)
+    until = last_id if until is None else min(until, last_id)
     how = {"states": list(which.states), "by": by, "reason": reason, "which": json.dumps(which.described())}
     done, place = JobsDone(), 0
     while not stop.is_set():

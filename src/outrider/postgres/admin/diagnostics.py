@@ -168,6 +168,7 @@ class Keeping:
 class Overdue:
     subscription: str
     kind: str
+    """Of the subscription; unregistered = a job type that is not registered."""
     rows: int
     since: datetime
 
@@ -307,7 +308,6 @@ holders = _all("holders", Holder)
 settings = _all("settings", ServerSetting)
 wal = _all("wal", Slot)
 tuples = _all("tuples", Tuples)
-overdue = _all("overdue", Overdue, LIMITS)
 expiring = _all("expiring", Expiring, LIMITS)
 buried = _all("buried", Lately, LIMITS)
 latencies = _all("settled", Latency)
@@ -321,6 +321,12 @@ async def foreign_writers(
     """Who can write in the schemas that a context owns, and is none of its roles."""
     asked = {"context": context, "contexts": sorted(contexts), "owns": sorted(owns), "roles": sorted(roles)}
     return [Right(*row) for row in await look(conn, "foreign_writers", schema, asked)]
+
+
+async def overdue(conn: AsyncSession, schema: str) -> list[Overdue]:
+    async with looking(conn, schema) as looked:
+        types = [name for (name,) in await looked.rows("jobs/job_types")]
+        return [Overdue(*row) for row in await looked.rows("doctor/overdue", LIMITS | {"job_types": types})]
 
 
 async def locks(conn: AsyncSession, schema: str) -> list[Lock]:

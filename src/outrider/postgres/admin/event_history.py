@@ -345,7 +345,7 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
     ]
     if status == "withdrawn":
         history = _withdrawn_history(subscription, acts)
-    moments = tuple(map(_moment, history or ()))
+    moments = tuple(map(moment_of, history or ()))
     if status == "delivered" and handled_at is not None and handled_as is None:
         attempts = 1 + _failed_attempts(moments)
     return Fate(
@@ -369,7 +369,8 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
     )
 
 
-def _moment(entry: dict[str, Any]) -> Moment:
+def moment_of(entry: dict[str, Any]) -> Moment:
+    """An entry of a failure history."""
     rest = {name: value for name, value in entry.items() if name in Moment.__slots__ and name != "at"}
     for mark in MARKS:
         if (when := entry.get(f"{mark}_at")) is not None:

@@ -12,7 +12,7 @@ from uuid import UUID
 import psycopg
 from psycopg import AsyncConnection
 
-from outrider.errors import NoSuchType, ReplayRefused
+from outrider.errors import NoSuchType, ReplayRefused, SubscriptionRefused
 from outrider.postgres.admin import bulk_jobs
 from outrider.postgres.admin.bulk_jobs import BulkVerb, JobCount, JobFilter, JobFiltered, JobsDone, JobsProgress
 from outrider.postgres.admin.replay import HELD
@@ -162,15 +162,26 @@ async def whole(conn: AsyncConnection[Any], job_id: UUID, schema: str) -> JobLis
 async def cancel(
     conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
 ) -> list[JobOutcome]:
-    params = {"job_id": job_id, "by": by, "reason": reason}
-    return [JobOutcome(*row) for row in await fetch_call(conn, "cancel", schema, params)]
+    return await _change(conn, "cancel", job_id, schema, by, reason)
 
 
 async def run_now(
     conn: AsyncConnection[Any], job_id: UUID, schema: str, *, by: str | None, reason: str | None
 ) -> list[JobOutcome]:
+    return await _change(conn, "run_now", job_id, schema, by, reason)
+
+
+async def _change(
+    conn: AsyncConnection[Any], verb: str, job_id: UUID, schema: str, by: str | None, reason: str | None
+) -> list[JobOutcome]:
     params = {"job_id": job_id, "by": by, "reason": reason}
-    return [JobOutcome(*row) for row in await fetch_call(conn, "run_now", schema, params)]
+    try:
+        return [JobOutcome(*row) for row in await fetch_call(conn, verb, schema, params)]
+    except psycopg.errors.LockNotAvailable as error:
+        raise SubscriptionRefused(
+            "nothing was changed: a transaction that enqueues onto the job has locked it for 10 s. Try again when it has "
+            "ended"
+        ) from error
 
 
 async def retry(

@@ -42,7 +42,7 @@ class Done:
     skipped_handled: int = 0
     """Their idempotency key has been handled."""
     superseded: int = 0
-    """Jobs whose unique key another pending job has."""
+    """Jobs whose unique key another job has, or an open transaction is enqueuing."""
     discarded: int = 0
     not_found: int = 0
     """They were replayed or discarded by someone else during the run."""
@@ -153,10 +153,14 @@ async def discard_one(
 
 async def until_now(conn: AsyncConnection[Any], which: Filter, schema: str) -> Filter:
     """Limits the filter to current dead letters, so that a run ignores those that fail during it."""
-    now = await clock(conn, schema)
-    which = which.at(now)
+    return as_of(which, await clock(conn, schema))
+
+
+def as_of(which: Filter, moment: datetime) -> Filter:
+    """Limits the filter to what was a dead letter at that moment. Durations count back from it."""
+    which = which.at(moment)
     assert which.until is None or isinstance(which.until, datetime)
-    return replace(which, until=now if which.until is None else min(which.until, now))
+    return replace(which, until=moment if which.until is None else min(which.until, moment))
 
 
 async def _run(

@@ -27,8 +27,9 @@ class Replayed:
     subscription: str | None
     """None if the event is not a dead letter anywhere."""
     outcome: Literal["replayed", "skipped_handled", "superseded", "erased", "not_found"]
-    """skipped_handled: its idempotency key has been handled. superseded: another pending job has its unique key.
-    erased: its payload was erased. not_found: it is neither a dead letter nor handled there."""
+    """skipped_handled: its idempotency key has been handled. superseded: another job has its unique key, or an
+    open transaction is enqueuing one. erased: its payload was erased. not_found: it is neither a dead letter nor
+    handled there."""
 
 
 class ReplayOptions(TypedDict, total=False):

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from outrider.errors import SubscriptionRefused
 from outrider.postgres.admin import diagnostics
-from outrider.postgres.admin.audit import UNSIGNED, Signed
 from outrider.postgres.admin.diagnostics import Timetable
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.statement import fetch_call
 from outrider.schedule import next_time
+from outrider.signed import UNSIGNED, Signed
 
 
 @dataclass(frozen=True, slots=True)

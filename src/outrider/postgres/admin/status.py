@@ -23,7 +23,9 @@ from outrider.postgres.statement import Look, looking
 
 SCAN = 1000
 
-State = Literal["paused", "breaker", "no_worker", "unable", "broker_down", "troubled", "failing", "running"]
+State = Literal[
+    "paused", "breaker", "no_worker", "unable", "broker_down", "troubled", "unanswered", "failing", "running"
+]
 LATE = timedelta(seconds=15)
 """A worker that was last seen longer ago than this has missed a heartbeat, which comes every 10 s."""
 IN_A_ROW = {"rolled_back": 3, "broker": 1, "failing": 5, "loop": 1}
@@ -38,7 +40,8 @@ class Trouble:
 
     kind: str
     """rolled_back: batches or claims fail for reasons outside the handler. broker: the broker does not answer. failing:
-    every attempt of a handler or job fails. loop: the event loop is or was blocked."""
+    every attempt of a handler or job fails. loop: the event loop is or was blocked. unanswered: a statement of a handler
+    waits for the database."""
     name: str
     """The subscription, or "(jobs)", "(schedules)", "(rollups)", "(upkeep)", "(heartbeat)"."""
     code: str
@@ -81,7 +84,7 @@ class Seen:
     live: bool
     """Seen within the last 30 s. Otherwise, it has died or is cut off; after a day its row is deleted."""
     schema_version: int | None
-    """The newest migration that its code knows; None = code older than migration 0004."""
+    """The newest migration that its code knows; None = it has not said so."""
     strict: bool = False
     """It takes nothing of other generations, unless an operator moves it."""
     doing: Doing | None = None
@@ -149,6 +152,11 @@ class Standing:
     """False: the relay is more than MOST log positions behind, and only these were counted."""
     troubles: tuple[Trouble, ...] = ()
     """What its live workers reported."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Not all of the log positions in `lag` are known to be of other events."""
+        return self.lag > 0 and (self.oldest_owed_at is not None or not self.oldest_is_certain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,9 +315,9 @@ def _standing(
         ("unable", bool(serving) and not able),
         ("broker_down", any(each.kind == "broker" for each in troubles)),
         ("troubled", any(each.kind == "rolled_back" for each in troubles)),
+        ("unanswered", any(each.kind == "unanswered" for each in troubles)),
         ("failing", any(each.kind == "failing" for each in troubles)),
     ]
-    still = kind == "reader" or paused_at is not None or all_paused_at is not None
     return Standing(
         name=name,
         kind=kind,
@@ -322,7 +330,7 @@ def _standing(
         lag=max((each.lag for each in read), default=0),
         oldest_owed_at=_oldest(unread.at, waiting_at),
         oldest_is_certain=unread.certain,
-        waiting_since=None if still else _oldest(unread.at, due_at),
+        waiting_since=waiting_since(kind, paused_at or all_paused_at, unread.at, due_at),
         waiting=waiting,
         running=running,
         dead=dead,
@@ -332,6 +340,13 @@ def _standing(
         topics_are_complete=unread.complete,
         troubles=troubles,
     )
+
+
+def waiting_since(
+    kind: str, paused_at: datetime | None, unread_at: datetime | None, due_at: datetime | None
+) -> datetime | None:
+    """When the oldest occurred that a worker of a subscription could take."""
+    return None if kind == "reader" or paused_at is not None else _oldest(unread_at, due_at)
 
 
 def _oldest(*times: datetime | None) -> datetime | None:

@@ -13,8 +13,8 @@ from psycopg import AsyncConnection
 
 from outrider import names
 from outrider.errors import SubscriptionRefused
-from outrider.postgres.admin.audit import UNSIGNED, Signed
-from outrider.postgres.statement import fetch, fetch_call
+from outrider.postgres.statement import fetch, fetch_call, looking
+from outrider.signed import UNSIGNED, Signed
 
 MOST = 10_000
 """Counts stop at this number: it means "at least 10,000"."""
@@ -65,8 +65,8 @@ class Backlog:
 
 async def overview(conn: AsyncConnection[Any], schema: str, name: str | None = None) -> list[Overview]:
     """All subscriptions, or the one of that name."""
-    rows = await fetch(conn, "admin/subscriptions", schema, {"name": name, "most": MOST})
-    return [Overview(*row) for row in rows]
+    async with looking(conn, schema) as look:  # else it may read all of a table to count what is not there
+        return [Overview(*row) for row in await look.rows("admin/subscriptions", {"name": name, "most": MOST})]
 
 
 async def backlog(conn: AsyncConnection[Any], name: str, schema: str) -> Backlog:

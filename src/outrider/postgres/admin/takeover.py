@@ -19,9 +19,9 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import tuple_row
 
 from outrider.errors import TakeoverRefused
-from outrider.postgres.admin.audit import Signed
 from outrider.postgres.admin.takeover_sql import RECENT, TakeoverSql
 from outrider.postgres.errors import clear_error
+from outrider.signed import Signed
 from outrider.takeover import Takeover
 
 BATCH = 500
@@ -101,6 +101,8 @@ class TakeoverRun:
             raise TakeoverRefused(f"{self._name}: the takeover has not started: outrider takeover start {self._name}")
         await self._run(self._sql.forget_refusals())
         await self._run(self._sql.take_row())  # the declaration may have changed since start
+        for command in self._sql.revocations():
+            await self._run(command)
         brought, deadline = 0, monotonic() + wait
         while True:
             full = True

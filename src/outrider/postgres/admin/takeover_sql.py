@@ -78,10 +78,15 @@ class TakeoverSql:
     set search_path = pg_catalog, pg_temp
 as $takeover$
 #variable_conflict use_column
+declare
+    owed boolean;
 begin
     perform {call} from (select (p_row).*) as r;
     perform set_config('search_path', {path}, true); -- the table's triggers may name its neighbours without their schema
-    update {table} set {done} where {id} = (p_row).{id};
+    update {table} set {done} where {id} = (p_row).{id} returning coalesce(({owed}), false) into owed;
+    if owed is distinct from false then
+        raise 'the row is still owed after done=: it would be dispatched again';
+    end if;
     if not p_take then
         raise 'rehearsed' using errcode = 'OR00T';
     end if;
@@ -202,7 +207,14 @@ order by 4 desc limit 5"""
         )
 
     def installation(self) -> list[sql.Composed]:
-        return [self.take_row(), self.on_insert(take=False), self.trigger()]
+        return [self.take_row(), self.on_insert(take=False), *self.revocations(), self.trigger()]
+
+    def revocations(self) -> list[sql.Composed]:
+        """They run with the rights of the owner. A trigger needs no right to its function."""
+        return [
+            self.compose("revoke all on function {row}({table}, boolean) from public"),
+            self.compose("revoke all on function {function}() from public"),
+        ]
 
 
 def _raw(text: str) -> sql.SQL:

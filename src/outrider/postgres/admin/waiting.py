@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ class WaitingEvent:
     seq: int
     event_type: str
     key: str | None
+    """Of the event. None: it has none, or its subscription is in total order."""
     attempts: int
     run_at: datetime
     """When it is tried again."""
@@ -36,6 +37,7 @@ class WaitingEvent:
     generation: int
     place: str
     """For `after`: the next page begins behind it."""
+    workspace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ async def events(
     if subscription is not None:
         await subscriptions.find(conn, subscription, schema)
     params = {"subscription": subscription, "after": after, "limit": limit, "most": MOST_BEHIND}
-    return [WaitingEvent(*row) for row in await fetch_call(conn, "waiting_events", schema, params)]
+    found = [WaitingEvent(*row) for row in await fetch_call(conn, "waiting_events", schema, params)]
+    return [_with_key(each) for each in found]
 
 
 async def behind(
@@ -78,3 +81,11 @@ async def behind(
     """Sorted by subscription and log position; at most `limit` of each subscription."""
     params = {"event_id": event_id, "subscription": subscription, "after": after, "limit": limit}
     return [EventBehind(*row) for row in await fetch_call(conn, "waiting_behind", schema, params)]
+
+
+def _with_key(each: WaitingEvent) -> WaitingEvent:
+    """The function returns the ordering key: behind its workspace, as in_workspace makes it, and empty in total order."""
+    length, colon, rest = (each.key or "").partition(":")
+    if colon and length.isascii() and length.isdigit() and len(length) < 7 and rest[int(length) :][:1] == ":":
+        return replace(each, workspace_id=rest[: int(length)], key=rest[int(length) + 1 :])
+    return replace(each, key=each.key or None)

@@ -76,7 +76,14 @@ def functions_fingerprint() -> str:
 async def applied(conn: AsyncConnection[Any], schema: str) -> list[Applied]:
     """The applied migrations, oldest first; empty if Outrider is not installed."""
     query = "select version, name, breaking, applied_at, applied_by from /*schema*/migration order by version"
-    return [Applied(*row) for row in await _rows(conn, schema, "migration", statement.render(query, schema).encode())]
+    have = [Applied(*row) for row in await _rows(conn, schema, "migration", statement.render(query, schema).encode())]
+    if have and (have[0].version, have[0].name) != (known()[0].version, known()[0].name):
+        raise SchemaMismatch(
+            f'the schema "{schema}" was made by a checkout from before the first release and cannot be upgraded: use a new '
+            f'database, or drop the schema and all its data: drop schema "{schema}" cascade. For an embedded '
+            "Postgres: stop what uses it and delete the folder .outrider"
+        )
+    return have
 
 
 async def live_workers(conn: AsyncConnection[Any], schema: str) -> list[LiveWorker]:
@@ -142,10 +149,10 @@ async def _apply_next(
         todo = pending(have, phase)
         if not todo:
             return []
-        if not force:
-            refuse_unaware(todo, await live_workers(conn, schema))
         if not have:
             await _make_ledger(conn, schema)
+        elif not force:
+            refuse_unaware(todo, await live_workers(conn, schema))
         await conn.execute("select set_config('lock_timeout', %s, true)", [PATIENCE])
         record = "insert into /*schema*/migration (version, name, breaking, applied_by) values (%s, %s, %s, %s)"
         steps = through(Phase.pre, todo) or todo
@@ -246,7 +253,8 @@ def _function_names(upto: int) -> list[str]:
     steps = [step.sql for step in known() if step.version <= upto]
     made = dict.fromkeys(name for sql in steps for name in _FUNCTION.findall(sql))
     dropped = {name for sql in steps for name in _DROPPED.findall(sql)}
-    return [*(name for name in made if name not in dropped), *(name for name, _ in statement.functions())]
+    here = dict.fromkeys(name for name, _ in statement.functions())
+    return [*(name for name in made if name not in dropped and name not in here), *here]
 
 
 async def _rows(conn: AsyncConnection[Any], schema: str, table: str, query: bytes) -> list[tuple[Any, ...]]:

@@ -13,5 +13,5 @@ left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq lim
 left join /*schema*/event_handled as h
     on h.handler_name = d.subscription
    and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id)
-where d.event_id = %(event_id)s::uuid and d.subscription = coalesce(%(subscription)s::text, d.subscription)
+where d.id = any (/*schema*/owed_of(%(event_id)s::uuid)) and d.subscription = coalesce(%(subscription)s::text, d.subscription)
 order by d.subscription, d.seq

@@ -32,7 +32,7 @@ grant usage on schema /*namespace*/ to /*all roles*/;
 -- The producer publishes and enqueues. It never sets tx, seq or a lease, and reads of the log only what an insert returns.
 grant select on /*schema*/migration, /*schema*/setting to /*prefix*/producer;
 grant insert (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
-              aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context)
+              aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context, caused_by)
       on /*schema*/outbox to /*prefix*/producer;
 grant select (id, seq, occurred_at) on /*schema*/outbox to /*prefix*/producer;
 grant insert (subscription, generation, event_id, event_version, source, workspace_id, trace_context, run_at, queue, priority,
@@ -41,7 +41,7 @@ grant insert (subscription, generation, event_id, event_version, source, workspa
 grant execute on function
     /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
     /*schema*/notify, /*schema*/as_text, /*schema*/as_long_text,
-    /*schema*/error_fingerprint, /*schema*/bounded  -- used by a generated column and by constraints
+    /*schema*/error_fingerprint, /*schema*/bounded  -- used by triggers and by generated columns
     to /*prefix*/producer;
 
 -- The worker runs handlers, jobs, schedules, rollups, relays and inboxes, which publish and enqueue themselves.
@@ -49,7 +49,7 @@ grant select on /*schema*/migration, /*schema*/setting, /*schema*/subscription, 
                 /*schema*/owed, /*schema*/unfinished, /*schema*/withdrawal, /*schema*/rollup, /*schema*/rollup_pending,
                 /*schema*/rollup_log, /*schema*/stream_mark, /*schema*/stream_ahead, /*schema*/stream_replayed to /*prefix*/worker;
 grant insert (id, event_type, event_version, occurred_at, source, target, content_class, channel, generation, workspace_id,
-              aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context, origin)
+              aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context, origin, caused_by)
       on /*schema*/outbox to /*prefix*/worker;
 grant select, insert on /*schema*/event_handled to /*prefix*/worker;
 grant select on /*schema*/cursor to /*prefix*/worker;
@@ -85,6 +85,8 @@ grant execute on function
 
 -- Worker and relay have a heartbeat.
 grant select, insert on /*schema*/worker to /*prefix*/worker, /*prefix*/relay;
+grant execute on function /*schema*/sample_due to /*prefix*/worker, /*prefix*/relay;
+grant execute on function /*schema*/keep_sample to /*prefix*/worker;
 grant execute on function /*schema*/forget_workers to /*prefix*/worker, /*prefix*/relay;
 
 -- Column by column: a role that may update or delete the whole table may also lock it, and all readers would wait.
@@ -140,7 +142,7 @@ grant execute on function
     to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
 -- Expressions that functions and statements use.
-grant execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable
+grant execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable, /*schema*/claim_at, /*schema*/owed_of
     to /*prefix*/producer, /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
 -- The cron role ticks rollups, for a scheduler.

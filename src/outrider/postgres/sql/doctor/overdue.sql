@@ -1,8 +1,11 @@
 -- overdue: what each subscription should have done by now: since when, and how many, up to `most`.
 -- A job whose lease has expired counts from then on, because it should have been reaped. Of the jobs that wait for their key, the
--- first of each key of which no job runs counts.
+-- first of each key of which no job runs counts. `job_types`: of those that are not registered, pending jobs count, too.
 select s.name, s.kind, count(*), min(d.since)
-from /*schema*/subscription as s
+from (select r.name, r.kind, r.paused_at from /*schema*/subscription as r
+      union all
+      select t.name, 'unregistered', null from unnest(%(job_types)s::text[]) as t (name)
+      where not exists (select from /*schema*/subscription as r where r.name = t.name)) as s
 cross join lateral (
     select late.since from (
         select u.due_at as since from /*schema*/unfinished as u

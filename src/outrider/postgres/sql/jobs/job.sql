@@ -14,7 +14,7 @@ from /*schema*/job as d
 left join lateral (select o.* from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
 left join /*schema*/subscription as s on s.name = d.subscription
 left join /*schema*/worker as w on w.id = d.locked_by
-where d.event_id = %(id)s::uuid
+where d.id = any (/*schema*/owed_of(%(id)s::uuid))
 union all
 select h.event_id, h.handler_name, coalesce(o.event_type, h.handler_name), o.event_version, 'done', false, null, null,
        o.aggregate_id, null, null, null, null, null, null, null, null, null, null, null, null, null, null, o.source, null,

@@ -33,14 +33,14 @@ found as (
         select j.* from /*schema*/job as j
         where j.subscription = lane.subscription and j.generation = lane.generation and j.queue = lane.queue
           and num_nonnulls(j.workspace_id) = lane.tenanted and /*schema*/claimable(j)
-        order by j.claim_at, j.id limit %(limit)s) as j
+        order by /*schema*/claim_at(j), j.id limit %(limit)s) as j
     where 'pending' = any (%(states)s) and (%(queue)s::text is null or lane.queue = %(queue)s)
     union all
     select j.* from kind cross join lateral (
         select j.* from /*schema*/job as j
         where j.subscription = kind.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
           and (%(queue)s::text is null or j.queue = %(queue)s)
-        order by j.claim_at, j.id limit %(limit)s) as j
+        order by /*schema*/claim_at(j), j.id limit %(limit)s) as j
     where 'pending' = any (%(states)s)
     union all
     select j.* from kind cross join lateral (
@@ -72,7 +72,8 @@ ranked as (
         partition by found.status
         order by case when found.status in ('failed', 'discarded') then -found.id end,
                  case when found.status = 'in_flight' then found.locked_at end, found.waits_for is not distinct from 'time',
-                 case when found.waits_for = 'time' then found.run_at end, found.claim_at, found.id) as place
+                 case when found.waits_for = 'time' then found.run_at end,
+                 found.run_at - found.priority * interval '1 minute', found.id) as place
     from found
 ),
 done as (

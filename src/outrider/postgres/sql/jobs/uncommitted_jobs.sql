@@ -4,7 +4,7 @@
 select null as outcome, null as partition, null as batch, null as due_in, null as cursor, null as delivery,
        null as conceded,
        1 as attempt, null::bigint, d.event_id, d.subscription, d.event_version, d.created_at, d.source, null::text,
-       'internal', case d.generation when 0 then 'outbox_default' else 'outbox_gen_' || d.generation end, d.generation,
+       'internal', /*schema*/generation_channel(d.generation), d.generation,
        d.workspace_id, null::text, d.job_key, null::bigint, d.payload::text, d.event_id::text, d.trace_context::text,
        null::text
 from /*schema*/job as d

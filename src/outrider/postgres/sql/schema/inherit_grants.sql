@@ -39,8 +39,8 @@ begin
                      ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
                      ('publish', 'execute on function /*schema*/notify'),
                      ('enqueue_one', 'execute on function /*schema*/notify'),
-                     ('relay_take', 'execute on function /*schema*/notify, /*schema*/forget_workers'),
-                     ('take', 'execute on function /*schema*/forget_workers'),
+                     ('relay_take', 'execute on function /*schema*/notify, /*schema*/forget_workers, /*schema*/sample_due'),
+                     ('take', 'execute on function /*schema*/forget_workers, /*schema*/sample_due, /*schema*/keep_sample'),
                      ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
                      ('enqueue', 'execute on function /*schema*/enqueue_one'),
                      ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
@@ -77,12 +77,12 @@ begin
                      ('publish', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
                      ('enqueue', 'execute on function /*schema*/as_text, /*schema*/as_long_text'),
                      ('dead_letters', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant, /*schema*/wanted, /*schema*/is_withdrawn'),
-                     ('take', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
-                     ('relay_take', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
-                     ('dead_letters', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
-                     ('withdraw', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
-                     ('publish', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable'),
-                     ('enqueue_one', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable')) as needs (function, objects)
+                     ('take', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable, /*schema*/claim_at, /*schema*/owed_of'),
+                     ('relay_take', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable, /*schema*/claim_at, /*schema*/owed_of'),
+                     ('dead_letters', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable, /*schema*/claim_at, /*schema*/owed_of'),
+                     ('withdraw', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable, /*schema*/claim_at, /*schema*/owed_of'),
+                     ('publish', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable, /*schema*/claim_at, /*schema*/owed_of'),
+                     ('enqueue_one', 'execute on function /*schema*/generation_channel, /*schema*/is_live, /*schema*/claimable, /*schema*/claim_at, /*schema*/owed_of')) as needs (function, objects)
         join pg_proc as p on p.proname = needs.function
         cross join aclexplode(p.proacl) as a
         where p.pronamespace = (select c.relnamespace from pg_class as c where c.oid = '/*schema*/cursor'::regclass)

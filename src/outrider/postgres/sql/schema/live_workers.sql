@@ -1,7 +1,7 @@
 -- live_workers: the workers seen within the last 30 s by the database's clock, and the newest migration that each knows.
--- Workers report it since migration 0004; one that does not, or a schema without the column, knows 3 at most.
+-- A worker that does not say it knows none.
 select w.host || ':' || w.pid as place, w.version as code,
-       coalesce((to_jsonb(w) ->> 'schema_version')::integer, 3) as knows
+       coalesce(w.schema_version, 0) as knows
 from /*schema*/worker as w
-where w.seen_at > clock_timestamp() - interval '30 seconds'
+where w.seen_at between clock_timestamp() - interval '30 seconds' and clock_timestamp() + interval '1 minute'
 order by w.started_at, w.id

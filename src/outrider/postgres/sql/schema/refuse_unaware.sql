@@ -3,9 +3,6 @@ do $outrider_unaware$
 declare
     v_who text;
 begin
-    if to_regclass('/*schema*/worker') is null then
-        return;
-    end if;
     v_who := (select string_agg(live.place || ' (' || live.code || ')', '; ') from (
 {live_workers}
     ) as live where live.knows < {version});

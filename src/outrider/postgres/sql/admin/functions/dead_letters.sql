@@ -20,7 +20,8 @@ begin
     select d.* from /*schema*/subscription as s
     cross join lateral (
         select d.* from /*schema*/owed as d
-        where d.subscription = s.name and d.status = 'failed' and d.id > p_after
+        -- Not by equality: then the order is that of the primary key too, and the planner may read the whole table by it.
+        where d.subscription >= s.name and d.subscription <= s.name and d.status = 'failed' and d.id > p_after
           and (p_event_type is null or d.event_type = p_event_type)
           and (p_error_code is null or d.last_error_code = p_error_code)
           and (p_fingerprint is null or d.fingerprint = p_fingerprint)
@@ -29,7 +30,7 @@ begin
           and (p_generation is null or d.generation = p_generation)
           and (p_workspace_id is null or p_workspace_id = coalesce(d.workspace_id, (
               select o.workspace_id from /*schema*/outbox as o where o.seq = d.seq)))
-        order by d.id limit p_limit) as d
+        order by d.subscription, d.id limit p_limit) as d
     where p_subscription is null or s.name = p_subscription
     order by d.id limit p_limit;
 end

@@ -52,7 +52,11 @@ begin
         perform /*schema*/notify(/*schema*/generation_channel(gone.generation), gone.event_type);
     end loop;
     perform /*schema*/erase_jobs(array(
-        select j.id from /*schema*/job as j where j.event_id = any (p_ids) and j.seq = any (p_seqs)));
+        select j.id from /*schema*/job as j
+        where j.event_id = any (p_ids) and j.seq = any (p_seqs) and j.lease_token is null  -- the predicate of job_of_event
+        union all
+        select j.id from /*schema*/job as j
+        where j.event_id = any (p_ids) and j.seq = any (p_seqs) and j.status = 'in_flight'));
 
     names := array(select s.name from /*schema*/subscription as s where s.kind <> 'inbox'
                    union select a.subscription from /*schema*/audit as a  -- whose receipts are still there

@@ -13,7 +13,7 @@ begin
         set status = 'discarded', waits_for = null, buried_at = null, locked_by = null, locked_at = null, lease_token = null,
             lease_expires_at = null, cancelled_at = null, progress = null,
             payload = case when j.payload is not null then '{}'::jsonb end, trace_context = null, last_error_code = '(erased)',
-            last_error = null, last_traceback = null, failure_history = /*schema*/scrubbed(j.failure_history)
+            last_error = null, fingerprint = null, last_traceback = null, failure_history = /*schema*/scrubbed(j.failure_history)
         from (select j.id, j.status from /*schema*/job as j where j.id = any (p_jobs)) as was
         where j.id = was.id
         returning j.subscription, j.generation, j.job_key, was.status as was

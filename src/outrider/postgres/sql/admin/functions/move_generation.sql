@@ -1,6 +1,7 @@
 -- move_generation: let the workers of another generation handle the events of one; to itself: back to its own workers. Audited.
 -- A generation without cursors that has events at p_subscription is opened there first. Jobs that wait become jobs of p_to, for good.
--- Locks:  the generation's cursors, waiting for the batches in progress; the jobs.
+-- Locks:  the generation's cursors, waiting for the batches in progress; then the jobs, waiting for transactions that enqueue onto
+--         them. Up to 10 s for each, because nobody takes events of the generation meanwhile.
 -- Returns one row per subscription that has cursors or waiting jobs of it.
 create or replace function /*schema*/move_generation(
     p_from bigint, p_to bigint, p_by text default null, p_subscription text default null,
@@ -9,6 +10,7 @@ create or replace function /*schema*/move_generation(
     language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp
     set row_security = on
+    set lock_timeout = '10s'
 as $$
 #variable_conflict use_column
 begin
@@ -51,6 +53,7 @@ begin
         from changed
     )
     select changed.subscription from changed order by 1;
-    perform /*schema*/wake_jobs(array[p_subscription]) where p_subscription is not null;
+    perform /*schema*/wake_jobs(array(
+        select s.name from /*schema*/subscription as s where s.kind = 'job' and s.name = coalesce(p_subscription, s.name)));
 end
 $$;

@@ -67,7 +67,7 @@ begin
     select array_agg(replayed.subscription), array_agg(replayed.outcome) into names, outcomes
     from /*schema*/replay(
         array(select d.id from /*schema*/owed as d
-              where d.event_id = p_event_id and d.subscription = coalesce(p_subscription, d.subscription)
+              where d.id = any (/*schema*/owed_of(p_event_id)) and d.subscription = coalesce(p_subscription, d.subscription)
                 and (d.status = 'failed' or (p_force and d.status = 'discarded'))
               order by d.subscription, d.seq),
         p_replayed_by, p_new_generation, p_force, p_payload, p_reason) as replayed

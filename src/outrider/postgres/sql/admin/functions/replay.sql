@@ -9,7 +9,8 @@
 -- one audit entry has the counts, if any was replayed.
 -- Locks:  the cursor rows of the partitions, waiting up to 10 s: nobody may take the events while they change. Then the dead letters.
 -- Returns one row for each: replayed; skipped_handled (its idempotency key has a receipt, so there is nothing to do); not_found (no
---         longer a dead letter); superseded (a job whose unique key another job has); erased (its payload is gone).
+--         longer a dead letter); superseded (a job whose unique key another job has, or an open
+--         transaction is enqueuing); erased (its payload is gone).
 create or replace function /*schema*/replay(
     p_deliveries bigint[], p_replayed_by text default null, p_new_generation bigint default null,
     p_force boolean default false, p_payload jsonb default null, p_reason text default null

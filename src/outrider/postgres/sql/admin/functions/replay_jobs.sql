@@ -1,12 +1,13 @@
 -- replay_jobs: of these ids, make the jobs pending again, except those whose unique key another job has. Returns the ids of those
 -- that are pending. p_mark goes to their failure histories, p_reason to the audit. The caller is replay, which has locked the jobs.
--- Of jobs with the same unique key the newest comes first, and supersedes the others. If another transaction is enqueuing the key,
--- this waits for it.
+-- Of jobs with the same unique key the newest comes first, and supersedes the others. So does a transaction that is enqueuing the
+-- key: this waits 20 ms for the first of those and 1 ms for each other, because enqueues of the keys that it has revived wait for it.
 create or replace function /*schema*/replay_jobs(
     p_jobs bigint[], p_new_generation bigint, p_payload jsonb, p_mark jsonb, p_reason jsonb
 ) returns bigint[]
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
+    set lock_timeout = '20ms'
 as $$
 declare
     dead    /*schema*/job;
@@ -22,8 +23,12 @@ begin
                                         else coalesce(j.failure_history, '[]') end)
                                   || (jsonb_build_object('cycle', j.cycle) || p_mark)
             where j.id = dead.id;
-        exception when unique_violation then  -- job_unique or job_once
-            continue;
+        exception
+            when unique_violation then  -- job_unique or job_once
+                continue;
+            when lock_not_available then
+                perform set_config('lock_timeout', '1ms', true);
+                continue;
         end;
         revived := revived || dead.id;
         if p_payload is not null and dead.seq is null then

@@ -14,14 +14,15 @@ begin
         return 'unknown';
     elsif p_cursor.open_until > now() and p_armed is null then
         return 'open';
-    elsif p_first_seq <= p_cursor.seq and p_armed is null and not exists (
-        -- The first parked event was late, and has not been read again since it failed: read on.
-        select from /*schema*/delivery as d
-        where d.subscription = p_cursor.subscription and d.seq = p_first_seq and not d.reached) and not exists (
-        select from /*schema*/delivery as d
-        where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation
-          and d.partition = p_cursor.partition and d.status = 'pending' and d.head and d.reached and d.run_at <= now()) then
-        return 'waiting';
+    elsif p_first_seq <= p_cursor.seq and p_armed is null then
+        return case when not exists (
+            -- The first parked event was late, and has not been read again since it failed: read on.
+            select from /*schema*/delivery as d
+            where d.subscription = p_cursor.subscription and d.seq = p_first_seq and not d.reached) and not exists (
+            select from /*schema*/delivery as d
+            where d.subscription = p_cursor.subscription and d.generation = p_cursor.generation
+              and d.partition = p_cursor.partition and d.status = 'pending' and d.head and d.reached and d.run_at <= now())
+            then 'waiting' end;
     end if;
     return null;
 end

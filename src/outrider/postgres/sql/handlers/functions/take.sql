@@ -51,15 +51,17 @@ as $$
 #variable_conflict use_column
 declare
     lock       record;
+    counted    record;
+    reading    record;
     cur        /*schema*/cursor;
     sub        /*schema*/subscription;
     head       /*schema*/taken;
     first_seq  bigint;
-    deaths     bigint;
     seqs       bigint[];
     returned   bigint;
     settles    boolean;
     suspicious boolean := false;
+    parked     boolean;
     diverting  boolean := false;
 begin
     perform /*schema*/sees_all();
@@ -68,17 +70,17 @@ begin
     end if;
     p_excused := least(greatest(p_excused, 0), 1000);  -- as many as count_take counts at once
 
-    select * into lock from /*schema*/lock_cursor(p_subscription, p_partition, p_generation, p_armed);
+    lock := /*schema*/lock_cursor(p_subscription, p_partition, p_generation, p_armed);
     cur := lock.locked;
     head.outcome := lock.outcome;
     if head.outcome = 'taken' then
         -- After the lock: doubling the partitions locks the cursors first.
         select s.* into strict sub from /*schema*/subscription as s where s.name = p_subscription;
-        -- In total order, the log is read up to the first parked event and no further.
-        first_seq := case sub.ordering when 'total' then (
-            select min(d.seq) from /*schema*/delivery as d
-            where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
-              and d.ordering_key = '') end;
+        if sub.ordering = 'total' then  -- the log is read up to the first parked event and no further
+            first_seq := (select min(d.seq) from /*schema*/delivery as d
+                          where d.subscription = p_subscription and d.generation = p_generation and d.status = 'pending'
+                            and d.ordering_key = '');
+        end if;
         head.outcome := coalesce(/*schema*/obstacle(cur, sub, p_knows, p_armed, first_seq), head.outcome);
     end if;
     if head.outcome <> 'taken' then
@@ -91,28 +93,28 @@ begin
     head.partition := cur.partition;
     head.cursor := cur.id;
     if settles then
-        select counted.batch, counted.excused, counted.deaths into cur.takes, cur.excused, deaths
-        from /*schema*/count_deaths(cur, p_excused) as counted;
-        head.batch := cur.takes;
-        perform set_config('outrider.batch', head.batch::text, true);
-        if deaths > 5 then
+        counted := /*schema*/count_deaths(cur, p_excused);
+        cur.takes := counted.batch;
+        cur.excused := counted.excused;
+        head.batch := set_config('outrider.batch', cur.takes::text, true);
+        if counted.deaths > 5 then
             update /*schema*/cursor as c set takes = cur.takes, excused = cur.excused where c.id = cur.id;
             perform /*schema*/count_take(cur.id, 1, p_excused);
             head.outcome := 'more';
             return next head;
             return;
         end if;
-        suspicious := deaths >= 3;
-        if cur.open_until is not null then
-            p_limit := 1;
-        end if;
+        suspicious := counted.deaths >= 3;
+        p_limit := case when cur.open_until is null then p_limit else 1 end;
         -- If an event was parked or buried before the log was read up to it, or is parked in this partition: look at each event.
-        diverting := suspicious or exists (
-            select from /*schema*/delivery as d
-            where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after));
-        if exists (select from /*schema*/delivery as d
-                   where d.subscription = p_subscription and d.generation = p_generation
-                     and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached) then
+        select suspicious or exists (
+                   select from /*schema*/delivery as d
+                   where d.subscription = p_subscription and d.seq > least(cur.seq, cur.floor, cur.owed_after)),
+               exists (select from /*schema*/delivery as d
+                       where d.subscription = p_subscription and d.generation = p_generation
+                         and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached)
+        into diverting, parked;
+        if parked then
             diverting := true;
             return query select * from /*schema*/take_parked(
                 p_subscription, cur, p_limit, p_armed, suspicious, cur.excused, head, p_worker, p_alone);
@@ -123,9 +125,9 @@ begin
         end if;
     end if;
 
-    select read.outcome, read.seqs into head.outcome, seqs
-    from /*schema*/read(
-        cur, sub, least(lock.drawn, case when settles then first_seq end), lock.home, p_limit, p_scan) as read;
+    reading := /*schema*/read(cur, sub, least(lock.drawn, case when settles then first_seq end), lock.home, p_limit, p_scan);
+    head.outcome := reading.outcome;
+    seqs := reading.seqs;
     if settles and cur.open_until is not null and seqs <> '{}' then
         head.outcome := 'probe';
     elsif settles and head.outcome = 'done' and (diverting or sub.partitions > 1) then

@@ -53,7 +53,7 @@ begin
             where j.subscription = free.subscription and coalesce(j.workspace_id, '') = free.tenant
               and j.job_key = free.job_key and j.queue = free.queue and j.generation = free.generation
               and j.waits_for = 'key'
-            order by j.claim_at, j.id limit free.room for no key update skip locked) as picked on true
+            order by /*schema*/claim_at(j), j.id limit free.room for no key update skip locked) as picked on true
     ),
     admitted as (
         update /*schema*/job as j set waits_for = null from first where j.ctid = first.place

@@ -1,5 +1,5 @@
 -- cancel: cancel a job, or ask its worker to stop it. Audited.
--- Locks:  the job.
+-- Locks:  the job, waiting up to 10 s for a transaction that enqueues onto it.
 -- Returns one row per subscription, because one event may be several jobs: cancelled or cancelling (see cancel_job); done: it has a
 --         receipt; not_found: no trace of it is kept; it has finished, or is unknown.
 create or replace function /*schema*/cancel(
@@ -9,6 +9,7 @@ create or replace function /*schema*/cancel(
     set search_path = pg_catalog, pg_temp
     set row_security = on
     set enable_seqscan = off
+    set lock_timeout = '10s'
 as $$
 #variable_conflict use_column
 declare
@@ -18,7 +19,7 @@ begin
     perform /*schema*/sees_all(true);
     for job in
         select d.* from /*schema*/job as d
-        where d.event_id = p_job_id and d.subscription = coalesce(p_subscription, d.subscription)
+        where d.id = any (/*schema*/owed_of(p_job_id)) and d.subscription = coalesce(p_subscription, d.subscription)
         order by d.id for update
     loop
         seen := true;

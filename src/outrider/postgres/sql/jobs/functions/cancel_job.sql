@@ -16,7 +16,7 @@ begin
     if p_job.status in ('pending', 'failed') then
         update /*schema*/job as d
         set status = 'discarded', waits_for = null, last_error_code = 'cancelled',
-            last_error = coalesce(why, 'it was cancelled before it ran'), last_traceback = null,
+            last_error = coalesce(why, 'it was cancelled before it ran'), fingerprint = null, last_traceback = null,
             failure_history = coalesce(d.failure_history, '[]') || jsonb_strip_nulls(jsonb_build_object(
                 'cycle', d.cycle, 'cancelled_at', clock_timestamp(), 'by', /*schema*/signed(p_by), 'reason', why))
         where d.id = p_job.id;

@@ -40,6 +40,8 @@ declare
     cut     boolean := false;
     taken   integer := 0;
     due_in  double precision;
+    looked  double precision;
+    until   timestamp;
 begin
     perform /*schema*/sees_all();
     reaped := /*schema*/reap(p_names);
@@ -82,6 +84,12 @@ begin
     else
         places := places || /*schema*/pick(found.lanes, p_limit - cardinality(places));
     end if;
+    -- In a backlog every claim is full: look once a second what they pass over.
+    looked := nullif(current_setting('outrider.looked_at', true), '')::double precision;
+    if cardinality(places) = p_limit and (extract(epoch from moment) between looked and looked + 1) is not true then
+        perform set_config('outrider.looked_at', extract(epoch from moment)::text, false);
+        until := (select max(/*schema*/claim_at(j)) from /*schema*/job as j where j.ctid = any (places));
+    end if;
     if places <> '{}' then
         return query select l.* from /*schema*/lease(places, p_worker, moment) as l;
         get diagnostics taken = row_count;
@@ -93,13 +101,16 @@ begin
         due_in := extract(epoch from case when next_at < moment then moment else next_at end - moment);
         -- A job can be claimed and is still there: others have it locked. If they do not take it (they die or roll back), nobody
         -- is notified.
-        if (due_in <= 1) is not true and (locked or exists (
+        if locked or exists (
             select from unnest(found.lanes) as l
             cross join lateral (select from /*schema*/job as j where /*schema*/in_lane(j, l) limit 1) as left_over
-            where not limited or /*schema*/room(l.subscription, null) > 0)) then
-            due_in := 1;
-            perform /*schema*/close_kept(found.lanes);
+            where not limited or /*schema*/room(l.subscription, null) > 0) then
+            due_in := least(due_in, 1);
+            until := 'infinity';
         end if;
+    end if;
+    if until is not null then
+        perform /*schema*/close_kept(found.lanes, case when p_suspect then names end, until);
     end if;
     if found.partly then
         due_in := least(due_in, 0.1);

@@ -29,8 +29,8 @@ begin
     places := array(
         select j.ctid from /*schema*/job as j
         where /*schema*/in_lane(j, row(p_subscription, p_generation, p_queue, 0)::/*schema*/lane)
-          and j.claim_at >= p_since at time zone 'UTC'
-        order by j.claim_at, j.id limit p_limit for update skip locked);
+          and /*schema*/claim_at(j) >= p_since at time zone 'UTC'
+        order by /*schema*/claim_at(j), j.id limit p_limit for update skip locked);
     if places <> '{}' then
         return query select l.* from /*schema*/lease(places, p_worker, moment) as l;
     end if;

@@ -19,8 +19,7 @@ declare
     made_id uuid := coalesce(p_id, /*schema*/uuid7());
 begin
     if p_poke then
-        perform /*schema*/notify(
-            case p_generation when 0 then 'outbox_default' else 'outbox_gen_' || p_generation end, p_job_type);
+        perform /*schema*/notify(/*schema*/generation_channel(p_generation), p_job_type);
     end if;
     loop
         -- Nothing is returned: whoever enqueues needs no right to read.

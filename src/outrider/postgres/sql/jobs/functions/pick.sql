@@ -25,8 +25,8 @@ begin
         with next as (
             select l.lane from unnest(p_lanes) with ordinality as l (subscription, generation, queue, tenanted, lane)
             cross join lateral (
-                select j.claim_at, j.id from /*schema*/job as j
-                where /*schema*/in_lane(j, p_lanes[l.lane]) order by j.claim_at, j.id limit p_wanted) as j
+                select /*schema*/claim_at(j), j.id from /*schema*/job as j
+                where /*schema*/in_lane(j, p_lanes[l.lane]) order by /*schema*/claim_at(j), j.id limit p_wanted) as j
             order by j.claim_at, j.id limit p_wanted
         )
         select array(select count(next.lane) from generate_series(1, lanes) as l (lane)
@@ -38,7 +38,7 @@ begin
             cross join lateral (
                 select j.ctid as place from /*schema*/job as j
                 where /*schema*/in_lane(j, p_lanes[share.lane])
-                order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
+                order by /*schema*/claim_at(j), j.id limit share.jobs for update skip locked) as picked
             where share.jobs > 0
         )
         select array_agg(picked.place) into places from picked;
@@ -50,9 +50,9 @@ begin
         places := places || array(
             select picked.place from unnest(p_lanes) as l
             cross join lateral (
-                select j.ctid as place, j.claim_at, j.id from /*schema*/job as j
+                select j.ctid as place, /*schema*/claim_at(j), j.id from /*schema*/job as j
                 where /*schema*/in_lane(j, l) and j.ctid <> all (places)
-                order by j.claim_at, j.id limit wanted for update skip locked) as picked
+                order by /*schema*/claim_at(j), j.id limit wanted for update skip locked) as picked
             order by picked.claim_at, picked.id limit wanted);
     end if;
     return places;

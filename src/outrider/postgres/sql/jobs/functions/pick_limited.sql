@@ -52,17 +52,17 @@ begin
         select source.name, source.room, source.key_concurrency, source.most, source.lane, source.tenant, j.*
         from source
         cross join lateral (
-            select j.ctid as place, j.workspace_id, j.job_key, j.claim_at, j.id from /*schema*/job as j
+            select j.ctid as place, j.workspace_id, j.job_key, /*schema*/claim_at(j), j.id from /*schema*/job as j
             where /*schema*/in_lane(j, source.lane)
-            order by j.claim_at, j.id limit source.most for update skip locked) as j
+            order by /*schema*/claim_at(j), j.id limit source.most for update skip locked) as j
         where source.tenant is null
         union all
         select source.name, source.room, source.key_concurrency, source.most, source.lane, source.tenant, j.*
         from source
         cross join lateral (
-            select j.ctid as place, j.workspace_id, j.job_key, j.claim_at, j.id from /*schema*/job as j
+            select j.ctid as place, j.workspace_id, j.job_key, /*schema*/claim_at(j), j.id from /*schema*/job as j
             where /*schema*/in_turn(j, source.lane) and hashtextextended(j.workspace_id, 0) = source.tenant
-            order by j.claim_at, j.id limit source.most for update skip locked) as j
+            order by /*schema*/claim_at(j), j.id limit source.most for update skip locked) as j
         where source.tenant is not null
     ),
     -- key_room: how many more jobs of its key may run; null = any number.

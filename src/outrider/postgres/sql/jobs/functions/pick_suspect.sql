@@ -22,12 +22,12 @@ declare
               and (j.generation = p_generation
                    or not p_strict and not /*schema*/has_workers(j.subscription, j.generation, j.queue))
               and (not p_limited or /*schema*/room(j.subscription, j.job_key, j.workspace_id) > 0)
-            order by j.claim_at, j.id limit 100) as j);
+            order by /*schema*/claim_at(j), j.id limit 100) as j);
 begin
     places := array(
         select j.ctid from /*schema*/job as j
         where j.id = any (found) and j.status = 'pending' and j.waits_for is null
-        order by j.claim_at, j.id limit 1 for update skip locked);
+        order by /*schema*/claim_at(j), j.id limit 1 for update skip locked);
     held := found <> '{}' and places = '{}';
 end
 $$;

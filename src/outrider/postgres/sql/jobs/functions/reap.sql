@@ -3,7 +3,8 @@
 -- count for a worker that was stopping, which may have been killed for being slow.
 -- p_worker: all jobs of this worker at once, because it has ended. p_begun: those that it had begun, if known; the others are
 -- handed back as if they had not been claimed.
--- Locks:  the jobs, SKIP LOCKED. A job whose unique key an open transaction is enqueuing is left for a second later.
+-- Locks:  the jobs, SKIP LOCKED. A job whose unique key an open transaction is enqueuing is left for a second later: it waits
+--         20 ms for the first of those and 1 ms for each other.
 -- Reads:  job_running: only expired leases, at most p_limit.
 -- Returns how many it released.
 create or replace function /*schema*/reap(p_names text[], p_worker uuid default null, p_limit integer default 500,
@@ -47,6 +48,7 @@ begin
             reaped := reaped + 1;
         exception when lock_not_available then
             update /*schema*/job as d set lease_expires_at = clock_timestamp() + interval '1 second' where d.id = job.id;
+            perform set_config('lock_timeout', '1ms', true);
         end;
     end loop;
     perform /*schema*/wake_jobs(p_names) where reaped > 0;

@@ -13,19 +13,18 @@ as $$
 #variable_conflict use_column
 declare
     moment timestamptz := clock_timestamp();
+    places tid[];
 begin
     perform /*schema*/sees_all();
-    with each as materialized (
-        select s.name, coalesce(s.lease, interval '5 minutes') as lease, s.timeout from /*schema*/subscription as s
-        where s.name = any (p_names)
-    ),
-    held as materialized (
-        select d.id, each.lease from each join /*schema*/job as d on d.subscription = each.name
-        where d.status = 'in_flight' and d.locked_by = p_worker and d.lease_expires_at < moment + each.lease * 0.9
-          and (each.timeout is null or d.locked_at + each.timeout + each.lease > moment)
-        for no key update of d skip locked
-    )
-    update /*schema*/job as d set lease_expires_at = moment + held.lease from held where d.id = held.id;
+    places := array(
+        select d.ctid from /*schema*/subscription as s join /*schema*/job as d on d.subscription = s.name
+        where s.name = any (p_names) and d.status = 'in_flight' and d.locked_by = p_worker
+          and d.lease_expires_at < moment + coalesce(s.lease, interval '5 minutes') * 0.9
+          and (s.timeout is null or d.locked_at + s.timeout + coalesce(s.lease, interval '5 minutes') > moment)
+        for no key update of d skip locked);
+    update /*schema*/job as d set lease_expires_at = moment + coalesce(s.lease, interval '5 minutes')
+    from unnest(places) as q (place), /*schema*/subscription as s
+    where d.ctid = q.place and s.name = d.subscription;
     return query
     select d.id, d.lease_token, extract(epoch from d.lease_expires_at - moment)::double precision,
            d.cancelled_at is not null

@@ -9,15 +9,16 @@ create or replace function /*schema*/settle_done(
 ) returns bigint[]
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off
-    set enable_hashjoin = off        -- by their ids, however many the planner expects
-    set enable_mergejoin = off
+    set enable_seqscan = off         -- only bitmap scans, which need a condition on an index: see the delete
+    set enable_indexscan = off
+    set enable_nestloop = off
     set plan_cache_mode = force_generic_plan
     set jit = off
 as $$
 declare
     landed  bigint[];
     newer   bigint[];
+    older   bigint[];
     names   text[];
     tenants text[];
     keys    text[];
@@ -27,8 +28,9 @@ begin
     ),
     gone as (
         delete from /*schema*/job as d using named
-        -- Only who is in flight has a token; to say so would offer the planner an index that makes this quadratic.
-        where d.id = named.id and d.lease_token = named.token
+        -- By their ids once, then a hash join, even if the statistics say that the table is empty: an old snapshot keeps dead rows,
+        -- and a nested loop would read them all for each job. Only who is in flight has a token; to say so would offer another index.
+        where d.id = any (p_done) and d.id = named.id and d.lease_token = named.token
         returning d.id, d.subscription, d.event_id, d.seq, d.generation, d.workspace_id, d.unique_key, d.job_key,
                   d.failure_history, named.result
     ),
@@ -52,10 +54,16 @@ begin
     into landed, newer, names, tenants, keys
     from gone cross join lateral (select gone.unique_key is not null and gone.seq is null) as u (own);
     if newer is not null then
-        update /*schema*/job as d set superseded_at = clock_timestamp()
-        from unnest(newer, names, tenants, keys) as n (id, name, tenant, key)
-        where d.subscription = n.name and coalesce(d.workspace_id, '') = n.tenant and d.unique_key = n.key
-          and d.status = 'in_flight' and d.seq is null and d.id < n.id and not d.closed;
+        older := array(
+            select older.id from unnest(newer, names, tenants, keys) as n (id, name, tenant, key)
+            cross join lateral (
+                select j.id from /*schema*/job as j
+                where j.subscription = n.name and coalesce(j.workspace_id, '') = n.tenant and j.unique_key = n.key
+                  and j.status = 'in_flight' and j.seq is null and j.id < n.id limit 1000) as older);
+        if older <> '{}' then
+            update /*schema*/job as d set superseded_at = clock_timestamp()
+            where d.id = any (older) and d.status = 'in_flight' and not d.closed;
+        end if;
     end if;
     return coalesce(landed, '{}');
 end

@@ -4,7 +4,7 @@
 -- p_names: the types that they are of.
 -- p_done, p_tokens, p_results: those that are done, with their leases and results. They go: see settle_done.
 -- p_others: [{delivery, token, verdict, delay, code, message, counted, traceback}], see release.
--- Locks:  the jobs. It waits at most 20 ms for each one that is locked.
+-- Locks:  the jobs. It waits 20 ms for the first one that is held, and 1 ms for each other: one transaction may hold them all.
 create or replace function /*schema*/settle_jobs(
     p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text
 ) returns table (delivery bigint, outcome text)
@@ -34,6 +34,7 @@ begin
                     p_names, p_done[place:place], p_tokens[place:place], p_results[place:place]);
             exception when lock_not_available then
                 held := held || p_done[place];
+                perform set_config('lock_timeout', '1ms', true);
             end;
         end loop;
     end;
@@ -65,6 +66,7 @@ begin
         exception when lock_not_available then
             delivery := asked.delivery;
             outcome := 'held';
+            perform set_config('lock_timeout', '1ms', true);
         end;
         return next;
     end loop;

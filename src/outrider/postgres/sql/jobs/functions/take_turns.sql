@@ -42,14 +42,14 @@ begin
         next as materialized (
             select tenant.lane, tenant.tenant, j.claim_at, j.id from tenant cross join most
             cross join lateral (
-                select j.claim_at, j.id from /*schema*/job as j
+                select /*schema*/claim_at(j), j.id from /*schema*/job as j
                 where /*schema*/in_turn(j, tenant.lane) and hashtextextended(j.workspace_id, 0) = tenant.tenant
-                order by j.claim_at, j.id limit most.jobs) as j
+                order by /*schema*/claim_at(j), j.id limit most.jobs) as j
             union all
             select l, null, j.claim_at, j.id from unnest(p_lanes) as l cross join most
             cross join lateral (
-                select j.claim_at, j.id from /*schema*/job as j
-                where /*schema*/in_lane(j, l) order by j.claim_at, j.id limit most.jobs) as j
+                select /*schema*/claim_at(j), j.id from /*schema*/job as j
+                where /*schema*/in_lane(j, l) order by /*schema*/claim_at(j), j.id limit most.jobs) as j
             where l.tenanted = 0
         ),
         share as materialized (
@@ -66,14 +66,14 @@ begin
         cross join lateral (
             select j.ctid as place from /*schema*/job as j
             where /*schema*/in_lane(j, share.lane)
-            order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
+            order by /*schema*/claim_at(j), j.id limit share.jobs for update skip locked) as picked
         where share.tenant is null
         union all
         select picked.place from share
         cross join lateral (
             select j.ctid as place from /*schema*/job as j
             where /*schema*/in_turn(j, share.lane) and hashtextextended(j.workspace_id, 0) = share.tenant
-            order by j.claim_at, j.id limit share.jobs for update skip locked) as picked
+            order by /*schema*/claim_at(j), j.id limit share.jobs for update skip locked) as picked
         where share.tenant is not null);
 end
 $$;

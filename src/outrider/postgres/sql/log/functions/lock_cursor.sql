@@ -44,15 +44,16 @@ begin
             continue;
         end if;
         if cur.cluster = home and cur.horizon < pg_snapshot_xmax(pg_current_snapshot())
-           and cur.seq >= drawn and cur.owing is null and p_armed is null
-           and not exists (select from /*schema*/delivery as d
+           and cur.seq >= drawn and cur.owing is null and p_armed is null then
+            if not exists (select from /*schema*/delivery as d
                            where d.subscription = p_subscription and d.generation = p_generation
                              and d.partition = cur.partition and d.status = 'pending' and d.head and d.reached
                              and d.run_at <= now())
-           and not exists (select from /*schema*/late_transactions(
-                               cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
-            outcome := coalesce(outcome, 'idle');
-            continue;
+               and not exists (select from /*schema*/late_transactions(
+                                   cur.inflight, cur.horizon, pg_current_snapshot(), cur.floor, cur.seq)) then
+                outcome := coalesce(outcome, 'idle');
+                continue;
+            end if;
         end if;
         select c.* into locked from /*schema*/cursor as c
         where c.subscription = p_subscription and c.generation = p_generation and c.partition = cur.partition

@@ -8,8 +8,7 @@ create or replace function /*schema*/log_home() returns bigint
     set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return (select hashint8extended(here.system_identifier, oldest.xmin::text::bigint)
-            from pg_control_system() as here,
-                 (select m.xmin from /*schema*/migration as m order by m.version limit 1) as oldest);
+    return (select hashint8extended((pg_control_system()).system_identifier, m.xmin::text::bigint)
+            from /*schema*/migration as m order by m.version limit 1);
 end
 $$;

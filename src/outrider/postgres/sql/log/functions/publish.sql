@@ -45,8 +45,7 @@ begin
         aggregate_kind, aggregate_id, entity_version, payload, idempotency_key, trace_context)
     values (
         event_id, event_type, event_version, coalesce(occurred_at, clock_timestamp()), source, target, content_class,
-        case when generation = 0 and channel_class is null then 'outbox_default'
-             else 'outbox_gen_' || generation || coalesce('_' || channel_class, '') end,
+        coalesce('outbox_gen_' || generation || '_' || channel_class, /*schema*/generation_channel(generation)),
         generation, coalesce(workspace_id, nullif(current_setting('app.workspace_id', true), '')),
         aggregate_kind, key, entity_version, payload, idempotency_key, trace_context);
     return event_id;

@@ -33,15 +33,14 @@ declare
     q         bigint := greatest(p_drawn, cur.seq);  -- never go back: another session may have read further before we had the lock
     r         xid8 := pg_current_xact_id();
     upto      bigint := q;
-    others    bigint[] := '{}';
+    others    bigint[];
     withdrawn boolean;
 begin
-    if cur.generation = 0 then
-        -- After the lock, under which open_generation copies this cursor.
-        others := array(select distinct c.generation from /*schema*/cursor as c
-                        where c.subscription = cur.subscription and c.generation <> 0);
-    end if;
-    withdrawn := exists (select from /*schema*/withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after));
+    -- After the lock, under which open_generation copies the cursor of generation 0.
+    select array(select distinct c.generation from /*schema*/cursor as c
+                 where cur.generation = 0 and c.subscription = cur.subscription and c.generation <> 0),
+           exists (select from /*schema*/withdrawal as w where w.seq > least(cur.seq, cur.floor, cur.owed_after))
+    into others, withdrawn;
 
     -- Rebase after a restore. The transactions of the old home are over, and what they left is here. Their ids mean nothing from
     -- now on, except for what is owed. A transaction that advanced a cursor here has finished, so its id (horizon) is below xmax;

@@ -1,6 +1,6 @@
 -- rollup_install: install a rollup on its table, or on events: its row, its settings, and what rollup_commands returns.
 -- Installing again replaces the declaration and keeps staged rows. Existing rows of the table are not staged. Runs as the caller, who
--- must own the table; refused (OR007) if rollup_preflight finds a fault that blocks.
+-- must own the table; refused (OR007) if rollup_preflight finds a fault that blocks, also if another context has installed it.
 -- Locks:  the rollup's row, if there is one; then the source table against writers, for a moment. Waits 5 s at most.
 create or replace function /*schema*/rollup_install(p_spec jsonb) returns jsonb
     language plpgsql volatile
@@ -28,7 +28,11 @@ begin
             /*schema*/rollup_others(part.source), /*schema*/rollup_undo(p_spec, noted))
     on conflict on constraint rollup_pkey do update
     set context = excluded.context, scheduler = excluded.scheduler, every = excluded.every, others = excluded.others,
-        undo = r.undo || excluded.undo, installed_at = clock_timestamp(), uninstalled_at = null;
+        undo = r.undo || excluded.undo, installed_at = clock_timestamp(), uninstalled_at = null
+    where r.context = excluded.context or r.uninstalled_at is not null;
+    if not found then
+        raise '% was not installed: another context installed a rollup of this name meanwhile', name using errcode = 'OR007';
+    end if;
     insert into /*schema*/setting as s (name, value, least, greatest)
     values (format('rollup.%s.debounce_seconds', name), (p_spec ->> 'debounce')::bigint, 60, 300),
            (format('rollup.%s.batch_threshold', name), (p_spec ->> 'threshold')::bigint, 2, 50),

@@ -22,6 +22,7 @@ declare
     loaded   boolean;
     served   text;
     doubled  boolean;
+    theirs   boolean;
 begin
     -- Where do rows come from?
     topic := 'source'; blocks := true;
@@ -136,8 +137,11 @@ begin
     value := case when not found then 'ABSENT' when item.proname <> 'rollup_stage_' || part.slug or not here then 'FOREIGN'
                   when item.tgenabled = 'D' then 'DISABLED' else 'PRESENT' end;
     doubled := exists (select from /*schema*/rollup as r where r.slug = part.slug and r.name <> p_spec ->> 'name');
-    passed := value <> 'FOREIGN' and not doubled;
+    theirs := here and rollup.context <> p_spec ->> 'context';
+    passed := value <> 'FOREIGN' and not doubled and not theirs;
     detail := case
+        when theirs then format('the context %s has installed a rollup of this name: choose another name, or uninstall that one '
+                                'first: outrider rollup uninstall %s', rollup.context, rollup.name)
         when doubled then format('another rollup has the same short name, %s: choose another name', part.slug)
         when value = 'FOREIGN' then format('%s has a trigger outrider_rollup_%s that no installed rollup knows: drop it, or '
                                            'choose another name', part.source, part.slug)

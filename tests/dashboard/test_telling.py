@@ -1,0 +1,117 @@
+"""How the pages tell things: keys as they were published, spans of time, what an event waits for now, unexpected errors."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+import pytest
+from tests.dashboard.conftest import Serve, act, log_in
+
+from outrider import Outrider
+from outrider.dashboard import ACTIONS
+from outrider.dashboard.text import age
+from outrider.dashboard.topology import topology
+from outrider.dashboard.traffic import Traffic
+from outrider.postgres.admin import waiting
+from outrider.postgres.admin.status import status
+from outrider.postgres.connection import connect
+
+OF_TENANT = """
+select outrider.publish('dash.placed', '{"order_id": "7", "total": "9.90"}', key => '7', workspace_id => 'acme')
+"""
+OTHERS = "select outrider.publish('dash.other', '{}') from generate_series(1, 7)"
+
+
+async def test_a_key_that_waits_is_shown_as_it_was_published(serve: Serve, shop: Outrider, dsn: str) -> None:
+    """The ordering key in the database has the tenant in front of it."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute(OF_TENANT)
+    async with shop:
+        await shop.drain()
+    async with serve() as client:
+        await log_in(client)
+        for path in ("/dead-letters", "/dead-letters/waiting", "/subscriptions/dash.invoice"):
+            shown = (await client.get(path)).text
+            assert "4:acme:7" not in shown, path
+            assert '<td data-label="Key">7 <small>of acme</small></td>' in shown, path
+    async with await connect(dsn, autocommit=True) as session:
+        found = await waiting.events(session, "outrider", subscription="dash.invoice")
+    assert {(each.key, each.workspace_id) for each in found} == {("2", None), ("7", "acme")}
+
+
+async def test_what_an_event_waits_for_ends_its_timeline(serve: Serve, events: list[str]) -> None:
+    async with serve() as client:
+        await log_in(client)
+        held = (await client.get(f"/event/{events[2]}")).text.partition("What happened")[2]
+        waits = held.index('<span class="when">now</span><span class="what"><strong>dash.invoice</strong> waits behind')
+        assert held.index("published by") < waits
+        assert f'href="/event/{events[1]}"' in held[waits:]
+
+
+async def test_the_history_of_a_job_says_what_was_done_by_whom(serve: Serve, dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        [(job,)] = conn.execute(
+            """update outrider.job set status = 'failed', waits_for = null, buried_at = now(), attempts = 3,
+                   last_error_code = 'smtp', last_error = 'refused' returning event_id"""
+        ).fetchall()
+    async with serve(actions=ACTIONS) as client:
+        await log_in(client)
+        await act(client, f"/event/{job}/replay", f"/jobs/{job}", subscription="dash.mail", reason="the server is back")
+        told = (await client.get(f"/jobs/{job}")).text.partition("What happened")[2]
+        assert told.index("enqueued by") < told.index("replayed by ada")
+
+
+async def test_positions_of_other_events_are_no_backlog(shop: Outrider, dsn: str) -> None:
+    """The cursor of an idle handler stays where it is. What it does not take is nothing that it owes."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute("select outrider.register('dash.idle', 'reader', 'dash', array['dash.rare'])")
+        conn.execute(OTHERS)
+    async with await connect(dsn, autocommit=True) as session:
+        found = await status(session, "outrider")
+    standings = {each.name: each for each in found.subscriptions}
+    assert standings["dash.idle"].lag > 0
+    assert not standings["dash.idle"].is_behind
+    assert standings["dash.audit"].is_behind
+    edges = {edge.end.name: edge for edge in topology(found, Traffic()).edges}
+    assert (edges["dash.idle"].label, edges["dash.idle"].tone) == ("", "")
+    assert edges["dash.audit"].tone == "behind"
+
+
+async def test_a_red_node_says_why(shop: Outrider, dsn: str) -> None:
+    del shop
+    async with await connect(dsn, autocommit=True) as session:
+        found = await status(session, "outrider")
+    nodes = {node.name: node for _, _, column in topology(found, Traffic()).columns for node in column}
+    assert (nodes["dash.search"].tone, nodes["dash.search"].note) == ("bad", "no worker")
+    assert (nodes["dash.mail"].tone, nodes["dash.mail"].note) == ("bad", "paused, no worker, 1 waiting")
+    assert nodes["dash.audit"].tone == ""
+
+
+async def test_an_unexpected_error_is_a_page(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise ValueError("secret details")
+
+    monkeypatch.setattr("outrider.postgres.admin.schedules.listing", fails)
+    async with serve() as client:
+        await log_in(client)
+        found = await client.get("/schedules")
+    assert found.status_code == 500
+    assert "The log of the dashboard has the error." in found.text
+    assert "secret details" not in found.text
+    assert "script-src 'self'" in found.headers["Content-Security-Policy"]
+
+
+async def test_how_long_something_has_lasted_is_not_told_as_a_moment(serve: Serve, dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        conn.execute(
+            "update outrider.subscription set paused_at = now() - interval '10 min 1 s' where name = 'dash.mail'"
+        )
+    async with serve() as client:
+        await log_in(client)
+        shown = (await client.get("/subscriptions")).text
+    assert re.search(
+        r"it is paused, for <time datetime=\"[^\"]+\" title=\"since [^\"]+\" data-age>10 min</time>", shown
+    )
+    assert "since <time" not in shown
+    assert age(None) == "–"
