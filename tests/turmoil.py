@@ -51,8 +51,10 @@ where c.subscription = %s and c.generation = 0 and c.owing is not null limit 1""
 """A generation with events in a late transaction that the catch-all has not read to its end."""
 LOOKS = 20
 """How often the steersman looks for such a moment."""
-STRANDED = 5.0
-"""So many seconds, fifty times the longest wait for a retry, nothing is found, and something is owed."""
+STATE = """select (select count(*) from outrider.delivery), (select count(*) from effect),
+                  (select sum(seq) + sum(coalesce(owed_after, 0)) from outrider.cursor)"""
+STRANDED = 10.0
+"""Seconds without any change, fifty times the longest wait for a retry, while something is owed or found."""
 
 
 class Fact(Event, type="turmoil.fact", key="key"):
@@ -221,19 +223,22 @@ class Turmoil:
     async def drain(self, lanes: WorkerSessions) -> None:
         """Until all is handled; then every generation folds."""
         async with self.connect() as conn:
-            moved = time.monotonic()
+            seen, moved = None, time.monotonic()
             while True:
                 found = [
-                    await self.read(lanes, name, generation, 1)
+                    await self.read(lanes, name, generation, 2)  # a take that meets a receipt is repeated with care
                     for generation in await self.opened(conn)
                     for name in (KEYED, TOTAL)
                 ]
-                row = await (await conn.execute("select count(*) from outrider.delivery")).fetchone()
-                if any(found):
-                    moved = time.monotonic()
-                elif row == (0,):
+                state = await (await conn.execute(STATE)).fetchone()
+                assert state is not None
+                if not any(found) and not state[0]:
                     break
-                assert time.monotonic() < moved + STRANDED, f"{row} parked events are stranded"
+                if state != seen:
+                    seen, moved = state, time.monotonic()
+                assert time.monotonic() < moved + STRANDED, (
+                    f"{state[0]} parked events are stranded, or a take never ends"
+                )
             for name, generation in itertools.product((KEYED, TOTAL), OPENED):
                 await generations.fold_generation(conn, name, generation, "outrider")
             assert await self.opened(conn) == [0]
