@@ -64,7 +64,7 @@ def test_help_teaches(outrider: Run) -> None:
 def test_what_is_owed_is_not_lost_without_force(outrider: Run, shop: str) -> None:
     refused = outrider("uninstall", "--dsn", shop, "--yes")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert "shop.count (1 unread, 0 waiting for retry, 0 dead letters)" in refused.stderr
+    assert "shop.count (1 unread, 0 waiting, 0 dead letters)" in refused.stderr
     assert "events in the log: 1; receipts of handled events: 0" in refused.stdout
     answer = json.loads(outrider("uninstall", "--dsn", shop, "--yes", "--json").stdout)
     assert (answer["dropped"], len(answer["refused"])) == (False, 1)
@@ -72,7 +72,7 @@ def test_what_is_owed_is_not_lost_without_force(outrider: Run, shop: str) -> Non
     done = outrider("uninstall", "--dsn", shop, "--yes", "--force")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(
-        'Outrider is removed from the schema "outrider"; lost: shop.count (1 unread, 0 waiting for retry, 0 dead letters)\n'
+        'Outrider is removed from the schema "outrider"; lost: shop.count (1 unread, 0 waiting, 0 dead letters)\n'
     )
     assert "outrider" not in schemas(shop)
 
@@ -103,7 +103,7 @@ def test_a_dry_run_shows_and_changes_nothing(outrider: Run, shop: str) -> None:
             done = outrider("uninstall", "--dsn", shop, "--dry-run", env={"COLUMNS": "120"})
     assert (done.returncode, done.stderr) == (0, "")
     for said in (
-        "open transactions that may have published more: 1",
+        "open transactions that may have published or enqueued more: 1",
         "stays, but names the schema and may fail from then on: function tell()",
         'stays, but names the schema and may fail from then on: function "\\x1b[2Jfake"()',
         "shop.count",

@@ -127,14 +127,14 @@ async def test_notifications_that_are_not_sent_are_found(database: str, monkeypa
 
 @pytest.mark.verify
 @pytest.mark.usefixtures("hurried")
-async def test_a_worker_that_hears_nothing_is_found(database: str) -> None:
+async def test_a_worker_that_hears_nothing_is_found(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its notifications do not arrive: as if it listened through a transaction pooler."""
     async with opened(database, poll="1h") as shop, shop.app.worker() as worker:
         await so(lambda: worker.listening)
+        monkeypatch.setattr(worker.wakeups, "_channels_of", lambda generation: {})  # also for heartbeats to come
         worker.wakeups.channels = {}
         worker.identity.listening = False
         await worker.presence.look()
-        worker.wakeups.channels = {}
         [run] = await sent(shop, LIMIT)
         assert tuple(run.hops) == ("publish", "notify")
         assert run.finding is not None

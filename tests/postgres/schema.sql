@@ -826,6 +826,101 @@ begin
 end
 $$;
 
+CREATE FUNCTION outrider.uuid7() RETURNS uuid
+    LANGUAGE sql PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$select uuidv7()$$;
+
+CREATE TABLE outrider.outbox (
+    tx xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    seq bigint NOT NULL,
+    id uuid DEFAULT outrider.uuid7() NOT NULL,
+    event_type text NOT NULL,
+    event_version integer DEFAULT 1 NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    source text NOT NULL,
+    target text,
+    content_class text DEFAULT 'internal'::text NOT NULL,
+    channel text DEFAULT 'outbox_default'::text NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    workspace_id text,
+    aggregate_kind text,
+    aggregate_id text,
+    entity_version bigint,
+    payload jsonb NOT NULL,
+    idempotency_key text,
+    trace_context jsonb,
+    caused_by uuid,
+    origin text,
+    erased_at timestamp with time zone
+)
+PARTITION BY RANGE (seq);
+
+COMMENT ON COLUMN outrider.outbox.target IS 'the one context that shall see the event; null = broadcast';
+
+COMMENT ON COLUMN outrider.outbox.aggregate_id IS 'the ordering key; null = no order';
+
+COMMENT ON COLUMN outrider.outbox.idempotency_key IS 'null = the event''s id';
+
+COMMENT ON COLUMN outrider.outbox.caused_by IS 'the event, or the job, whose handler published this event';
+
+COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; null = born here';
+
+COMMENT ON COLUMN outrider.outbox.erased_at IS 'its payload is gone, for good';
+
+CREATE TABLE outrider.subscription (
+    name text NOT NULL,
+    kind text NOT NULL,
+    context text NOT NULL,
+    event_types text[],
+    ordering text DEFAULT 'key'::text NOT NULL,
+    partitions integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    paused_at timestamp with time zone,
+    lease interval,
+    timeout interval,
+    concurrency integer,
+    key_concurrency integer,
+    keep interval,
+    workspace_id text,
+    forwards boolean DEFAULT false NOT NULL,
+    CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
+    CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
+    CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = ANY (ARRAY['job'::text, 'inbox'::text])))),
+    CONSTRAINT subscription_keep_check CHECK (((keep > '00:00:00'::interval) AND (keep <= '3650 days'::interval))),
+    CONSTRAINT subscription_key_concurrency_check CHECK ((key_concurrency > 0)),
+    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text, 'relay'::text, 'inbox'::text]))),
+    CONSTRAINT subscription_lease_check CHECK ((lease > '00:00:00'::interval)),
+    CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
+    CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
+    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
+    CONSTRAINT subscription_timeout_check CHECK ((timeout > '00:00:00'::interval)),
+    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1))),
+    CONSTRAINT subscription_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
+);
+
+COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type; none = it reads nothing: a job that is only enqueued, an inbox';
+
+COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
+
+COMMENT ON COLUMN outrider.subscription.lease IS 'so long a job is its worker''s own, from each renewal';
+
+COMMENT ON COLUMN outrider.subscription.timeout IS 'a job that runs longer is not renewed any more';
+
+COMMENT ON COLUMN outrider.subscription.concurrency IS 'so many of these jobs run at the same time, over all workers';
+
+COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the same key';
+
+COMMENT ON COLUMN outrider.subscription.keep IS 'of a job type: every job that is done leaves a receipt, which upkeep removes no earlier than after this time';
+
+COMMENT ON COLUMN outrider.subscription.workspace_id IS 'of a relay: only the events of this tenant; null = all';
+
+COMMENT ON COLUMN outrider.subscription.forwards IS 'of a relay: also what an inbox brought';
+
+CREATE FUNCTION outrider.concerns(p_event outrider.outbox, p_subscription outrider.subscription) RETURNS boolean
+    LANGUAGE sql STABLE
+    RETURN ((((p_subscription).event_types IS NULL) OR ((p_event).event_type = ANY ((p_subscription).event_types))) AND CASE (p_subscription).kind WHEN 'relay'::text THEN ((NOT starts_with((p_event).event_type, 'outrider.canary_'::text)) AND ((p_subscription).forwards OR ((p_event).origin IS NULL)) AND (((p_subscription).workspace_id IS NULL) OR ((p_event).workspace_id = (p_subscription).workspace_id))) ELSE (((p_event).target IS NULL) OR ((p_event).target = (p_subscription).context)) END);
+
 CREATE TABLE outrider.cursor (
     subscription text NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
@@ -1641,8 +1736,7 @@ begin
                          and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1)
                        limit 1) as not_passed
                    where o.seq > lowest and o.generation = p_generation
-                     and (sub.event_types is null or o.event_type = any (sub.event_types))
-                     and (o.target is null or o.target = sub.context))
+                     and "outrider".concerns(o, sub))
            or exists (select from "outrider".cursor as c
                       cross join "outrider".late_transactions(
                           c.inflight, c.horizon, pg_current_snapshot(), c.floor, c.seq) as late (tx)
@@ -1654,8 +1748,7 @@ begin
                       where c.subscription = p_subscription and c.generation in (0, p_generation)
                         and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1)
                         and o.generation = p_generation
-                        and (sub.event_types is null or o.event_type = any (sub.event_types))
-                        and (o.target is null or o.target = sub.context))
+                        and "outrider".concerns(o, sub))
     into strangers, unread;
     if unread or exists (
         select from "outrider".cursor as c
@@ -2447,55 +2540,6 @@ CREATE FUNCTION outrider.notify(p_channel text, p_kind text) RETURNS void
     LANGUAGE sql
     RETURN CASE WHEN ((current_setting('outrider.notify'::text, true) IS DISTINCT FROM 'off'::text) AND (pg_notification_queue_usage() < (0.9)::double precision)) THEN CASE WHEN CASE WHEN (p_channel ~~ 'outbox\_gen\_%\_%'::text) THEN (pg_notify('outbox_classes'::text, "left"(p_kind, 255)) IS NULL) ELSE NULL::boolean END THEN NULL::void ELSE pg_notify(p_channel, "left"(p_kind, 255)) END ELSE NULL::void END;
 
-CREATE TABLE outrider.subscription (
-    name text NOT NULL,
-    kind text NOT NULL,
-    context text NOT NULL,
-    event_types text[],
-    ordering text DEFAULT 'key'::text NOT NULL,
-    partitions integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    paused_at timestamp with time zone,
-    lease interval,
-    timeout interval,
-    concurrency integer,
-    key_concurrency integer,
-    keep interval,
-    workspace_id text,
-    forwards boolean DEFAULT false NOT NULL,
-    CONSTRAINT subscription_concurrency_check CHECK ((concurrency > 0)),
-    CONSTRAINT subscription_context_check CHECK (((octet_length(context) >= 1) AND (octet_length(context) <= 63))),
-    CONSTRAINT subscription_event_types_check CHECK (((cardinality(event_types) > 0) OR (kind = ANY (ARRAY['job'::text, 'inbox'::text])))),
-    CONSTRAINT subscription_keep_check CHECK (((keep > '00:00:00'::interval) AND (keep <= '3650 days'::interval))),
-    CONSTRAINT subscription_key_concurrency_check CHECK ((key_concurrency > 0)),
-    CONSTRAINT subscription_kind_check CHECK ((kind = ANY (ARRAY['reader'::text, 'handler'::text, 'job'::text, 'relay'::text, 'inbox'::text]))),
-    CONSTRAINT subscription_lease_check CHECK ((lease > '00:00:00'::interval)),
-    CONSTRAINT subscription_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 63))),
-    CONSTRAINT subscription_ordering_check CHECK ((ordering = ANY (ARRAY['key'::text, 'none'::text, 'total'::text]))),
-    CONSTRAINT subscription_partitions_check CHECK ((((partitions >= 1) AND (partitions <= 1024)) AND ((partitions & (partitions - 1)) = 0))),
-    CONSTRAINT subscription_timeout_check CHECK ((timeout > '00:00:00'::interval)),
-    CONSTRAINT subscription_total_order_is_one_line CHECK (((ordering <> 'total'::text) OR (partitions = 1))),
-    CONSTRAINT subscription_workspace_id_check CHECK (((octet_length(workspace_id) >= 1) AND (octet_length(workspace_id) <= 255)))
-);
-
-COMMENT ON COLUMN outrider.subscription.event_types IS 'null = every type; none = it reads nothing: a job that is only enqueued, an inbox';
-
-COMMENT ON COLUMN outrider.subscription.ordering IS 'what waits for a failed event: its key, nothing, or everything';
-
-COMMENT ON COLUMN outrider.subscription.lease IS 'so long a job is its worker''s own, from each renewal';
-
-COMMENT ON COLUMN outrider.subscription.timeout IS 'a job that runs longer is not renewed any more';
-
-COMMENT ON COLUMN outrider.subscription.concurrency IS 'so many of these jobs run at the same time, over all workers';
-
-COMMENT ON COLUMN outrider.subscription.key_concurrency IS 'so many with the same key';
-
-COMMENT ON COLUMN outrider.subscription.keep IS 'of a job type: every job that is done leaves a receipt, which upkeep removes no earlier than after this time';
-
-COMMENT ON COLUMN outrider.subscription.workspace_id IS 'of a relay: only the events of this tenant; null = all';
-
-COMMENT ON COLUMN outrider.subscription.forwards IS 'of a relay: also what an inbox brought';
-
 CREATE FUNCTION outrider.obstacle(p_cursor outrider.cursor, p_subscription outrider.subscription, p_knows text[], p_armed bigint, p_first_seq bigint) RETURNS text
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2820,7 +2864,7 @@ begin
                 and h.idempotency_key = "outrider".receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id))
           -- Not if it was withdrawn, or its type removed, while its batch held the cursor: nobody will read it again.
           and not exists (select from "outrider".withdrawal as w where w.seq = f.seq)
-          and (sub.event_types is null or o.event_type = any (sub.event_types))
+          and "outrider".concerns(o, sub)
         on conflict (subscription, seq) do nothing
         returning seq, ordering_key
     ),
@@ -6730,12 +6774,11 @@ CREATE FUNCTION outrider.unread(p_name text, p_scan integer DEFAULT 10000, OUT e
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
     AS $$
+declare
+    sub "outrider".subscription;
 begin
-    with sub as (
-        select s.name, s.kind, s.context, s.event_types, s.partitions, s.workspace_id, s.forwards
-        from "outrider".subscription as s where s.name = p_name
-    ),
-    place as (
+    select s.* into sub from "outrider".subscription as s where s.name = p_name;
+    with place as (
         select c.*,
                -- Restored from elsewhere, where all its transactions are over: the rule is that of read.
                case when c.cluster <> (select "outrider".log_home())
@@ -6744,7 +6787,7 @@ begin
         from "outrider".cursor as c where c.subscription = p_name
     ),
     fresh as materialized (
-        select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation from "outrider".outbox as o
+        select o.seq, o.aggregate_id, o.generation, "outrider".concerns(o, sub) as concerns from "outrider".outbox as o
         where o.seq > (select min(place.seq) from place) order by o.seq limit p_scan
     ),
     -- Both owing and inflight: while owing is read in pages, transactions of inflight may finish.
@@ -6759,8 +6802,7 @@ begin
     late as (
         select o.*, late_tx.partition, late_tx.generation as read_by
         from late_tx cross join lateral (
-            select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation
-            from "outrider".outbox as o
+            select o.seq, o.aggregate_id, o.generation, "outrider".concerns(o, sub) as concerns from "outrider".outbox as o
             where o.tx = late_tx.tx and o.seq > late_tx.after and o.seq <= late_tx.until
             order by o.seq limit p_scan) as o
     ),
@@ -6771,11 +6813,8 @@ begin
     )
     select count(*), (select count(*) = p_scan from fresh)
     into events, more
-    from unread, sub
-    where (sub.event_types is null or unread.event_type = any (sub.event_types))
-      and case sub.kind when 'relay' then (sub.forwards or unread.origin is null)
-                                          and (sub.workspace_id is null or unread.workspace_id = sub.workspace_id)
-                        else unread.target is null or unread.target = sub.context end
+    from unread
+    where unread.concerns
       and unread.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (sub.partitions - 1)
       -- As in wanted: a generation has cursors of its own, or those of generation 0 read it.
       and unread.read_by = coalesce((select max(place.generation) from place where place.generation = unread.generation), 0)
@@ -7252,11 +7291,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION outrider.uuid7() RETURNS uuid
-    LANGUAGE sql PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$select uuidv7()$$;
-
 CREATE FUNCTION outrider.waiting_behind(p_event_id uuid, p_subscription text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 50) RETURNS TABLE(subscription text, event_id uuid, seq bigint, event_type text, attempts integer, since timestamp with time zone)
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7353,46 +7387,9 @@ begin
 end
 $$;
 
-CREATE TABLE outrider.outbox (
-    tx xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    seq bigint NOT NULL,
-    id uuid DEFAULT outrider.uuid7() NOT NULL,
-    event_type text NOT NULL,
-    event_version integer DEFAULT 1 NOT NULL,
-    occurred_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    source text NOT NULL,
-    target text,
-    content_class text DEFAULT 'internal'::text NOT NULL,
-    channel text DEFAULT 'outbox_default'::text NOT NULL,
-    generation bigint DEFAULT 0 NOT NULL,
-    workspace_id text,
-    aggregate_kind text,
-    aggregate_id text,
-    entity_version bigint,
-    payload jsonb NOT NULL,
-    idempotency_key text,
-    trace_context jsonb,
-    caused_by uuid,
-    origin text,
-    erased_at timestamp with time zone
-)
-PARTITION BY RANGE (seq);
-
-COMMENT ON COLUMN outrider.outbox.target IS 'the one context that shall see the event; null = broadcast';
-
-COMMENT ON COLUMN outrider.outbox.aggregate_id IS 'the ordering key; null = no order';
-
-COMMENT ON COLUMN outrider.outbox.idempotency_key IS 'null = the event''s id';
-
-COMMENT ON COLUMN outrider.outbox.caused_by IS 'the event, or the job, whose handler published this event';
-
-COMMENT ON COLUMN outrider.outbox.origin IS 'the inbox that brought the event; null = born here';
-
-COMMENT ON COLUMN outrider.outbox.erased_at IS 'its payload is gone, for good';
-
 CREATE FUNCTION outrider.wanted(p_event outrider.outbox, p_subscription outrider.subscription, p_cursor outrider.cursor, p_others bigint[], p_withdrawn boolean) RETURNS boolean
     LANGUAGE sql STABLE
-    RETURN ((((p_subscription).event_types IS NULL) OR ((p_event).event_type = ANY ((p_subscription).event_types))) AND CASE (p_subscription).kind WHEN 'relay'::text THEN ((NOT starts_with((p_event).event_type, 'outrider.canary_'::text)) AND ((p_subscription).forwards OR ((p_event).origin IS NULL)) AND (((p_subscription).workspace_id IS NULL) OR ((p_event).workspace_id = (p_subscription).workspace_id))) ELSE (((p_event).target IS NULL) OR ((p_event).target = (p_subscription).context)) END AND (((p_subscription).partitions = 1) OR ((COALESCE(hashtextextended((p_event).aggregate_id, (0)::bigint), (p_event).seq) & (((p_subscription).partitions - 1))::bigint) = (p_cursor).partition)) AND CASE (p_cursor).generation WHEN 0 THEN ((p_event).generation <> ALL (p_others)) ELSE ((p_event).generation = (p_cursor).generation) END AND (NOT (p_withdrawn AND outrider.is_withdrawn((p_event).seq))));
+    RETURN (outrider.concerns(p_event, p_subscription) AND (((p_subscription).partitions = 1) OR ((COALESCE(hashtextextended((p_event).aggregate_id, (0)::bigint), (p_event).seq) & (((p_subscription).partitions - 1))::bigint) = (p_cursor).partition)) AND CASE (p_cursor).generation WHEN 0 THEN ((p_event).generation <> ALL (p_others)) ELSE ((p_event).generation = (p_cursor).generation) END AND (NOT (p_withdrawn AND outrider.is_withdrawn((p_event).seq))));
 
 CREATE FUNCTION outrider.withdraw(p_event_id uuid, p_by text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS TABLE(subscription text, outcome text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -8952,6 +8949,10 @@ REVOKE ALL ON FUNCTION outrider.claimable(p_job outrider.job) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.close_kept(p_lanes outrider.lane[], p_suspects text[], p_until timestamp without time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.concerns(p_event outrider.outbox, p_subscription outrider.subscription) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.count_deaths(p_cursor outrider.cursor, p_excused integer, OUT batch bigint, OUT excused bigint, OUT deaths bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.count_take(p_cursor bigint, p_takes integer, p_excused integer) FROM PUBLIC;
@@ -9267,8 +9268,6 @@ REVOKE ALL ON FUNCTION outrider.upkeep_receipts(p_dry boolean, p_pages integer) 
 REVOKE ALL ON FUNCTION outrider.upkeep_segments(p_dry boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.upkeep_traces(p_dry boolean, p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION outrider.uuid7() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.waiting_behind(p_event_id uuid, p_subscription text, p_after bigint, p_limit integer) FROM PUBLIC;
 

@@ -66,7 +66,7 @@ def log(server: str) -> Iterator[str]:
         admin.execute(f"drop database {name} with (force)".encode())
 
 
-pytestmark = [pytest.mark.xdist_group("plans"), pytest.mark.verify, pytest.mark.also_on(15)]
+pytestmark = [pytest.mark.xdist_group("plans"), pytest.mark.verify, pytest.mark.also_on(15, 16)]
 
 
 @pytest.fixture(params=[False, True], ids=["no statistics", "analyzed"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.torture import Torture
 
-pytestmark = [pytest.mark.verify, pytest.mark.also_on(15)]
+pytestmark = [pytest.mark.verify, pytest.mark.also_on(15, 16)]
 
 
 @pytest.mark.parametrize("seed", [1])

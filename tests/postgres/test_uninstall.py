@@ -108,11 +108,26 @@ async def test_what_is_owed_is_counted_exactly(database: str, conn: AsyncConnect
     assert (found.version, found.events, found.receipts) == (migrate.known()[-1].version, 8, 1)
     with pytest.raises(UninstallRefused) as refused:
         await uninstall.uninstall(conn, SCHEMA)
-    for said in ("shop.all (7 unread", "shop.effect (3 unread, 2 waiting for retry, 1 dead letters)", "--force"):
+    for said in ("shop.all (7 unread", "shop.effect (3 unread, 2 waiting, 1 dead letters)", "--force"):
         assert said in str(refused.value)
     assert await look(conn) == found
     assert await uninstall.uninstall(conn, SCHEMA, force=True) == found
     assert not await installed(conn)
+
+
+async def test_jobs_are_owed_also_those_of_types_that_nobody_has_registered(
+    database: str, conn: AsyncConnection[Any], other: AsyncConnection[Any]
+) -> None:
+    async with opened(database) as shop:
+        await shop.app.migrate()
+        await conn.execute("select outrider.enqueue('mail.send', '{}'::jsonb)")
+        await other.execute("select outrider.enqueue('mail.send', '{}'::jsonb)")
+        found = await look(conn)
+        assert found.subscriptions == [Owed("mail.send", 0, 1, 0), Owed("shop.effect", 0, 0, 0)]
+        assert found.publishing == 1
+        await other.rollback()
+    with pytest.raises(UninstallRefused, match="mail.send .0 unread, 1 waiting"):
+        await uninstall.uninstall(conn, SCHEMA)
 
 
 async def test_late_events_are_counted_also_while_others_are_read_in_pages(
@@ -304,7 +319,7 @@ async def test_an_event_that_is_committed_while_we_wait_for_the_locks_is_not_los
         leaving = asyncio.create_task(uninstall.uninstall(removing, SCHEMA))
         await until_waiting(removing, conn)
         await other.commit()
-        with pytest.raises(UninstallRefused, match=r"shop.effect \(1 unread, 0 waiting for retry, 0 dead letters\)"):
+        with pytest.raises(UninstallRefused, match=r"shop.effect \(1 unread, 0 waiting, 0 dead letters\)"):
             await leaving
         assert (await shop.app.drain()).handled == 1
 
@@ -373,7 +388,7 @@ async def test_the_script_does_the_same_in_the_callers_transaction(
     async with opened(database) as shop:
         await shop.publish("a1")
         with pytest.raises(
-            psycopg.errors.RaiseException, match=r"shop\.effect: 1 unread, 0 waiting for retry, 0 dead letters"
+            psycopg.errors.RaiseException, match=r"shop\.effect: 1 unread, 0 waiting, 0 dead letters"
         ) as refused:
             await conn.execute(text)
         assert "outrider uninstall --force" in (refused.value.diag.message_hint or "")

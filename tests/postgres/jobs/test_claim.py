@@ -16,7 +16,7 @@ from tests.mutants import changed
 from tests.postgres.jobs import sqljobs
 from tests.postgres.jobs.sqljobs import Conn, claim, done, enqueue, enqueue_many, fail, register, serve, settle, sound
 
-pytestmark = pytest.mark.also_on(15)
+pytestmark = pytest.mark.also_on(15, 16)
 
 JOINS = ("enable_nestloop", "enable_hashjoin", "enable_mergejoin")
 TOUCHED = """

@@ -114,7 +114,7 @@ class _Answer:
         tell('schema "{schema}" in database "{database}"'.format(**self._known) + f", version {found.version}")
         tell(f"  events in the log: {found.events}; receipts of handled events: {found.receipts}")
         if found.publishing:
-            tell(f"  open transactions that may have published more: {found.publishing}")
+            tell(f"  open transactions that may have published or enqueued more: {found.publishing}")
         for name in found.mentions:
             tell(f"  stays, but names the schema and may fail from then on: {name}")
         if found.subscriptions:

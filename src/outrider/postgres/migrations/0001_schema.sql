@@ -1,6 +1,6 @@
 -- The schema: tables with their indexes, triggers and views, by subject. Functions are in sql/*/functions.
 -- breaking: yes
--- functions: 5be0177abe815394
+-- functions: b61f72d0128285b1
 
 -- The functions of triggers. They are empty here and get their bodies with all others, at the end.
 create function /*schema*/accept_event() returns trigger language plpgsql as 'begin return new; end';
@@ -777,6 +777,7 @@ select j.subscription, j.seq, j.status, j.run_at, null from /*schema*/job as j w
 -- What has become of an event at each subscription that wants it. An event that a subscription passed before it wanted
 -- its type, or that is older than the subscription, is none of its concern, and not here. A reader and a relay leave no
 -- receipts: what has occurred since it was made, and it has passed, counts as delivered. Read it by event_id or seq.
+-- Views are made before functions: the filter is that of concerns, the key that of receipt_key.
 create view /*schema*/event_status as
 select o.id as event_id, o.seq, o.event_type, o.occurred_at, o.workspace_id, o.generation, s.name as subscription,
        case when h.event_id = o.id then 'delivered'

@@ -43,7 +43,7 @@ class Owed:
         return bool(self.unread or self.waiting or self.dead)
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.unread} unread, {self.waiting} waiting for retry, {self.dead} dead letters)"
+        return f"{self.name} ({self.unread} unread, {self.waiting} waiting, {self.dead} dead letters)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Survey:
     events: int
     receipts: int
     publishing: int
-    """Open transactions that write to the log. Their events are not counted."""
+    """Open transactions that publish or enqueue. Their events and jobs are not counted."""
     subscriptions: list[Owed]
     rollups: list[Rolled]
     workers: list[str]

@@ -3,7 +3,7 @@
 -- Reads at most `scan` rows behind the cursors (of a relay `relay_scan`), and of each late transaction. By seq and by (tx, seq), as in
 -- read. Null and certain: there is none.
 with place as materialized (
-    select s.kind, s.event_types, s.context, s.partitions, s.workspace_id, s.forwards, c.*,
+    select s.kind, s.partitions, s as wants, c.*,
            case s.kind when 'relay' then %(relay_scan)s::bigint else %(scan)s::bigint end as scan,
            -- Restored from elsewhere, where all its transactions are over: the rule is that of read.
            case when c.cluster <> (select /*schema*/log_home())
@@ -13,31 +13,34 @@ with place as materialized (
 ),
 fresh as materialized (
     select first.subscription, first.scan, o.*
-    from (select place.subscription, min(place.seq) as seq, min(place.scan) as scan from place group by place.subscription) as first
+    from (select s.name as subscription, s as wants, min(place.seq) as seq, min(place.scan) as scan
+          from place join /*schema*/subscription as s on s.name = place.subscription group by s.name) as first
     cross join lateral (
-        select o.seq, o.id as event_id, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation, o.occurred_at
+        select o.seq, o.id as event_id, o.event_type, o.aggregate_id, o.generation, o.occurred_at,
+               /*schema*/concerns(o, first.wants) as concerns
         from /*schema*/outbox as o where o.seq > first.seq order by o.seq limit first.scan) as o
 ),
 late_tx as materialized (
-    select place.id, place.scan, place.seq as until, owing.tx, place.owed_after as after
+    select place.id, place.wants, place.scan, place.seq as until, owing.tx, place.owed_after as after
     from place cross join unnest(place.owing) as owing (tx)
     union all
-    select place.id, place.scan, place.seq, found.tx, place.floor
+    select place.id, place.wants, place.scan, place.seq, found.tx, place.floor
     from place cross join /*schema*/late_transactions(
         place.inflight, place.horizon, place.finished, place.floor, place.seq) as found (tx)
 ),
 late as materialized (
     select late_tx.id, o.*
     from late_tx cross join lateral (
-        select o.seq, o.id as event_id, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation, o.occurred_at
+        select o.seq, o.id as event_id, o.event_type, o.aggregate_id, o.generation, o.occurred_at,
+               /*schema*/concerns(o, late_tx.wants) as concerns
         from /*schema*/outbox as o
         where (o.tx, o.seq) > (late_tx.tx, late_tx.after) and (o.tx, o.seq) <= (late_tx.tx, late_tx.until)
           and o.seq > late_tx.after and o.seq <= late_tx.until
         order by o.tx, o.seq limit late_tx.scan) as o
 ),
 unread as (
-    select place.id, fresh.seq, fresh.event_id, fresh.event_type, fresh.target, fresh.origin, fresh.workspace_id, fresh.aggregate_id,
-           fresh.generation, fresh.occurred_at
+    select place.id, fresh.seq, fresh.event_id, fresh.event_type, fresh.aggregate_id, fresh.generation, fresh.occurred_at,
+           fresh.concerns
     from fresh join place on place.subscription = fresh.subscription and fresh.seq > place.seq
     union all
     select late.* from late
@@ -46,10 +49,7 @@ owed as (
     select place.subscription, case place.kind when 'relay' then unread.event_type end as event_type,
            count(distinct unread.seq) as events, min(unread.occurred_at) as occurred_at
     from unread join place on place.id = unread.id
-    where (place.event_types is null or unread.event_type = any (place.event_types))
-      and case place.kind when 'relay' then (place.forwards or unread.origin is null)
-                                            and (place.workspace_id is null or unread.workspace_id = place.workspace_id)
-                          else unread.target is null or unread.target = place.context end
+    where unread.concerns
       and place.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (place.partitions - 1)
       and place.generation = coalesce((select max(own.generation) from place as own
                                        where own.subscription = place.subscription

@@ -135,10 +135,10 @@ grant execute on function
     /*schema*/canary_begin, /*schema*/canary_send, /*schema*/canary_end
     to /*prefix*/operator;
 
--- For every role that reads payloads, and looks for receipts and for events that wait behind others.
+-- For every role that reads payloads, counts events, and looks for receipts and for events that wait behind others.
 grant execute on function
     /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, /*schema*/stored_bytes, /*schema*/batch_bytes,
-    /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key
+    /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key, /*schema*/concerns
     to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 
 -- Expressions that functions and statements use.

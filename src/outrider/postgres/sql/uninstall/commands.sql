@@ -1,8 +1,8 @@
 -- commands: the commands that lock our tables (hold) and that drop all our objects (drop). Reads only the catalogue.
 -- The log is locked last, so that publishers wait as briefly as possible. The order of drops works with RESTRICT, and nothing
--- cascades: functions that nothing depends on (some take or return a row of a table or view), then views and tables, then the
+-- cascades: functions that only functions use (some take or return a row of a table or view), then views and tables, then the
 -- functions that these used.
-with place as (
+with recursive place as (
     select n.oid from pg_namespace as n where n.nspname = %(schema)s
 ),
 relation as (
@@ -13,10 +13,15 @@ relation as (
            or c.relkind = 'r' and c.relname ~ '^outbox_' and obj_description(c.oid, 'pg_class') = 'a detached segment of the log'
            or c.relkind = 'S' and c.relname ~ %(sequences)s)
 ),
+needed as (
+    select d.refobjid as oid from pg_depend as d
+    where d.refclassid = 'pg_proc'::regclass and d.classid <> 'pg_proc'::regclass
+    union
+    select d.refobjid from needed join pg_depend as d on d.classid = 'pg_proc'::regclass and d.objid = needed.oid
+    where d.refclassid = 'pg_proc'::regclass
+),
 routine as (
-    select (pg_identify_object('pg_proc'::regclass, p.oid, 0)).identity,
-           exists (select from pg_depend as d
-                   where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid) as needed
+    select (pg_identify_object('pg_proc'::regclass, p.oid, 0)).identity, p.oid in (select needed.oid from needed) as needed
     from pg_proc as p, place where p.pronamespace = place.oid and p.proname = any (%(functions)s)
 ),
 command (step, place, text) as (

@@ -29,7 +29,7 @@ begin
     if v_said is not null then
         raise 'workers use the schema "%%": %%', %(schema)s, v_said using hint = 'Stop them.';
     end if;
-    v_said := (select string_agg(o.name || ': ' || o.unread || ' unread, ' || o.parked || ' waiting for retry, ' || o.dead
+    v_said := (select string_agg(o.name || ': ' || o.unread || ' unread, ' || o.parked || ' waiting, ' || o.dead
                                  || ' dead letters', '; ')
                from ({owed}) as o where o.unread + o.parked + o.dead > 0);
     if v_said is not null then

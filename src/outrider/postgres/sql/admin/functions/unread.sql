@@ -5,12 +5,11 @@ create or replace function /*schema*/unread(p_name text, p_scan integer default 
     set search_path = pg_catalog, pg_temp
     set jit = off
 as $$
+declare
+    sub /*schema*/subscription;
 begin
-    with sub as (
-        select s.name, s.kind, s.context, s.event_types, s.partitions, s.workspace_id, s.forwards
-        from /*schema*/subscription as s where s.name = p_name
-    ),
-    place as (
+    select s.* into sub from /*schema*/subscription as s where s.name = p_name;
+    with place as (
         select c.*,
                -- Restored from elsewhere, where all its transactions are over: the rule is that of read.
                case when c.cluster <> (select /*schema*/log_home())
@@ -19,7 +18,7 @@ begin
         from /*schema*/cursor as c where c.subscription = p_name
     ),
     fresh as materialized (
-        select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation from /*schema*/outbox as o
+        select o.seq, o.aggregate_id, o.generation, /*schema*/concerns(o, sub) as concerns from /*schema*/outbox as o
         where o.seq > (select min(place.seq) from place) order by o.seq limit p_scan
     ),
     -- Both owing and inflight: while owing is read in pages, transactions of inflight may finish.
@@ -34,8 +33,7 @@ begin
     late as (
         select o.*, late_tx.partition, late_tx.generation as read_by
         from late_tx cross join lateral (
-            select o.seq, o.event_type, o.target, o.origin, o.workspace_id, o.aggregate_id, o.generation
-            from /*schema*/outbox as o
+            select o.seq, o.aggregate_id, o.generation, /*schema*/concerns(o, sub) as concerns from /*schema*/outbox as o
             where o.tx = late_tx.tx and o.seq > late_tx.after and o.seq <= late_tx.until
             order by o.seq limit p_scan) as o
     ),
@@ -46,11 +44,8 @@ begin
     )
     select count(*), (select count(*) = p_scan from fresh)
     into events, more
-    from unread, sub
-    where (sub.event_types is null or unread.event_type = any (sub.event_types))
-      and case sub.kind when 'relay' then (sub.forwards or unread.origin is null)
-                                          and (sub.workspace_id is null or unread.workspace_id = sub.workspace_id)
-                        else unread.target is null or unread.target = sub.context end
+    from unread
+    where unread.concerns
       and unread.partition = coalesce(hashtextextended(unread.aggregate_id, 0), unread.seq) & (sub.partitions - 1)
       -- As in wanted: a generation has cursors of its own, or those of generation 0 read it.
       and unread.read_by = coalesce((select max(place.generation) from place where place.generation = unread.generation), 0)

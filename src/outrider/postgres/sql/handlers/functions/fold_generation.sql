@@ -51,8 +51,7 @@ begin
                          and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1)
                        limit 1) as not_passed
                    where o.seq > lowest and o.generation = p_generation
-                     and (sub.event_types is null or o.event_type = any (sub.event_types))
-                     and (o.target is null or o.target = sub.context))
+                     and /*schema*/concerns(o, sub))
            or exists (select from /*schema*/cursor as c
                       cross join /*schema*/late_transactions(
                           c.inflight, c.horizon, pg_current_snapshot(), c.floor, c.seq) as late (tx)
@@ -64,8 +63,7 @@ begin
                       where c.subscription = p_subscription and c.generation in (0, p_generation)
                         and c.partition = coalesce(hashtextextended(o.aggregate_id, 0), o.seq) & (sub.partitions - 1)
                         and o.generation = p_generation
-                        and (sub.event_types is null or o.event_type = any (sub.event_types))
-                        and (o.target is null or o.target = sub.context))
+                        and /*schema*/concerns(o, sub))
     into strangers, unread;
     if unread or exists (
         select from /*schema*/cursor as c

@@ -105,7 +105,7 @@ begin
                 and h.idempotency_key = /*schema*/receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id))
           -- Not if it was withdrawn, or its type removed, while its batch held the cursor: nobody will read it again.
           and not exists (select from /*schema*/withdrawal as w where w.seq = f.seq)
-          and (sub.event_types is null or o.event_type = any (sub.event_types))
+          and /*schema*/concerns(o, sub)
         on conflict (subscription, seq) do nothing
         returning seq, ordering_key
     ),

@@ -6,12 +6,7 @@ create or replace function /*schema*/wanted(
     p_withdrawn boolean
 ) returns boolean
     language sql stable
-    return (p_subscription.event_types is null or p_event.event_type = any (p_subscription.event_types))
-       and case p_subscription.kind
-               when 'relay' then not starts_with(p_event.event_type, 'outrider.canary_')
-                    and (p_subscription.forwards or p_event.origin is null)
-                    and (p_subscription.workspace_id is null or p_event.workspace_id = p_subscription.workspace_id)
-               else p_event.target is null or p_event.target = p_subscription.context end
+    return /*schema*/concerns(p_event, p_subscription)
        and (p_subscription.partitions = 1
             or coalesce(hashtextextended(p_event.aggregate_id, 0), p_event.seq) & (p_subscription.partitions - 1)
                = p_cursor.partition)
