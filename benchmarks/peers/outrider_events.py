@@ -61,10 +61,10 @@ class Events(Peer):
             return time.perf_counter() - begun
 
     async def _send(self, number: int) -> None:
-        await self.app.publish(self.conn, Measured.model_construct(**payload(number)))
+        await self.app.publish(self.conn, Measured(**payload(number)))
 
     async def send_many(self, numbers: range) -> None:
-        events = [Measured.model_construct(**payload(number)) for number in numbers]
+        events = [Measured(**payload(number)) for number in numbers]
         async with self.conn.transaction():
             await self.app.publish_many(self.conn, events)
 

@@ -27,17 +27,17 @@ class Jobs(Events):
             self.entered(job.n)
 
     async def _send(self, number: int) -> None:
-        await self.app.enqueue(self.conn, Noop.model_construct(**payload(number)))
+        await self.app.enqueue(self.conn, Noop(**payload(number)))
 
     async def send_many(self, numbers: range) -> None:
-        jobs = [Noop.model_construct(**payload(number)) for number in numbers]
+        jobs = [Noop(**payload(number)) for number in numbers]
         async with self.conn.transaction():
             await self.app.enqueue_many(self.conn, jobs)
 
     async def send_later(self, count: int) -> None:
         """One through the API; the others are copies of its row, but for ids and the queue."""
         async with self.conn.transaction():
-            await self.app.enqueue(self.conn, Noop.model_construct(**payload(0)), delay="365d", queue="later")
+            await self.app.enqueue(self.conn, Noop(**payload(0)), delay="365d", queue="later")
             found = await (await self.conn.execute("select to_regclass('outrider.job') is not null")).fetchone()
             table = "job" if found and found[0] else "delivery"
             columns = await (await self.conn.execute(COLUMNS, [table])).fetchall()

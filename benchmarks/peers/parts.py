@@ -21,6 +21,10 @@ SYSTEMS: dict[str, Callable[[], list[str]]] = {
     PROCRASTINATE: lambda: theirs("procrastinate_jobs"),
     BARE: lambda: ours("bare"),
 }
+EVENTS_BEFORE, JOBS_BEFORE = "Outrider events, before", "Outrider jobs, before"
+BEFORE = {EVENTS_BEFORE: "outrider_events", JOBS_BEFORE: "outrider_jobs"}
+"""Programs of another commit, if one is named."""
+NAMES = (*SYSTEMS, *BEFORE)
 SLOW = {PGQUEUER: 0.2, PROCRASTINATE: 0.02}
 """Which share of a drain a slow system gets, so that a run ends."""
 Unit = Literal["per second", "ms", "statements/s"]
@@ -61,9 +65,9 @@ QUICK = Sizes(2_000, 60, 2_000, 160, 20, 200, 2, 2_000, (2_000, 10_000), 2_000, 
 
 def table(commands: Commands, sizes: Sizes, redis: str | None) -> list[Part]:
     def lines(mode: str, count: int, *systems: str) -> list[Line]:
-        return [Line(name, commands[name], mode, count) for name in systems or SYSTEMS if name in commands]
+        return [Line(name, commands[name], mode, count) for name in systems or NAMES if name in commands]
 
-    once = [each for each in SYSTEMS if each != EVENTS_4]
+    once = [each for each in NAMES if each != EVENTS_4]
     drains = [
         replace(line, count=count, prepare=(INSTALL, ("seed", count)))
         for line in lines("drain", sizes.drain)
@@ -78,7 +82,7 @@ def table(commands: Commands, sizes: Sizes, redis: str | None) -> list[Part]:
         Part("publish", "publish or enqueue, one per commit", "per second", lines("publish", sizes.publish, *once), BARE),
         Part(
             "within", "added to a business transaction", "ms",
-            lines("within", sizes.publish, EVENTS, JOBS, GRAPHILE, PGQUEUER, BARE), BARE,
+            lines("within", sizes.publish, EVENTS, JOBS, GRAPHILE, PGQUEUER, BARE, *BEFORE), BARE,
         ),
         Part("bulk", "publish or enqueue, 1,000 a call", "per second", lines("bulk", sizes.bulk, *once), GRAPHILE),
         Part("crowd", "16 publishers at once, one per commit", "per second", crowd, GRAPHILE, messages=False),

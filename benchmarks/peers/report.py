@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import result
-from benchmarks.peers.parts import SYSTEMS
+from benchmarks.peers.parts import NAMES
 from benchmarks.trial import tell
 
 README = Path(__file__).parent.parent / "README.md"
@@ -46,14 +46,15 @@ def tables(found: dict[str, Any]) -> str:
         f"{mark}{small}The run of {about['date']} at commit {about['commit']}: {about['server']}; Python {about['python']}; "
         f"repeats: {found['repeats']}, in {found['seconds'] / 60:.0f} minutes; {result.describe_noise(noise)}."
     )
+    first += f" *Before* is commit {about['before']}." if "before" in about else ""
     first += f" Left out, because a program failed: {'; '.join(found['missing'])}." if found["missing"] else ""
     return "\n\n".join([first, *summary(found["parts"]), *(table(part) for part in found["parts"])])
 
 
 def summary(parts: Sequence[dict[str, Any]]) -> list[str]:
     """The medians of all systems on one page."""
-    compared = [part for part in parts if any(row["name"] in SYSTEMS for row in part["rows"])]
-    names = [name for name in SYSTEMS if any(row["name"] == name for part in compared for row in part["rows"])]
+    compared = [part for part in parts if any(row["name"] in NAMES for row in part["rows"])]
+    names = [name for name in NAMES if any(row["name"] == name for part in compared for row in part["rows"])]
     lines = [["median", *names], ["---", *["---:"] * len(names)]]
     for part in compared:
         found = {row["name"]: row for row in part["rows"]}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 from tests.brokers import BrokerMissing, RedisServer
 
+from benchmarks.checkout import checked_out, git
 from benchmarks.dispatch import describe
 from benchmarks.peers import line, parts, report, result
 from benchmarks.peers.environments import Unavailable
@@ -36,6 +36,7 @@ COUNTED = {"publish": 200, "within": 200, "bulk": 2_000, "pickup": 30, "paced": 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--before", metavar="COMMIT", help="Outrider of another commit too")
     parser.add_argument(
         "--only", action="append", metavar="PART", help="a part, or the beginning of several: drain, log, …"
     )
@@ -55,6 +56,9 @@ def main(arguments: list[str]) -> None:
     sizes = parts.QUICK if options.quick else parts.FULL if options.full else parts.Sizes()
     commands = available(options.system or list(parts.SYSTEMS))
     with ExitStack() as stack:
+        if options.before:
+            before = stack.enter_context(checked_out(options.before))
+            commands |= {name: before.program(module) for name, module in parts.BEFORE.items()}
         server = stack.enter_context(Embedded.temporary(settings=SETTINGS | line.LOGGING))
         redis = None
         try:
@@ -65,7 +69,11 @@ def main(arguments: list[str]) -> None:
         if options.only:
             wanted = [part for part in wanted if part.key.startswith(tuple(options.only))]
         found = measure(server, wanted, 1 if options.quick else options.repeats)
-        found |= {"about": about(server), "repeats": 1 if options.quick else options.repeats, "quick": options.quick}
+        found |= {
+            "about": about(server, options.before),
+            "repeats": 1 if options.quick else options.repeats,
+            "quick": options.quick,
+        }
     text = json.dumps(found, indent=1) + "\n"
     if found["noise"]["noisy"] and not options.force:
         kept = options.out.with_suffix(".noisy.json")
@@ -151,22 +159,11 @@ def _counted(line: Line) -> int:
     return min(line.count, COUNTED.get(line.mode, line.count))
 
 
-def git(*arguments: str, check: bool = False) -> str:
-    here = Path(__file__).parent
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=check, cwd=here).stdout.strip()
-
-
-def about(server: Embedded) -> dict[str, str]:
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-        )
-        return done.stdout.strip()
-
+def about(server: Embedded, before: str | None) -> dict[str, str]:
     changed = " with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
     return {
         "server": describe(server),
         "python": platform.python_version(),
         "commit": git("rev-parse", "--short", "HEAD") + changed,
         "date": datetime.now(UTC).date().isoformat(),
-    }
+    } | ({"before": git("rev-parse", "--short", before)} if before else {})
