@@ -1,4 +1,5 @@
-# Everything here needs python3 >= 3.11 and make, nothing else.
+# Everything here needs python3 >= 3.11 and make. The tests also need the programs that requirements/brokers.sh names, and
+# make verify Debian's Postgres 15: as root, apt-get installs what is missing; without root, install them before.
 # The environment is built once into .venv from hashed pins and reused until they change.
 
 PYTHON ?= python3
