@@ -35,8 +35,15 @@ PATIENCE = 10.0
 """Seconds for a look."""
 EXAMINE = timedelta(minutes=1)
 """The doctor's rounds, while a page is open."""
+ROUND = 180.0
+"""Seconds for a round."""
 AGAIN = timedelta(seconds=10)
 """After a round that failed."""
+
+
+def rest_after(took: float) -> float:
+    """Seconds from the end of a look to the next."""
+    return min(LONGEST, max(OFTEN, SHARE * took))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ class Poller:
             self._wake.clear()
             began: float | None = None
             try:
-                async with asyncio.timeout(PATIENCE), self._database.reading() as conn:
+                async with self._database.looking(PATIENCE) as conn:
                     began = monotonic()  # not before: to wait for a session costs the database nothing
                     if not begun:
                         self.history.begin(await activity.samples(conn, self._database.schema))
@@ -154,7 +161,7 @@ class Poller:
             if self.closed:
                 return
             took = 0.0 if began is None else monotonic() - began
-            await asyncio.sleep(min(LONGEST, max(OFTEN, SHARE * took)))
+            await asyncio.sleep(rest_after(took))
             if not self.watchers:
                 try:
                     async with asyncio.timeout(EVERY.total_seconds()):
@@ -173,7 +180,7 @@ class Poller:
         while not self.closed:
             rest = EXAMINE
             try:
-                async with self._database.reading() as conn:
+                async with self._database.reading(ROUND) as conn:
                     findings = await examine_all(self._app, conn, self._database.schema, self._app.settings.listen_dsn)
                 at = self.snapshot.status.read_at if self.snapshot.status else None
                 await self._publish(findings=tuple(findings), examined_at=at, examine_error=None)
