@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from typing import Any
 
 import httpx
@@ -14,8 +15,9 @@ from starlette.routing import Mount
 from tests.dashboard.conftest import TOKEN, Serve, act, log_in
 
 from outrider import Outrider
-from outrider.dashboard import Dashboard, User, guard, live
-from outrider.dashboard.access import COOKIE, Access, Proxy
+from outrider.dashboard import Dashboard, Proxy, User, guard, live
+from outrider.dashboard.access import Access
+from outrider.dashboard.pages import login
 from outrider.dashboard.server import serving
 from outrider.dashboard.site import DONE, SHOWN
 from outrider.errors import ConfigError
@@ -44,13 +46,40 @@ async def test_without_a_login_nothing_is_shown(serve: Serve) -> None:
         assert client.board.poller.looks == 0  # type: ignore[attr-defined]
 
 
-async def test_a_wrong_token_is_refused(serve: Serve) -> None:
+async def test_a_wrong_token_is_refused_slowly_and_logged(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert login.REFUSAL >= 1
+    monkeypatch.setattr(login, "REFUSAL", 0.05)
     async with serve() as client:
         headers = {"Origin": str(client.base_url).rstrip("/")}
         for wrong in ("", "wrong", TOKEN + "x", "\u00e9"):
+            begun = time.monotonic()
             found = await client.post("/login", data={"token": wrong}, headers=headers)
+            assert time.monotonic() - begun >= 0.05
             assert found.status_code == 403
-            assert COOKIE not in found.cookies
+            assert not found.cookies
+    told = [each.getMessage() for each in caplog.records if "refused a login" in each.getMessage()]
+    assert told == ["the dashboard refused a login from 127.0.0.1: this is not the token"] * 4
+
+
+async def test_dashboards_on_two_ports_do_not_log_each_other_out(serve: Serve) -> None:
+    """Browsers send the cookies of a host to all of its ports."""
+    async with serve() as first, serve(token="another token that nobody can guess") as second:
+        await log_in(first)
+        second.cookies = first.cookies
+        headers = {"Origin": str(second.base_url).rstrip("/")}
+        await second.post("/login", data={"token": "another token that nobody can guess"}, headers=headers)
+        for client in (first, second):
+            assert (await client.get("/", headers={"Cookie": cookies_of(first, second)})).status_code == 200
+        await second.post("/logout", headers=headers)
+        assert (await first.get("/", headers={"Cookie": cookies_of(first, second)})).status_code == 200
+
+
+def cookies_of(*clients: httpx.AsyncClient) -> str:
+    """As a browser sends them, which has one jar."""
+    jar = {each.name: each.value for client in clients for each in client.cookies.jar}
+    return "; ".join(f"{name}={value}" for name, value in jar.items())
 
 
 async def test_the_cookie_is_out_of_reach_for_scripts_and_cannot_be_forged(serve: Serve) -> None:
@@ -61,7 +90,8 @@ async def test_the_cookie_is_out_of_reach_for_scripts_and_cannot_be_forged(serve
         cookie = found.headers["set-cookie"].lower()
         assert "httponly" in cookie
         assert "samesite=lax" in cookie
-        body, _, signature = client.cookies[COOKIE].rpartition(".")
+        [(name, value)] = client.cookies.items()
+        body, _, signature = value.rpartition(".")
         expires, _, _ = body.partition(".")
         other = base64.urlsafe_b64encode(b"eve").decode()
         for forged in (
@@ -72,7 +102,7 @@ async def test_the_cookie_is_out_of_reach_for_scripts_and_cannot_be_forged(serve
             "",
         ):
             client.cookies.clear()
-            assert (await client.get("/", headers={"Cookie": f"{COOKIE}={forged}"})).status_code == 303
+            assert (await client.get("/", headers={"Cookie": f"{name}={forged}"})).status_code == 303
 
 
 async def test_a_login_expires(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
@@ -182,6 +212,25 @@ async def test_a_proxy_names_the_user(serve: Serve) -> None:
     async with serve(proxy=Proxy.of("X-Remote-User", ["10.0.0.0/8"])) as client:
         forwarded = {"X-Remote-User": "eve", "X-Forwarded-For": "10.0.0.1"}
         assert (await client.get("/", headers=forwarded)).status_code == 401
+
+
+@pytest.mark.parametrize("given", ["Jürgen Ångström", "Jürgen", "花子"])
+async def test_a_proxy_names_the_user_in_utf_8_or_latin_1(serve: Serve, given: str) -> None:
+    async with serve(proxy=Proxy.of("X-Remote-User", ["127.0.0.1"])) as client:
+        for encoding in ("utf-8", "latin-1"):
+            if encoding == "utf-8" or given.isascii() or max(given) < "\u0100":
+                found = await client.get("/", headers={b"X-Remote-User": given.encode(encoding)})
+                assert given in found.text, encoding
+
+
+def test_the_address_of_a_proxy_may_be_mapped_into_ipv6() -> None:
+    """A socket of both kinds reports ::ffff:10.0.0.5 for 10.0.0.5."""
+    proxy = Proxy.of("X-Remote-User", ["10.0.0.5", "fd00::/8"])
+    for peer, known in (
+        ("10.0.0.5", True), ("::ffff:10.0.0.5", True), ("::ffff:10.0.0.6", False), ("fd00::5", True), ("::10.0.0.5", False),
+    ):  # fmt: skip
+        scope = {"type": "http", "headers": [(b"x-remote-user", b"ada")], "client": (peer, 1)}
+        assert (proxy.user(Request(scope)) is not None) == known, peer
 
 
 async def test_an_app_that_mounts_it_decides_who_sees_it(shop: Outrider) -> None:
