@@ -70,16 +70,18 @@ def pages(dsn: str, events: int) -> tuple[list[str], datetime]:
             [events - 1, events // 2],
         ).fetchall()
         [(job,)] = conn.execute("select event_id from outrider.job limit 1").fetchall()
-        [(cause,)] = conn.execute("select fingerprint from outrider.delivery where status = 'failed' limit 1").fetchall()
+        [(cause,)] = conn.execute(
+            "select fingerprint from outrider.delivery where status = 'failed' limit 1"
+        ).fetchall()
     return [
         "/", "/topology", "/subscriptions", "/subscriptions/dash.invoice", "/subscriptions/dash.search", "/workers",
         "/contracts", "/contracts/dash.placed", "/log", "/log?type=dash.rare", "/log?key=k77",
         "/log?workspace=t7&type=dash.rare",
         f"/log?until={then:%Y-%m-%dT%H:%M}", f"/log?since={then:%Y-%m-%dT%H:%M}&type=no.such", f"/log?before={events // 2}",
         f"/event/{old}", f"/event/{middle}", f"/event/{new}", "/dead-letters", "/dead-letters?subscription=dash.invoice",
-        "/dead-letters?workspace_id=t7", "/dead-letters?code=timeout", "/dead-letters?code=nothing", f"/dead-letters?fingerprint={cause}",
-        "/dead-letters?fingerprint=nothing", "/dead-letters?since=1h", "/dead-letters?since=1s",
-        "/dead-letters?until=1d",
+        "/dead-letters?workspace_id=t7", "/dead-letters?code=timeout", "/dead-letters?code=nothing",
+        f"/dead-letters?fingerprint={cause}", "/dead-letters?fingerprint=nothing", "/dead-letters?since=1h",
+        "/dead-letters?since=1s", "/dead-letters?until=1d",
         "/dead-letters/act?verb=replay", "/dead-letters/act?verb=discard&code=nothing", "/dead-letters/waiting",
         "/dead-letters/waiting?subscription=dash.invoice",
         f"/dead-letters/behind/{old}", "/jobs", "/jobs?state=failed", "/jobs?type=dash.mail", "/jobs?key=nobody",
