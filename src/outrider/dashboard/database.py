@@ -14,6 +14,7 @@ from outrider.app import EMBEDDED_DATABASE, Outrider
 from outrider.errors import ConfigError, DatabaseUnavailable, OutriderError
 from outrider.postgres.connection import AsyncSession, NearestTime, connect
 from outrider.postgres.pool import Pool
+from outrider.postgres.worker_sessions import disconnect
 
 CONNECTIONS = 3
 """Sessions for the pages and the doctor."""
@@ -21,6 +22,8 @@ PATIENCE = 5
 """Seconds that a page waits for a session."""
 LONGEST = 30.0
 """Seconds that a page reads at most. When the network is lost, no statement ends by itself."""
+GRACE = 2.0
+"""Seconds for a statement to end, after it was cancelled because of LONGEST."""
 READING = {"statement_timeout": "3000", "default_transaction_read_only": "on"}
 NAME = "outrider dashboard"
 
@@ -69,7 +72,12 @@ class Database:
                 pool = await self._opened()
                 async with pool.autocommit() as conn:
                     conn.adapters.register_loader("timestamptz", NearestTime)
-                    yield conn
+                    # psycopg waits for the end of a statement that it has cancelled, some releases of it for ever.
+                    cut = asyncio.get_running_loop().call_later(longest + GRACE, disconnect, conn)
+                    try:
+                        yield conn
+                    finally:
+                        cut.cancel()
         except TimeoutError as error:
             if not limit.expired():
                 raise
