@@ -8,14 +8,16 @@ import time
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 from tests.dashboard.conftest import TOKEN, Serve, act, log_in
+from tests.dashboard.test_verbs import BURY_JOB
 
 from outrider import Outrider
-from outrider.dashboard import Dashboard, Proxy, User, guard, live
+from outrider.dashboard import ACTIONS, Dashboard, Proxy, User, guard, live
 from outrider.dashboard.access import Access
 from outrider.dashboard.pages import login
 from outrider.dashboard.server import serving
@@ -168,6 +170,29 @@ async def test_one_action_may_be_allowed_and_others_not(serve: Serve, events: li
         assert (await act(client, "/dead-letters/act", "/", verb="discard", reason="x")).status_code == 403
         assert (await client.get("/dead-letters/act?verb=discard")).status_code == 403
         assert (await act(client, f"/event/{events[3]}/replay", "/", reason="x")).status_code == 200
+
+
+async def test_to_edit_a_payload_is_a_permission_of_its_own(serve: Serve, dsn: str, events: list[str]) -> None:
+    may = {"replay"}
+    with psycopg.connect(dsn) as conn:
+        conn.execute("select outrider.enqueue('dash.mail', '{\"order_id\": \"o7\"}', queue => 'bulk')")
+        [(job,)] = conn.execute(BURY_JOB, ["o7"]).fetchall()
+    async with serve(authorize=lambda _: User("eve", may=frozenset(may)), actions=ACTIONS) as client:
+        for each, edited in ((events[3], '{"order_id": "3", "total": "1"}'), (job, '{"order_id": "o8"}')):
+            page = f"/{'jobs' if each == job else 'event'}/{each}"
+            assert "Edit and replay" not in (await client.get(page)).text
+            given = {"reason": "x", "payload": edited}
+            refused = await act(client, f"/event/{each}/replay", page, **given)
+            assert (refused.status_code, "eve may not edit" in refused.text) == (403, True)
+            may.clear()
+            may.add("edit")
+            shown = (await client.get(page)).text
+            assert "Edit and replay" in shown
+            assert '<button class="main">Replay</button>' not in shown
+            assert (await act(client, f"/event/{each}/replay", page, reason="x")).status_code == 403
+            assert "replayed" in (await act(client, f"/event/{each}/replay", page, **given)).text
+            may.clear()
+            may.add("replay")
 
 
 @pytest.mark.parametrize(

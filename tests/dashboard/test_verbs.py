@@ -157,29 +157,6 @@ async def test_each_action_needs_its_permission(serve: Serve, dsn: str) -> None:
     assert rows(dsn, "select count(*) from outrider.job where queue = 'bulk' and status = 'pending'") == [(300,)]
 
 
-async def test_to_edit_a_payload_is_a_permission_of_its_own(serve: Serve, dsn: str, events: list[str]) -> None:
-    may = {"replay"}
-    with psycopg.connect(dsn) as conn:
-        conn.execute("select outrider.enqueue('dash.mail', '{\"order_id\": \"o7\"}', queue => 'bulk')")
-        [(job,)] = conn.execute(BURY_JOB, ["o7"]).fetchall()
-    async with serve(authorize=lambda _: User("eve", may=frozenset(may)), actions=ACTIONS) as client:
-        for each, edited in ((events[3], '{"order_id": "3", "total": "1"}'), (job, '{"order_id": "o8"}')):
-            page = f"/{'jobs' if each == job else 'event'}/{each}"
-            assert "Edit and replay" not in (await client.get(page)).text
-            given = {"reason": "x", "payload": edited}
-            refused = await act(client, f"/event/{each}/replay", page, **given)
-            assert (refused.status_code, "eve may not edit" in refused.text) == (403, True)
-            may.clear()
-            may.add("edit")
-            shown = (await client.get(page)).text
-            assert "Edit and replay" in shown
-            assert '<button class="main">Replay</button>' not in shown
-            assert (await act(client, f"/event/{each}/replay", page, reason="x")).status_code == 403
-            assert "replayed" in (await act(client, f"/event/{each}/replay", page, **given)).text
-            may.clear()
-            may.add("replay")
-
-
 async def test_a_schedule_is_run_paused_and_resumed(serve: Serve, dsn: str, nightly: str) -> None:
     async with serve(actions=ACTIONS) as client:
         await log_in(client)
