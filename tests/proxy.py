@@ -205,6 +205,12 @@ class Proxy:
             wire.dead = True
 
     @_switch
+    async def lose(self) -> None:
+        """Like `black_hole`, but only for the connections that are open now. Nothing cuts them."""
+        for wire in self._wires.values():
+            wire.dead = True
+
+    @_switch
     async def slow(self, seconds: float) -> None:
         """Hold every chunk back for so long, in both directions."""
         self._faults.delay = seconds

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 from tests.dashboard.conftest import TOKEN, Serve, act, log_in
+from tests.dashboard.test_verbs import BURY_JOB
 
 from outrider import Outrider
-from outrider.dashboard import Dashboard, User, guard, live
-from outrider.dashboard.access import COOKIE, Access, Proxy
+from outrider.dashboard import ACTIONS, Dashboard, Proxy, User, guard, live
+from outrider.dashboard.access import Access
+from outrider.dashboard.pages import login
 from outrider.dashboard.server import serving
 from outrider.dashboard.site import DONE, SHOWN
 from outrider.errors import ConfigError
@@ -44,13 +48,40 @@ async def test_without_a_login_nothing_is_shown(serve: Serve) -> None:
         assert client.board.poller.looks == 0  # type: ignore[attr-defined]
 
 
-async def test_a_wrong_token_is_refused(serve: Serve) -> None:
+async def test_a_wrong_token_is_refused_slowly_and_logged(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert login.REFUSAL >= 1
+    monkeypatch.setattr(login, "REFUSAL", 0.05)
     async with serve() as client:
         headers = {"Origin": str(client.base_url).rstrip("/")}
         for wrong in ("", "wrong", TOKEN + "x", "\u00e9"):
+            begun = time.monotonic()
             found = await client.post("/login", data={"token": wrong}, headers=headers)
+            assert time.monotonic() - begun >= 0.05
             assert found.status_code == 403
-            assert COOKIE not in found.cookies
+            assert not found.cookies
+    told = [each.getMessage() for each in caplog.records if "refused a login" in each.getMessage()]
+    assert told == ["the dashboard refused a login from 127.0.0.1: this is not the token"] * 4
+
+
+async def test_dashboards_on_two_ports_do_not_log_each_other_out(serve: Serve) -> None:
+    """Browsers send the cookies of a host to all of its ports."""
+    async with serve() as first, serve(token="another token that nobody can guess") as second:
+        await log_in(first)
+        second.cookies = first.cookies
+        headers = {"Origin": str(second.base_url).rstrip("/")}
+        await second.post("/login", data={"token": "another token that nobody can guess"}, headers=headers)
+        for client in (first, second):
+            assert (await client.get("/", headers={"Cookie": cookies_of(first, second)})).status_code == 200
+        await second.post("/logout", headers=headers)
+        assert (await first.get("/", headers={"Cookie": cookies_of(first, second)})).status_code == 200
+
+
+def cookies_of(*clients: httpx.AsyncClient) -> str:
+    """As a browser sends them, which has one jar."""
+    jar = {each.name: each.value for client in clients for each in client.cookies.jar}
+    return "; ".join(f"{name}={value}" for name, value in jar.items())
 
 
 async def test_the_cookie_is_out_of_reach_for_scripts_and_cannot_be_forged(serve: Serve) -> None:
@@ -61,7 +92,8 @@ async def test_the_cookie_is_out_of_reach_for_scripts_and_cannot_be_forged(serve
         cookie = found.headers["set-cookie"].lower()
         assert "httponly" in cookie
         assert "samesite=lax" in cookie
-        body, _, signature = client.cookies[COOKIE].rpartition(".")
+        [(name, value)] = client.cookies.items()
+        body, _, signature = value.rpartition(".")
         expires, _, _ = body.partition(".")
         other = base64.urlsafe_b64encode(b"eve").decode()
         for forged in (
@@ -72,7 +104,7 @@ async def test_the_cookie_is_out_of_reach_for_scripts_and_cannot_be_forged(serve
             "",
         ):
             client.cookies.clear()
-            assert (await client.get("/", headers={"Cookie": f"{COOKIE}={forged}"})).status_code == 303
+            assert (await client.get("/", headers={"Cookie": f"{name}={forged}"})).status_code == 303
 
 
 async def test_a_login_expires(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
@@ -140,6 +172,29 @@ async def test_one_action_may_be_allowed_and_others_not(serve: Serve, events: li
         assert (await act(client, f"/event/{events[3]}/replay", "/", reason="x")).status_code == 200
 
 
+async def test_to_edit_a_payload_is_a_permission_of_its_own(serve: Serve, dsn: str, events: list[str]) -> None:
+    may = {"replay"}
+    with psycopg.connect(dsn) as conn:
+        conn.execute("select outrider.enqueue('dash.mail', '{\"order_id\": \"o7\"}', queue => 'bulk')")
+        [(job,)] = conn.execute(BURY_JOB, ["o7"]).fetchall()
+    async with serve(authorize=lambda _: User("eve", may=frozenset(may)), actions=ACTIONS) as client:
+        for each, edited in ((events[3], '{"order_id": "3", "total": "1"}'), (job, '{"order_id": "o8"}')):
+            page = f"/{'jobs' if each == job else 'event'}/{each}"
+            assert "Edit and replay" not in (await client.get(page)).text
+            given = {"reason": "x", "payload": edited}
+            refused = await act(client, f"/event/{each}/replay", page, **given)
+            assert (refused.status_code, "eve may not edit" in refused.text) == (403, True)
+            may.clear()
+            may.add("edit")
+            shown = (await client.get(page)).text
+            assert "Edit and replay" in shown
+            assert '<button class="main">Replay</button>' not in shown
+            assert (await act(client, f"/event/{each}/replay", page, reason="x")).status_code == 403
+            assert "replayed" in (await act(client, f"/event/{each}/replay", page, **given)).text
+            may.clear()
+            may.add("replay")
+
+
 @pytest.mark.parametrize(
     "origin",
     [None, "null", "https://evil.example", "http://127.0.0.1:1", "http://[::1", "file://{}", "//{}", "http://ada@{}"],
@@ -182,6 +237,25 @@ async def test_a_proxy_names_the_user(serve: Serve) -> None:
     async with serve(proxy=Proxy.of("X-Remote-User", ["10.0.0.0/8"])) as client:
         forwarded = {"X-Remote-User": "eve", "X-Forwarded-For": "10.0.0.1"}
         assert (await client.get("/", headers=forwarded)).status_code == 401
+
+
+@pytest.mark.parametrize("given", ["Jürgen Ångström", "Jürgen", "花子"])
+async def test_a_proxy_names_the_user_in_utf_8_or_latin_1(serve: Serve, given: str) -> None:
+    async with serve(proxy=Proxy.of("X-Remote-User", ["127.0.0.1"])) as client:
+        for encoding in ("utf-8", "latin-1"):
+            if encoding == "utf-8" or given.isascii() or max(given) < "\u0100":
+                found = await client.get("/", headers={b"X-Remote-User": given.encode(encoding)})
+                assert given in found.text, encoding
+
+
+def test_the_address_of_a_proxy_may_be_mapped_into_ipv6() -> None:
+    """A socket of both kinds reports ::ffff:10.0.0.5 for 10.0.0.5."""
+    proxy = Proxy.of("X-Remote-User", ["10.0.0.5", "fd00::/8"])
+    for peer, known in (
+        ("10.0.0.5", True), ("::ffff:10.0.0.5", True), ("::ffff:10.0.0.6", False), ("fd00::5", True), ("::10.0.0.5", False),
+    ):  # fmt: skip
+        scope = {"type": "http", "headers": [(b"x-remote-user", b"ada")], "client": (peer, 1)}
+        assert (proxy.user(Request(scope)) is not None) == known, peer
 
 
 async def test_an_app_that_mounts_it_decides_who_sees_it(shop: Outrider) -> None:

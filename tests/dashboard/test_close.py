@@ -90,12 +90,13 @@ async def test_the_next_look_does_not_wait_because_this_one_waited_for_a_session
     monkeypatch.setattr(poller, "examine_all", lambda *_: asyncio.Event().wait())
     async with serve() as client, AsyncExitStack() as stack:
         board = client.board  # type: ignore[attr-defined]
+        await stack.enter_async_context(board.database.looking(60))
         for _ in range(database.CONNECTIONS):
             await stack.enter_async_context(board.database.reading())
         with board.poller.watching():
             pool = board.database._pool._pool
             async with asyncio.timeout(60):
-                while pool.get_stats()["requests_waiting"] < 2:  # noqa: ASYNC110
+                while pool.get_stats()["requests_waiting"] < 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             late = 3600.0
             await stack.aclose()

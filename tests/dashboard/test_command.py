@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.cli.conftest import Run, Start, outrider, start
 
-from outrider.cli.commands.dashboard import is_loopback
+from outrider.cli.commands.dashboard import host_names, is_loopback
 
 __all__ = ["outrider", "start"]
 
@@ -34,6 +34,22 @@ def test_it_prints_an_address_that_logs_in_and_ends_with_a_signal(start: Start, 
     assert process.wait(timeout=200) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
+
+
+def test_the_address_that_it_prints_can_be_opened(start: Start, database: str) -> None:
+    process = start("dashboard", "--dsn", database, "--host", "127.8.8.8", "--port", "0")
+    assert process.stdout is not None
+    address = process.stdout.readline().removeprefix("The dashboard: ").strip()
+    assert address.startswith("http://127.8.8.8:")
+    assert httpx.get(address, timeout=60).status_code == 200
+
+
+def test_the_given_address_is_a_host_name_unless_it_means_all() -> None:
+    for given, names in (
+        ("10.0.0.7", ["10.0.0.7"]), ("fd00:0::7", ["[fd00::7]"]), ("board.example", ["board.example"]),
+        ("0.0.0.0", []), ("::", []),
+    ):  # fmt: skip
+        assert host_names(given) == names
 
 
 @pytest.mark.parametrize(

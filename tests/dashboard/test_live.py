@@ -14,9 +14,10 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-from tests.dashboard.conftest import Serve, log_in
+from tests.dashboard.conftest import Serve, act, log_in
 
 from outrider.dashboard import live, poller
+from outrider.doctor.finding import Severity
 from outrider.errors import OutriderError
 from outrider.postgres.admin.status import status
 
@@ -224,3 +225,29 @@ async def test_the_charts_begin_with_the_samples_of_the_last_hour(serve: Serve, 
             assert kept in points
             assert [each for each in points if each is not None][:3] == [kept / 3, kept * 2 / 3, kept]
         assert [round(each.value * 600, 1) for each in history.published() if each.value is not None][:2] == [1.0, 1.0]
+
+
+async def test_the_doctor_comes_soon_after_an_action(
+    serve: Serve, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first page would ask for what has been done, for up to a minute."""
+    monkeypatch.setattr(poller, "EXAMINE", timedelta(hours=1))
+    monkeypatch.setattr(poller, "SOON", timedelta(seconds=0.1))
+    monkeypatch.setattr("outrider.doctor.checks.LETTERS", 1)
+    async with serve(actions=["discard"]) as client, asyncio.timeout(60):
+        await log_in(client)
+        watched = client.board.poller  # type: ignore[attr-defined]
+
+        async def finds(wanted: bool) -> None:
+            while (found := watched.snapshot.findings) is None or wanted != any(
+                each.check == "dead_letters" and each.severity >= Severity.warning for each in found
+            ):
+                await watched.after(watched.snapshot.number)
+
+        with watched.watching():
+            await finds(True)
+            assert (
+                "discarded"
+                in (await act(client, f"/event/{events[3]}/discard", f"/event/{events[3]}", reason="x")).text
+            )
+            await finds(False)

@@ -43,7 +43,20 @@ insert into outrider.job (subscription, event_id, run_at, queue, status, waits_f
 select 'dash.mail', gen_random_uuid(), now() - interval '1 h', 'default', case n % 4 when 0 then 'failed' else 'pending' end,
        case n % 4 when 1 then 'time' end, '{"order_id": "1"}'
 from generate_series(1, 100000) as n;
-insert into outrider.audit (by, action, details) select 'ada', 'pause', '{}' from generate_series(1, 100000)
+insert into outrider.event_handled (handler_name, idempotency_key, event_id, seq, generation, content_class)
+select 'dash.mail', id::text, id, 0, 0, '' from (select gen_random_uuid() as id from generate_series(1, 100000)) as done;
+insert into outrider.audit (by, action, subscription, details)
+select 'ada', 'pause', 'dash.invoice', '{}' from generate_series(1, 100000);
+insert into outrider.stream_refused (subscription, stream, position, data, message)
+select 'dash.in', 'dash', n::text, 'x', 'no JSON' from generate_series(1, 100000) as n;
+insert into outrider.rollup (name, slug, context, spec, scheduler, every)
+values ('dash.sums', 'dash_sums', 'dash', '{}', 'worker', '1 min');
+insert into outrider.rollup_pending (rollup, group_key, carried, set_aside_at, error)
+select 'dash.sums', n::text, '{}', case n % 2 when 0 then now() end, case n % 2 when 0 then 'too large' end
+from generate_series(1, 100000) as n;
+insert into outrider.rollup_log (rollup, result, run_at, pending_pre, pending_post, duration_ms)
+select 'dash.sums', case n % 100 when 0 then 'processed' else 'idle' end, now() - n * interval '1 min', 0, 0, 1
+from generate_series(1, 100000) as n
 """
 
 
@@ -57,15 +70,28 @@ def pages(dsn: str, events: int) -> tuple[list[str], datetime]:
             [events - 1, events // 2],
         ).fetchall()
         [(job,)] = conn.execute("select event_id from outrider.job limit 1").fetchall()
+        [(cause,)] = conn.execute(
+            "select fingerprint from outrider.delivery where status = 'failed' limit 1"
+        ).fetchall()
     return [
         "/", "/topology", "/subscriptions", "/subscriptions/dash.invoice", "/subscriptions/dash.search", "/workers",
         "/contracts", "/contracts/dash.placed", "/log", "/log?type=dash.rare", "/log?key=k77",
         "/log?workspace=t7&type=dash.rare",
         f"/log?until={then:%Y-%m-%dT%H:%M}", f"/log?since={then:%Y-%m-%dT%H:%M}&type=no.such", f"/log?before={events // 2}",
         f"/event/{old}", f"/event/{middle}", f"/event/{new}", "/dead-letters", "/dead-letters?subscription=dash.invoice",
-        "/dead-letters?workspace_id=t7", "/dead-letters/act?verb=replay", "/dead-letters/waiting",
+        "/dead-letters?workspace_id=t7", "/dead-letters?code=timeout", "/dead-letters?code=nothing",
+        f"/dead-letters?fingerprint={cause}", "/dead-letters?fingerprint=nothing", "/dead-letters?since=1h",
+        "/dead-letters?since=1s", "/dead-letters?until=1d",
+        "/dead-letters/act?verb=replay", "/dead-letters/act?verb=discard&code=nothing", "/dead-letters/waiting",
+        "/dead-letters/waiting?subscription=dash.invoice",
         f"/dead-letters/behind/{old}", "/jobs", "/jobs?state=failed", "/jobs?type=dash.mail", "/jobs?key=nobody",
-        "/jobs?payload=order_id%3Dnone", f"/jobs/{job}", "/schedules", "/streams", "/rollups", "/audit", "/audit?by=nobody",
+        "/jobs?payload=order_id%3Dnone", "/jobs?state=done", "/jobs?state=done&type=dash.mail", "/jobs?state=cancelled",
+        "/jobs?state=running", "/jobs?queue=default", "/jobs?queue=nothing",
+        f"/jobs/{job}", "/subscriptions/dash.mail",
+        "/jobs/act?verb=cancel&queue=nothing", "/jobs/act?verb=retry&type=dash.mail", "/schedules",
+        "/streams", "/streams?inbox=dash.in", "/streams?inbox=nothing", "/rollups", "/rollups/dash.sums",
+        "/audit", "/audit?before=10", "/audit?subscription=dash.invoice", "/audit?subscription=nothing",
+        "/audit?by=nobody", "/audit?by=ada", "/audit?by=ada&subscription=nothing",
     ], then  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.dashboard.conftest import Serve, act, log_in
 
 from outrider import Outrider
-from outrider.dashboard import ACTIONS
+from outrider.dashboard import ACTIONS, text
 from outrider.dashboard.text import age
 from outrider.dashboard.topology import topology
 from outrider.dashboard.traffic import Traffic
@@ -21,6 +21,16 @@ OF_TENANT = """
 select outrider.publish('dash.placed', '{"order_id": "7", "total": "9.90"}', key => '7', workspace_id => 'acme')
 """
 OTHERS = "select outrider.publish('dash.other', '{}') from generate_series(1, 7)"
+
+
+def test_a_payload_that_is_too_long_to_be_edited_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search calls a function for each hidden character, and a payload may have millions."""
+    monkeypatch.setattr(text, "_UNUSUAL", None)
+    assert text.editable("\u200b" * (text.LONGEST + 1)) is None
+    monkeypatch.undo()
+    assert text.editable("\u200b" * (text.LONGEST // 6)) == "\\u200b" * (text.LONGEST // 6)
+    assert text.editable("\u200b" * (text.LONGEST // 6 + 1)) is None
+    assert text.editable("") is text.editable(None) is None
 
 
 async def test_a_key_that_waits_is_shown_as_it_was_published(serve: Serve, shop: Outrider, dsn: str) -> None:

@@ -12,6 +12,7 @@ from psycopg.sql import SQL, Identifier
 from tests.pgbouncer import PgBouncer
 
 from outrider import Event, HandlerContext, Job, JobContext, Outrider
+from outrider.dashboard import Dashboard
 from outrider.postgres import connection
 from outrider.postgres.admin.status import status
 from outrider.signals import Buried, Failed, JobFailed, JobsCompleted, ListenerUp, Signal
@@ -128,3 +129,20 @@ async def test_no_session_of_ours_prepares(database: str) -> None:
     app = Outrider(context="bounced", dsn=database)
     async with app, app.connect() as conn:
         assert conn.prepare_threshold is not None
+
+
+async def test_pages_of_the_dashboard_can_only_read(database: str) -> None:
+    """Statements of pages run in transactions of their own there: settings of the session would reach other clients."""
+    with PgBouncer(database, "transaction") as bouncer:
+        app = Outrider(context="bounced", dsn=bouncer.dsn)
+        async with Dashboard(app, token="a token that nobody can guess") as board, board.database.reading() as conn:
+            assert isinstance(conn, connection.Wire)
+            assert conn.pooled
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+                async with conn.transaction():
+                    await conn.execute("create table written (n int)")
+            async with conn.transaction():
+                limit = await (await conn.execute("show statement_timeout")).fetchone()
+        assert limit == ("3s",)
+        with psycopg.connect(bouncer.dsn) as other:
+            other.execute("create table written (n int)")

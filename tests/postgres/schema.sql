@@ -8620,6 +8620,10 @@ ALTER TABLE ONLY outrider.withdrawal
 ALTER TABLE ONLY outrider.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (id);
 
+CREATE INDEX audit_by_name ON outrider.audit USING btree (by, id);
+
+CREATE INDEX audit_by_role ON outrider.audit USING btree (role, id);
+
 CREATE INDEX audit_of_event ON outrider.audit USING btree (event_id) WHERE (event_id IS NOT NULL);
 
 CREATE INDEX audit_of_subscription ON outrider.audit USING btree (subscription, id) WHERE (subscription IS NOT NULL);

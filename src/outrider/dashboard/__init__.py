@@ -3,7 +3,7 @@
 It holds no SQL. Everything that it reads or does goes through `outrider.postgres.admin` and `outrider.doctor`.
 """
 
-from outrider.dashboard.access import ACTIONS, User
+from outrider.dashboard.access import ACTIONS, Proxy, User
 from outrider.dashboard.site import Dashboard
 
-__all__ = ["ACTIONS", "Dashboard", "User"]
+__all__ = ["ACTIONS", "Dashboard", "Proxy", "User"]

@@ -11,16 +11,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from inspect import isawaitable
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from starlette.requests import Request
 
 from outrider.errors import ConfigError
 
-ACTIONS = frozenset({"replay", "discard", "withdraw", "pause", "cancel", "run_now"})
-"""The permissions. `pause` covers resume."""
+ACTIONS = frozenset({"replay", "edit", "discard", "withdraw", "pause", "cancel", "run_now"})
+"""The permissions. `edit` is to replay with an edited payload; `pause` covers resume."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 COOKIE = "outrider_dashboard"
+"""The beginning of its name."""
 SHORTEST_TOKEN = 20
 SESSION = 12 * 3600
 """Seconds until a login expires."""
@@ -65,7 +66,23 @@ class Proxy:
             peer = ip_address(request.client.host)
         except ValueError:
             return None
-        return User(names[0].strip()[:LONGEST_NAME]) if any(peer in each for each in self.peers) else None
+        if isinstance(peer, IPv6Address) and peer.ipv4_mapped is not None:
+            peer = peer.ipv4_mapped  # a socket of both kinds
+        return User(_utf8(names[0]).strip()[:LONGEST_NAME]) if any(peer in each for each in self.peers) else None
+
+
+def cookie_of(request: Request) -> str:
+    """Browsers send a cookie to all ports of a host. The port is that of the address, so it is the same in all processes."""
+    found = _PORT.search(request.headers["host"])
+    return COOKIE + (found[0].replace(":", "_") if found else "")
+
+
+def _utf8(header: str) -> str:
+    """Headers are read as Latin-1; most proxies send UTF-8."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 class Access:
@@ -99,7 +116,7 @@ class Access:
         if self._authorize is not None:
             found = self._authorize(request)
             return await found if isawaitable(found) else found
-        return self._of_session(request.cookies.get(COOKIE, ""))
+        return self._of_session(request.cookies.get(cookie_of(request), ""))
 
     def may(self, user: User, action: str) -> bool:
         return action in self.actions & user.may

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
+from outrider.dashboard.database import Busy
 from outrider.dashboard.rendering import fragment
 from outrider.error_text import describe
 from outrider.errors import DatabaseUnavailable, NoSuchEvent, NoSuchJob, NoSuchType, OutriderError
@@ -34,6 +35,8 @@ def handlers() -> Mapping[Any, Handler]:
     async def of_ours(request: Request, error: OutriderError) -> Response:
         if isinstance(error, NoSuchEvent | NoSuchJob | NoSuchType):
             return told(request, "Not found", str(error), 404)
+        if isinstance(error, Busy):
+            return told(request, "The dashboard is busy", str(error), 503)
         if isinstance(error, DatabaseUnavailable):
             return told(request, "The database does not answer", str(error), 503)
         return told(request, "Refused", str(error), 400)

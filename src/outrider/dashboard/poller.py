@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
@@ -35,8 +35,17 @@ PATIENCE = 10.0
 """Seconds for a look."""
 EXAMINE = timedelta(minutes=1)
 """The doctor's rounds, while a page is open."""
+ROUND = 180.0
+"""Seconds for a round."""
 AGAIN = timedelta(seconds=10)
 """After a round that failed."""
+SOON = timedelta(seconds=3)
+"""After a round, the next one waits at least so long, also if an operator has acted."""
+
+
+def rest_after(took: float) -> float:
+    """Seconds from the end of a look to the next."""
+    return min(LONGEST, max(OFTEN, SHARE * took))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ class Poller:
         self.watchers = 0
         self._changed = asyncio.Condition()
         self._wake = asyncio.Event()
+        self._acted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.closed = False
 
@@ -112,8 +122,9 @@ class Poller:
             self.watchers -= 1
 
     def look_now(self) -> None:
-        """After an action."""
+        """After an action. The doctor comes soon too: what it has found may be mended."""
         self._wake.set()
+        self._acted.set()
 
     async def close(self) -> None:
         """Ends the live updates of all pages."""
@@ -134,7 +145,7 @@ class Poller:
             self._wake.clear()
             began: float | None = None
             try:
-                async with asyncio.timeout(PATIENCE), self._database.reading() as conn:
+                async with self._database.looking(PATIENCE) as conn:
                     began = monotonic()  # not before: to wait for a session costs the database nothing
                     if not begun:
                         self.history.begin(await activity.samples(conn, self._database.schema))
@@ -154,7 +165,7 @@ class Poller:
             if self.closed:
                 return
             took = 0.0 if began is None else monotonic() - began
-            await asyncio.sleep(min(LONGEST, max(OFTEN, SHARE * took)))
+            await asyncio.sleep(rest_after(took))
             if not self.watchers:
                 try:
                     async with asyncio.timeout(EVERY.total_seconds()):
@@ -172,8 +183,9 @@ class Poller:
     async def _examine(self) -> None:
         while not self.closed:
             rest = EXAMINE
+            self._acted.clear()
             try:
-                async with self._database.reading() as conn:
+                async with self._database.reading(ROUND) as conn:
                     findings = await examine_all(self._app, conn, self._database.schema, self._app.settings.listen_dsn)
                 at = self.snapshot.status.read_at if self.snapshot.status else None
                 await self._publish(findings=tuple(findings), examined_at=at, examine_error=None)
@@ -186,7 +198,11 @@ class Poller:
                 await self._publish(examine_error=describe(error))
             if self.closed:
                 return
-            await asyncio.sleep(rest.total_seconds())
+            soon = min(SOON, rest)
+            await asyncio.sleep(soon.total_seconds())
+            with suppress(TimeoutError):
+                async with asyncio.timeout((rest - soon).total_seconds()):
+                    await self._acted.wait()
             while not self.watchers:
                 await self._wake.wait()
                 await asyncio.sleep(OFTEN)

@@ -32,8 +32,10 @@ def editable(payload: str | None) -> str | None:
 
     None: it is too long to be shown whole.
     """
-    text = _UNUSUAL.sub(_json_escape, payload or "")
-    return text if 0 < len(text.encode()) <= LONGEST else None
+    if not payload or len(payload) > LONGEST:
+        return None
+    text = _UNUSUAL.sub(_json_escape, payload)
+    return text if len(text.encode()) <= LONGEST else None
 
 
 def _json_escape(found: re.Match[str]) -> str:

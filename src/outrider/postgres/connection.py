@@ -118,7 +118,8 @@ class _Pinned(OwnBegin):
         """The settings of a transaction behind a pooler."""
         pins = pins_of(self.info.server_version)
         own = {name: value for name, value in pins.items() if not name.startswith(("default_", *_REPORTED))}
-        return {**own, **self.more}
+        # A default applies to the next transaction; this one has begun.
+        return own | {name.removeprefix("default_"): value for name, value in self.more.items()}
 
     def pinning(self) -> bytes | None:
         """The settings for a transaction that was not begun by psycopg; None if the session has them."""

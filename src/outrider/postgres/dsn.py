@@ -17,6 +17,8 @@ OLDEST = 15
 """The oldest supported major version of Postgres."""
 CONNECT_TIMEOUT = 10
 """Seconds."""
+LOST = {"tcp_user_timeout": 30_000, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4}
+"""After 30 s without a sign of the server, the session ends. By default it would be 15 min, or 2 h if the wire is idle."""
 _SQLALCHEMY = re.compile(r"postgres(?:ql)?(\+[a-z0-9_]{1,20})://")
 _UNRESOLVED = re.compile(
     r"could not translate host name|failed to resolve host|Name or service not known|nodename nor servname"
@@ -149,12 +151,14 @@ def _is_address(text: str) -> bool:
 
 
 def complete(dsn: str) -> str:
-    """Adds the client encoding and a timeout. The encoding must be in the DSN, because a role may have set another."""
+    """Adds the client encoding and timeouts. The encoding must be in the DSN, because a role may have set another."""
     given = _parts(dsn)
     if given.get("password") not in (given.get("user"), given.get("dbname"), given.get("host")):
         conceal(given.get("password"))
-    timeout = {} if "connect_timeout" in given else {"connect_timeout": CONNECT_TIMEOUT}
-    return make_conninfo(dsn, client_encoding="utf8", **timeout)
+    missing = {
+        name: value for name, value in (LOST | {"connect_timeout": CONNECT_TIMEOUT}).items() if name not in given
+    }
+    return make_conninfo(dsn, client_encoding="utf8", **missing)
 
 
 def _where(dsn: str) -> str:

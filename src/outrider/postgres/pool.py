@@ -10,6 +10,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from outrider.errors import DatabaseUnavailable
 from outrider.postgres.connection import AsyncSession, Wire, cancellable, connect, quiet
+from outrider.postgres.dsn import complete
 
 
 class Pool:
@@ -29,11 +30,12 @@ class Pool:
         attempts to connect become rarer for up to 5 min.
         """
         hurry = {} if patience is None else {"connect_timeout": patience}
+        self._hurries = patience is not None
         self._dsn = dsn
         self._settings = quiet(notify) | dict(settings or {})
         self._pool = AsyncConnectionPool[AsyncSession](
-            dsn,
-            kwargs={"client_encoding": "utf8", "fallback_application_name": name, **hurry},
+            complete(dsn),
+            kwargs={"fallback_application_name": name, **hurry},
             connection_class=Wire,
             configure=self._configure,
             min_size=0,
@@ -65,10 +67,12 @@ class Pool:
             with cancellable():
                 conn = await self._pool.getconn()
         except PoolTimeout as error:
-            raise DatabaseUnavailable(
-                f"no connection within {self._pool.timeout:.0f} s: the server is down, or all {self._pool.max_size} of "
-                "the app's connections are in use: release them sooner, or raise pool_size (OUTRIDER_POOL_SIZE)"
-            ) from error
+            used = (
+                f"is down, or all {self._pool.max_size} of the app's connections are in use: release them sooner, or raise "
+                "pool_size (OUTRIDER_POOL_SIZE)"
+            )
+            told = "is down or cannot be reached" if self._hurries else used
+            raise DatabaseUnavailable(f"no connection within {self._pool.timeout:.0f} s: the server {told}") from error
         try:
             async with conn:
                 yield conn

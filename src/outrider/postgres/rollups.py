@@ -260,7 +260,7 @@ async def runs(conn: AsyncConnection[Any], name: str, schema: str, *, limit: int
 
 
 async def set_aside(conn: AsyncConnection[Any], name: str, schema: str, *, most: int) -> list[Aside]:
-    """The newest rows first."""
+    """The last to be staged first."""
     return [Aside(*row) for row in await fetch(conn, "rollups/rollup_set_aside", schema, {"name": name, "most": most})]
 
 

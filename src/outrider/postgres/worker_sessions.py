@@ -205,7 +205,12 @@ def abandon(conn: AsyncConnection[Any]) -> None:
     silence_unclosed(conn)
     cancel = conn.pgconn.get_cancel()
     threading.Thread(target=_cancel, args=[cancel], daemon=True).start()  # its statement may never end
-    with suppress(OSError), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
+    disconnect(conn)
+
+
+def disconnect(conn: AsyncConnection[Any]) -> None:
+    """Shuts down the socket of a session. Who waits for an answer gets an error at once."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(conn.pgconn.socket)) as wire:
         wire.shutdown(socket.SHUT_RDWR)
 
 

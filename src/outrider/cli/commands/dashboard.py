@@ -36,7 +36,7 @@ def dashboard(
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 = any free port.")] = PORT,
     enable_actions: Annotated[
-        bool, typer.Option("--enable-actions", help="Allow replay, discard, withdraw, pause, cancel and run now.")
+        bool, typer.Option("--enable-actions", help="Allow replay, edit, discard, withdraw, pause, cancel and run now.")
     ] = False,
     action: Annotated[
         list[str] | None,
@@ -103,7 +103,7 @@ def dashboard(
         app,
         token=None if trusted else token or secrets.token_urlsafe(24),
         proxy=trusted,
-        hosts=[*LOOPBACK, *(allow_host or ())],
+        hosts=[*LOOPBACK, *host_names(host), *(allow_host or ())],
         actions=(action or ACTIONS) if enable_actions else (),
         values_up_to=values_up_to,
         operator_dsn=secret_of(os.environ, OPERATOR_DSN),
@@ -117,6 +117,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def host_names(host: str) -> list[str]:
+    """The name in requests to this address; none for all addresses."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return [host]
+    if address.is_unspecified:
+        return []
+    return [f"[{address}]" if address.version == 6 else str(address)]
 
 
 async def _serve(app: Outrider, board: Dashboard, host: str, port: int, *, shows_token: bool) -> None:

@@ -61,12 +61,12 @@ async def show(board: Dashboard, request: Request) -> Response:
 
 async def replay(board: Dashboard, request: Request) -> Response:
     form = request.state.form
-    user, reason = need(board, request, "replay"), reason_of(request)
     event_id, subscription, schema = uuid_of(request.path_params["id"]), form.get("subscription"), board.database.schema
     payload, before = form.get("payload"), form.get("before")
     # A browser sends line breaks as CR LF.
     edited = payload.replace("\r\n", "\n") if payload is not None else None
     edited = None if before is not None and edited == before.replace("\r\n", "\n") else edited
+    user, reason = need(board, request, "replay" if edited is None else "edit"), reason_of(request)
     if edited is not None:
         await _refuse_hidden(board, event_id)
 

@@ -61,7 +61,8 @@ async def show(board: Dashboard, request: Request) -> Response:
     if state == "done" and given.keys() & {"key", "tenant", "payload"}:
         raise ConfigError("Finished jobs cannot be searched by key, tenant or payload: their receipts have none.")
     async with board.database.reading() as conn:
-        if which.needs_search:
+        # To list the jobs of a queue that has few, all the others would be read.
+        if which.needs_search or which.queue is not None:
             found = await jobs.searched(conn, which, schema, after=after or 0, limit=LISTED, seconds=SECONDS)
         else:
             states = jobs.OWED if state is None else (state,)

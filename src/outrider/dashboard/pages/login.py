@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from outrider.dashboard.access import COOKIE, LONGEST_NAME, SESSION
+from outrider.dashboard.access import LONGEST_NAME, SESSION, cookie_of
 from outrider.dashboard.rendering import fragment
 
 if TYPE_CHECKING:
     from outrider.dashboard.site import Dashboard
+
+REFUSAL = 1.0
+"""Seconds until a wrong token is refused."""
 
 
 async def show(board: Dashboard, request: Request) -> Response:
@@ -22,12 +27,15 @@ async def show(board: Dashboard, request: Request) -> Response:
 async def enter(board: Dashboard, request: Request) -> Response:
     form = request.state.form
     if not board.access.is_token(form.get("token", "").strip()):
+        peer = request.client.host if request.client else "an unknown address"
+        logging.getLogger("outrider").warning("the dashboard refused a login from %s: this is not the token", peer)
+        await asyncio.sleep(REFUSAL)
         return _page(board, request, form.get("next", "/"), "This is not the token.", 403)
     base = request.scope.get("root_path", "")
     answer = RedirectResponse(base + _within(form.get("next", "/")), 303)
     name = form.get("name", "").strip()[:LONGEST_NAME] or "dashboard"
     answer.set_cookie(
-        COOKIE,
+        cookie_of(request),
         board.access.session(name),
         max_age=SESSION,
         path=f"{base}/",
@@ -41,7 +49,7 @@ async def enter(board: Dashboard, request: Request) -> Response:
 async def leave(board: Dashboard, request: Request) -> Response:  # noqa: ARG001
     base = request.scope.get("root_path", "")
     answer = RedirectResponse(f"{base}/login", 303)
-    answer.delete_cookie(COOKIE, path=f"{base}/")
+    answer.delete_cookie(cookie_of(request), path=f"{base}/")
     return answer
 
 

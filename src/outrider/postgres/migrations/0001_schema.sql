@@ -729,6 +729,8 @@ create table /*schema*/audit (
 );
 create index audit_of_event on /*schema*/audit (event_id) where event_id is not null;
 create index audit_of_subscription on /*schema*/audit (subscription, id) where subscription is not null;
+create index audit_by_name on /*schema*/audit (by, id);
+create index audit_by_role on /*schema*/audit (role, id);
 
 -- Events that nobody shall take any more. The log itself stays as it was written.
 create table /*schema*/withdrawal (
