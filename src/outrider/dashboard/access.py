@@ -73,7 +73,7 @@ class Proxy:
 
 def cookie_of(request: Request) -> str:
     """Browsers send a cookie to all ports of a host. The port is that of the address, so it is the same in all processes."""
-    found = _PORT.search(request.headers["host"])
+    found = _PORT.search(request.headers.get("host", ""))
     return COOKIE + (found[0].replace(":", "_") if found else "")
 
 
