@@ -6,6 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 MOVING := $(VENV)/moving/.ready
+DOCS   := $(VENV)/.docs
 WORKERS ?= 4
 # The tests start hundreds of Python processes: without compiled modules, each of them compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -72,7 +73,7 @@ verify: test
 		wait $$waiting || { cat .cron.log; exit 1; }; tail -n 1 .cron.log
 	@$(MAKE) -s test-16
 
-verify-18: brokers $(MOVING)
+verify-18: brokers $(MOVING) $(DOCS)
 	@echo "==> make verify on Postgres 18: what make test leaves out"
 	@$(call PYTEST,18) --tier verify $(PARALLEL) $(ONLY) $(ARGS)
 	@echo "==> tests that need the machine for themselves"
@@ -126,7 +127,6 @@ format: $(READY)
 snapshot: $(READY)
 	@OUTRIDER_UPDATE_SNAPSHOT=1 OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -q tests/postgres/test_schema.py
 
-DOCS = $(VENV)/.docs
 MKDOCS = NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs
 
 $(DOCS): $(READY) requirements/docs.txt
