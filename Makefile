@@ -150,10 +150,10 @@ lock:
 	uv pip compile pyproject.toml --group moving --extra binary --extra asyncpg --extra django --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/moving.txt
 
-# The same commit gives the same files: the time in them is that of the commit.
+# The same commit gives the same files: the time in them is that of the commit, which the files of a source distribution have.
 dist: $(READY)
 	@rm -rf dist
-	@export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
+	@export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || stat -c %Y PKG-INFO)}; \
 		$(BIN)/python -m hatchling build -d dist && \
 		$(BIN)/python requirements/sbom.py >dist/outrider-$$($(BIN)/python -m hatchling version).cdx.json
 	@sha256sum dist/*
