@@ -7,6 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 MOVING := $(VENV)/moving/.ready
+DOCS   := $(VENV)/.docs
 WORKERS ?= 4
 # The tests start hundreds of Python processes: without compiled modules, each of them compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -73,7 +74,7 @@ verify: test
 		wait $$waiting || { cat .cron.log; exit 1; }; tail -n 1 .cron.log
 	@$(MAKE) -s test-16
 
-verify-18: brokers $(MOVING)
+verify-18: brokers $(MOVING) $(DOCS)
 	@echo "==> make verify on Postgres 18: what make test leaves out"
 	@$(call PYTEST,18) --tier verify $(PARALLEL) $(ONLY) $(ARGS)
 	@echo "==> tests that need the machine for themselves"
@@ -127,7 +128,6 @@ format: $(READY)
 snapshot: $(READY)
 	@OUTRIDER_UPDATE_SNAPSHOT=1 OUTRIDER_EMBEDDED_VERSION=18 $(BIN)/python -m pytest -q tests/postgres/test_schema.py
 
-DOCS = $(VENV)/.docs
 MKDOCS = NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs
 
 $(DOCS): $(READY) requirements/docs.txt
@@ -151,10 +151,10 @@ lock:
 	uv pip compile pyproject.toml --group moving --extra binary --extra asyncpg --extra django --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --upgrade -q -o requirements/moving.txt
 
-# The same commit gives the same files: the time in them is that of the commit.
+# The same commit gives the same files: the time in them is that of the commit, which the files of a source distribution have.
 dist: $(READY)
 	@rm -rf dist
-	@export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
+	@export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || stat -c %Y PKG-INFO)}; \
 		$(BIN)/python -m hatchling build -d dist && \
 		$(BIN)/python requirements/sbom.py >dist/outrider-$$($(BIN)/python -m hatchling version).cdx.json
 	@sha256sum dist/*

@@ -21,12 +21,10 @@ from outrider.event import Event
 from outrider.integrations.connections import driver_of
 from outrider.job import Job
 from outrider.operations import Operations
-from outrider.postgres import connection, generations, schedules
+from outrider.postgres import connection
 from outrider.postgres.job_inserts import Enqueued
 from outrider.postgres.notifier import Notifier
 from outrider.postgres.pool import Pool
-from outrider.postgres.schema import migrate
-from outrider.postgres.schema.registration import Registered, refuse_renamed, register
 from outrider.postgres.worker_sessions import WorkerSessions
 from outrider.protocols import EventPublisher, TransactionListener
 from outrider.publish import Publisher, PublisherOn, PublishOptions
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from outrider.inbox.inbox import Inbox
     from outrider.inbox.inbox_loop import InboxLoop
     from outrider.postgres.embedded import Embedded
+    from outrider.postgres.schema.registration import Registered
     from outrider.relay.relay import Relay
     from outrider.relay.relay_loop import RelayLoop
     from outrider.rollup.rollup import Rollup
@@ -117,6 +116,8 @@ class Outrider(Declarations, Operations):
     async def __aenter__(self) -> Self:
         if self._open is not None:
             raise ConfigError("the app is open already: one `async with app:` is enough, its connections can be shared")
+        from outrider.postgres.schema import migrate
+
         async with AsyncExitStack() as stack:
             self._dsn = await self._find_server(stack)
             self._pool = Pool(self._dsn, self.settings.pool_size, self.settings.notify)
@@ -210,6 +211,9 @@ class Outrider(Declarations, Operations):
 
         Refuses a migration that would break workers of an older release that are still running (docs/upgrading.md).
         """
+        from outrider.postgres import generations
+        from outrider.postgres.schema import migrate
+
         pool = self._opened()
         async with pool.autocommit() as conn:
             await migrate.migrate(conn, self.settings.schema)
@@ -360,7 +364,9 @@ class Outrider(Declarations, Operations):
     async def _register(
         self, declared: Iterable[Subscription], scheduled: Iterable[Scheduled] = (), rolled: Iterable[Rollup] = ()
     ) -> list[Registered]:
-        from outrider.postgres import rollups
+        from outrider.postgres import rollups, schedules
+        from outrider.postgres.schema import migrate
+        from outrider.postgres.schema.registration import refuse_renamed, register
 
         registering, schema = list(declared), self.settings.schema
         async with self._opened().autocommit() as conn:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outrider.postgres import log
+from outrider.postgres import log, statement
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.schema import migrate
 
@@ -68,6 +68,20 @@ def test_functions_changed_with_a_number() -> None:
         f"a function has changed since migration {newest.version}: add a migration (it may hold nothing but its header) "
         f"with `-- functions: {migrate.functions_fingerprint()}`; if {newest.version} is not released yet, change its header"
     )
+
+
+def test_the_script_has_the_tables_then_the_functions_by_subject() -> None:
+    script = migrate.script("outrider")
+    parts = re.findall(r"^-- Functions: (\w+)$|^create (table|or replace function)\b", script, re.MULTILINE)
+    kinds = [subject or kind for subject, kind in parts]
+    order = list(dict.fromkeys(kinds))
+    assert order == ["table", "log", "or replace function", *statement.SUBJECTS[1:]]
+    assert set(kinds[kinds.index("log") :]) == {"or replace function", *statement.SUBJECTS}
+    folders = {file.parents[1].name: file for file in Path(migrate.__file__).parents[1].glob("sql/*/functions/*.sql")}
+    assert set(statement.SUBJECTS) == folders.keys()
+    for part in re.split(r"^-- Functions: ", script, flags=re.MULTILINE)[1:]:
+        names = re.findall(r'^create or replace function "outrider"\.(\w+)', part, re.MULTILINE)
+        assert names == [name for name, _ in statement.functions_of(part.partition("\n")[0])]
 
 
 def test_migrations_are_numbered_without_gaps() -> None:

@@ -40,6 +40,14 @@ def test_the_workflow_runs_every_python() -> None:
     assert "run: .ci/run" in workflow
 
 
+def test_the_workflow_pins_its_actions() -> None:
+    """By commit, with the release in a comment. Check a new one, and the file, with
+    `check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml`, which is none of our pins."""
+    used = re.findall(r"uses: (.+)$", (ROOT / ".github/workflows/ci.yml").read_text(), re.MULTILINE)
+    assert used
+    assert [each for each in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", each)] == []
+
+
 def test_postgres() -> None:
     supported, tested = table()["Postgres"]
     older = re.findall(r"\btest-(\d+)\b", MAKEFILE.partition(".PHONY")[2].partition("\n")[0])

@@ -7,7 +7,7 @@ statements, which Python sends. The files are valid SQL; the marker `/*schema*/`
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from functools import cache
 from importlib.resources import files
@@ -23,6 +23,8 @@ from outrider.postgres.worker_sessions import lacks_transaction
 Params = dict[str, Any]
 Rows = list[tuple[Any, ...]]
 MARKER = "/*schema*/"
+SUBJECTS = ("log", "handlers", "jobs", "streams", "rollups", "admin", "upkeep")
+"""Those that have functions, in the order in which they are installed: a function comes after what an SQL body calls."""
 _HERE = files("outrider.postgres")
 _SQL = _HERE / "sql"
 
@@ -69,13 +71,18 @@ def numbered_call(function: str, schema: str, parameters: tuple[str, ...]) -> by
 
 
 def functions() -> Iterator[tuple[str, str]]:
-    """Name and text of the functions of all subjects, in the order of their names, in which they are installed."""
-    return _sorted(subject / "functions" for subject in _SQL.iterdir())
+    """Name and text of the functions of all subjects, in the order in which they are installed."""
+    return (each for subject in SUBJECTS for each in functions_of(subject))
+
+
+def functions_of(subject: str) -> Iterator[tuple[str, str]]:
+    """Name and text of the functions of a subject, by name."""
+    return _sorted(_SQL / subject / "functions")
 
 
 def migrations() -> Iterator[tuple[str, str]]:
     """Name and text of the migrations, in their order."""
-    return _sorted([_HERE / "migrations"])
+    return _sorted(_HERE / "migrations")
 
 
 async def fetch(conn: AsyncConnection[Any], name: str, schema: str, params: Params | None = None) -> Rows:
@@ -117,7 +124,7 @@ async def _fetch(conn: AsyncConnection[Any], query: bytes, schema: str, params: 
             return await cursor.fetchall()
 
 
-def _sorted(folders: Iterable[Traversable]) -> Iterator[tuple[str, str]]:
-    found = [file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.name.endswith(".sql")]
-    for file in sorted(found, key=lambda file: file.name):
-        yield file.name.removesuffix(".sql"), file.read_text()
+def _sorted(folder: Traversable) -> Iterator[tuple[str, str]]:
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".sql"):
+            yield file.name.removesuffix(".sql"), file.read_text()

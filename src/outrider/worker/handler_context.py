@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from outrider.envelope import Envelope
-from outrider.postgres.handler_batches import Connection, Row
 from outrider.postgres.later import LaterStatements, Text, Values
 from outrider.postgres.lent_transaction import LentSession, LentSyncSession, lend, lend_sync, take_back
 from outrider.postgres.log import ATTEMPT, WORKSPACE, envelope_of
 from outrider.postgres.tenant_context import TenantEntry, home_of
+
+if TYPE_CHECKING:
+    from outrider.postgres.handler_batches import Connection, Row
 
 
 class _AnyHandlerContext:

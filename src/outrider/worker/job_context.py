@@ -6,14 +6,16 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from outrider.envelope import Envelope
 from outrider.errors import Cancelled
 from outrider.postgres.connection import AsyncSession, Session
-from outrider.postgres.jobs import Leased
 from outrider.redaction import sanitise
+
+if TYPE_CHECKING:
+    from outrider.postgres.jobs import Leased
 
 MESSAGE = 500
 """The most characters of a progress message."""

@@ -242,7 +242,8 @@ def _step(todo: Sequence[Migration], step: Migration, schema: str) -> str:
     """The SQL of a step. Functions come with the last step, and with the last step of the pre phase."""
     parts = [step.sql]
     if step in (todo[-1], *through(Phase.pre, todo)[-1:]):
-        parts += [text for _, text in statement.functions()]
+        for subject in statement.SUBJECTS:
+            parts += [f"-- Functions: {subject}\n", *(text for _, text in statement.functions_of(subject))]
         parts += [f"revoke all on function /*schema*/{name} from public;" for name in _function_names(step.version)]
         parts.append(statement.statement("schema/inherit_grants", schema).decode())
     return statement.render("\n".join(parts), schema)
