@@ -19,8 +19,8 @@ from outrider.registry import registry
 def annotation(function: Callable[..., Any], position: int) -> Any:
     """The evaluated annotation of a parameter; its text if it cannot be evaluated; Any if there is none.
 
-    A name that is imported for type checkers only stands for the event or job class of that name; for Any if there is none, or
-    several.
+    A name that is imported for type checkers only stands for the event or job class of that name; for Any if there is not
+    exactly one.
     """
     called = routine(function)
     try:
