@@ -146,6 +146,38 @@ def upgrade() -> None:
     assert outrider(*write).returncode == 0
 
 
+@pytest.mark.parametrize("types", [("", "Subscribed, "), ("Subscribed, ", "")], ids=["lists types now", "listed types"])
+def test_neither_writes_a_reader_of_everything_that_is_renamed_and_changed(
+    outrider: Run, database: str, tmp_path: Path, types: tuple[str, str]
+) -> None:
+    code = """
+from outrider import Event, Job, Outrider
+
+class Subscribed(Event, type="cli.subscribed"):
+    n: int
+
+class Pack(Job, type="cli.pack"):
+    pass
+
+app = Outrider(context="shop")
+app.reader(%sname="shop.%s")
+app.job(%s)(print)
+"""
+    alembic = ("migrate", "--alembic", "--versions", "versions", "--app", "shop:app", "--dsn", database)
+    script = ("migrate", "--sql", "--after", str(NEWEST), "--app", "shop:app")
+    # The job reads no events at first: that is not the same as all.
+    (tmp_path / "shop.py").write_text(code % (types[0], "audit", "Pack"))
+    assert outrider(*alembic).returncode == 0
+    psql(database, outrider(*script).stdout)
+    (tmp_path / "shop.py").write_text(code % (types[0], "audit", 'on=Subscribed, name="shop.pack"'))
+    assert outrider(*alembic).returncode == 0
+    psql(database, outrider(*script).stdout)
+    (tmp_path / "shop.py").write_text(code % (types[1], "archive", "Pack"))
+    assert "shop.archive is new and wants the same events as shop.audit" in outrider(*alembic).stderr
+    with pytest.raises(AssertionError, match=r"shop\.archive is new and wants the same events as shop\.audit"):
+        psql(database, outrider(*script).stdout)
+
+
 def head(versions: Path) -> str:
     [last] = versions.glob("*_subscriptions.py")
     return last.name.partition("_")[0]

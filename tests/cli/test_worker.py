@@ -280,6 +280,65 @@ def test_a_second_ctrl_c_counts_no_crash_in_several_processes(desk: Desk) -> Non
     assert "jobs_running=1 running=shop.fold" in err
 
 
+class Blocking:
+    """A worker whose handler blocks the event loop, and the counters of its cursor."""
+
+    def __init__(self, desk: Desk) -> None:
+        (desk.folder / "shop.py").write_text(BLOCKING)
+        self._desk = desk
+        self.process = desk.worker("--handlers", "shop.block", "--grace", "90s")
+        until(desk.workers, self.process)
+        [(self._cursor,)] = desk.conn.execute(
+            "select id from outrider.cursor where subscription = 'shop.block'"
+        ).fetchall()
+
+    def deaths(self, n: int) -> None:
+        """As if that many workers had died in the batch that comes next."""
+        for _ in range(n):
+            self._desk.conn.execute(f"select nextval('outrider.takes_{self._cursor}')")
+
+    def begun(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "blocking\n"
+
+    def counts(self) -> tuple[int, int]:
+        """Takes and excused rollbacks."""
+        query = "select coalesce(pg_sequence_last_value(%s::regclass), 0)"
+        names = [f"outrider.{each}_{self._cursor}" for each in ("takes", "excused")]
+        takes, excused = [self._desk.conn.execute(query, [name]).fetchall()[0][0] for name in names]
+        return takes, excused
+
+    def killed(self) -> None:
+        """Told to stop, then killed when it has excused itself, as a supervisor does after its own grace time."""
+        self.process.send_signal(signal.SIGTERM)
+        until(lambda: self.counts()[1] == 1, self.process)
+        self.process.kill()
+        end(self.process)
+
+
+def test_a_worker_that_was_told_to_stop_is_no_death_of_its_handler(desk: Desk) -> None:
+    blocking = Blocking(desk)
+    desk.publish(1)
+    blocking.begun()
+    blocking.killed()
+    assert blocking.counts() == (1, 1)
+
+
+@pytest.mark.verify
+def test_a_worker_that_was_told_to_stop_is_no_crash_of_its_suspect(desk: Desk) -> None:
+    """Three such crashes would bury it."""
+    blocking = Blocking(desk)
+    blocking.deaths(3)
+    desk.publish(1)
+    blocking.begun()
+    assert desk.conn.execute("select suspect, crashes from outrider.delivery").fetchall() == [(True, 1)]
+    blocking.killed()
+    deadline = time.monotonic() + DEADLINE
+    while desk.conn.execute("select crashes from outrider.delivery").fetchall() != [(0,)]:
+        assert time.monotonic() < deadline
+        time.sleep(PAUSE)
+
+
 async def test_a_signal_is_heard_in_place_when_the_loop_is_blocked() -> None:
     """Without it, a worker whose loop is blocked would not end after its grace time."""
     heard: list[str] = []

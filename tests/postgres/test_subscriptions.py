@@ -421,6 +421,21 @@ async def test_a_reader_of_everything_under_a_new_name_is_refused(database: str)
             await new.migrate()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [((), (Placed,)), ((Placed,), ())], ids=["lists types now", "listed types"]
+)
+async def test_a_reader_of_everything_that_lists_types_under_a_new_name_is_refused(
+    database: str, before: tuple[type[Placed], ...], after: tuple[type[Placed], ...]
+) -> None:
+    old, new = Outrider(context="shop", dsn=database), Outrider(context="shop", dsn=database)
+    old.reader(*before, name="shop.audit")
+    new.reader(*after, name="shop.archive")
+    async with old, new:
+        await old.migrate()
+        with pytest.raises(DeclarationError, match=r"outrider subscription rename shop\.audit shop\.archive"):
+            await new.migrate()
+
+
 @pytest.mark.parametrize("change", ["name", "more types", "a job"])
 async def test_what_wants_the_same_events_under_a_new_name_is_refused(database: str, change: str) -> None:
     """Also when there is nothing to read, and nobody serves the old one."""

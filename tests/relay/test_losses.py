@@ -8,12 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
+from redis.asyncio import Redis
+from tests.brokers import RedisServer
 from tests.relay.depot import depot, ids_in
 
 from outrider import Envelope
 from outrider.relay import relay_loop
 from outrider.signals import ListenerUp, Relayed, Rewound, Signal, Taken, Woken
 from outrider.streams import Appended, Sink
+from outrider.streams.redis import RedisStreams
 from outrider.testing import expect
 
 Forget = Callable[[], Awaitable[None]]
@@ -42,6 +45,50 @@ async def test_a_frozen_relay_fills_a_stream_that_was_emptied(
             await house.app.drain()
         assert await ids_in(sink, name) == sent
         assert [(each.stream, each.whole) for each in rewound] == [(name, True)]
+
+
+async def test_a_frozen_relay_fills_an_emptied_stream_until_it_is_trimmed(
+    database: str, redis_server: RedisServer, name: str
+) -> None:
+    """The stored position is missing, as if it had been trimmed. But trimming would have removed all entries up to
+    it, more than the new stream has lost."""
+    sink = RedisStreams(redis_server.url, stream=name, max_len=100)
+    async with depot(database) as house:
+        house.app.relay("depot.out", sink, batch=50)
+        await house.app.migrate()
+        sent = await house.publish_many(400)
+        await house.app.drain()
+        async with Redis.from_url(redis_server.url) as redis:
+            await redis.delete(name)
+            await wake(sink, name, await house.envelopes(sent[:250]))
+            assert await redis.xlen(name) < 250
+        sent += await house.publish("a7")
+        async with expect(house.app, Rewound) as rewound:
+            await house.app.drain()
+        assert (await ids_in(sink, name))[-101:] == sent[-101:]
+        assert [(each.stream, each.whole) for each in rewound] == [(name, True)]
+
+
+async def test_a_stream_that_was_trimmed_behind_the_position_is_not_lost(
+    database: str, redis_server: RedisServer, name: str
+) -> None:
+    """The relay died after an append that trimmed the entry at its position away."""
+    sink = RedisStreams(redis_server.url, stream=name, max_len=100)
+    rewound: list[Signal] = []
+    async with depot(database) as house:
+        house.app.relay("depot.out", sink, batch=50)
+        await house.app.migrate()
+        house.app.signals.listen(lambda each: rewound.append(each) if isinstance(each, Rewound) else None)
+        sent = await house.publish_many(200)
+        await house.app.drain()
+        sent += await house.publish_many(250, start=200)
+        envelopes = await house.envelopes(sent[200:])
+        await sink.open()
+        assert isinstance(await sink.append(name, envelopes, await sink.end(name)), Appended)
+        sent += await house.publish("a7")
+        await house.app.drain()
+        assert (await ids_in(sink, name))[-1] == sent[-1]
+        assert rewound == []
 
 
 @pytest.mark.parametrize("more", [0, 1])

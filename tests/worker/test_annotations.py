@@ -51,6 +51,42 @@ class Made:
     async def __call__(self, event: Cancelled) -> None: ...
 
 
+class OnlyForCheckers(Event, type="annotations.only_for_checkers"):
+    pass
+
+
+KNOWN_BY_NAME = OnlyForCheckers
+del OnlyForCheckers  # as if it were imported under TYPE_CHECKING: its name cannot be evaluated here
+
+
+async def unevaluated(event: "OnlyForCheckers") -> None: ...  # noqa: F821, UP037
+async def unevaluated_batch(events: "list[OnlyForCheckers]") -> None: ...  # noqa: F821, UP037
+async def unevaluated_union(event: "OnlyForCheckers | Cancelled") -> None: ...  # noqa: F821, UP037
+async def unevaluated_module(event: "checkers.OnlyForCheckers") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
+
+
+@pytest.mark.parametrize("function", [unevaluated, unevaluated_batch, unevaluated_union, unevaluated_module])
+def test_the_name_of_another_event_is_refused_also_if_it_cannot_be_evaluated(function: Callable[..., Any]) -> None:
+    app = Outrider(context="shop")
+    with pytest.raises(
+        DeclarationError, match=r"declared for Placed, but its first parameter is annotated as .*OnlyForC"
+    ):
+        app.handler(Placed, name="shop.note")(function)
+    if function is not unevaluated_batch:
+        with pytest.raises(DeclarationError, match="declared for Placed, but its first parameter is annotated as "):
+            app.job(on=Placed, name="shop.note")(function)
+    app.handler(KNOWN_BY_NAME, name="shop.note")(function)
+
+
+def test_a_name_that_several_events_have_is_accepted() -> None:
+    async def note(event: Any) -> None: ...
+
+    note.__annotations__["event"] = "OfTheSameName"
+    for source in ("one", "two"):
+        type("OfTheSameName", (Event,), {"__module__": source}, type=f"annotations.{source}", foreign=True)
+    Outrider(context="shop").handler(Placed, name="shop.note")(note)
+
+
 NO_CONTEXT: Any = None
 MISTAKEN: list[Callable[..., Any]] = [
     other, alone, batch, sequence, nothing_else, plain_dict, evaluated, blocking, with_django, context_unknown,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from tests.worker.shop import SOON, Placed, Shop, opened
 
 from outrider import Event, HandlerContext, Outrider, RetryPolicy, SyncHandlerContext
 from outrider.errors import DeclarationError
-from outrider.signals import LoopHeld, Settled, Signal
+from outrider.signals import Failed, LoopHeld, Settled, Signal
 from outrider.testing import expect
 from outrider.worker import watchdog
 
@@ -299,6 +301,88 @@ async def test_a_handler_that_holds_the_event_loop_is_reported_while_it_does(
         assert 0.1 <= first.seconds < second.seconds
         assert "test_misbehaviour.py" in first.where
         assert await shop.effects() == ["a1"]
+
+
+def hold_interpreter(seconds: float) -> None:
+    """A call in C that computes and never releases the interpreter lock, such as a regular expression that backtracks."""
+    next(filter((time.monotonic() + seconds).__lt__, iter(time.monotonic, None)))
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.5])
+async def test_a_handler_that_holds_the_interpreter_lock_is_reported(
+    database: str, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """The watchdog's thread cannot run either, so the report comes afterwards. The longer call could be taken for a
+    process that was stopped."""
+    monkeypatch.setattr(watchdog, "HELD", 0.1)
+    reports: list[LoopHeld] = []
+
+    def declare(shop: Shop) -> None:
+        @shop.app.handler(Placed, name="shop.effect")
+        async def handle(event: Placed) -> None:
+            hold_interpreter(seconds)
+
+    async with opened(database, declare) as shop:
+        shop.app.signals.listen(lambda each: reports.append(each) if isinstance(each, LoopHeld) else None)
+        async with shop.app.worker(), expect(shop.app, Settled, lambda signal: signal.events):
+            await shop.publish("a1")
+    ours = [each for each in reports if each.subscription == "shop.effect"]
+    assert len(ours) == 1
+    assert seconds - 0.2 < ours[0].seconds < seconds + 1
+    assert "test_misbehaviour.py" in ours[0].where
+
+
+async def test_a_process_that_was_stopped_has_not_held_its_loop(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sleep that keeps the interpreter lock looks like a SIGSTOP: nothing runs, and no CPU is used. Only the failure tells
+    how long the handler took."""
+    monkeypatch.setattr(watchdog, "HELD", 0.1)
+    reports: list[LoopHeld] = []
+
+    def declare(shop: Shop) -> None:
+        @shop.app.handler(Placed, name="shop.effect", retry=SOON, timeout="1s")
+        async def handle(event: Placed) -> None:
+            ctypes.PyDLL(None).usleep(1_500_000)
+
+    async with opened(database, declare) as shop:
+        shop.app.signals.listen(lambda each: reports.append(each) if isinstance(each, LoopHeld) else None)
+        async with shop.app.worker(), expect(shop.app, Failed):
+            await shop.publish("a1")
+    assert [each for each in reports if each.subscription == "shop.effect"] == []
+    assert re.search(
+        r"returned after 1\.[5-9]\d* s, not within 1 s: .*blocked", str((await shop.parked())["a1"]["last_error"])
+    )
+
+
+@pytest.mark.parametrize("child", ["gather", "task group"])
+async def test_a_child_task_that_holds_the_event_loop_is_reported_as_its_handler(
+    database: str, monkeypatch: pytest.MonkeyPatch, child: str
+) -> None:
+    monkeypatch.setattr(watchdog, "HELD", 0.1)
+    reports: list[LoopHeld] = []
+    reported = threading.Event()
+
+    def hear(signal: Signal) -> None:
+        if isinstance(signal, LoopHeld):
+            reports.append(signal)
+            reported.set()
+
+    async def block() -> None:
+        assert reported.wait(60)
+
+    def declare(shop: Shop) -> None:
+        @shop.app.handler(Placed, name="shop.effect")
+        async def handle(event: Placed) -> None:
+            if child == "gather":
+                await asyncio.gather(block(), asyncio.sleep(0))
+            else:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(block())
+
+    async with opened(database, declare) as shop:
+        shop.app.signals.listen(hear)
+        async with shop.app.worker(), expect(shop.app, Settled, lambda signal: signal.events):
+            await shop.publish("a1")
+    assert reports[0].subscription == "shop.effect"
 
 
 @pytest.mark.verify

@@ -73,6 +73,16 @@ async def test_a_poke_wakes_it(database: str) -> None:
         assert "notification" in [each.reason for each in heard.signals if isinstance(each, Woken)]
 
 
+async def test_one_event_is_one_take(database: str) -> None:
+    """A take that has read everything is not repeated: the next event is sure to notify."""
+    async with opened(database, poll="1h") as shop, idle_worker(shop) as (_, heard):
+        del heard.signals[:]
+        for n in (1, 2, 3):
+            await shop.publish(f"a{n}")
+            await heard.until(lambda n=n: heard.handled() == n)  # type: ignore[misc]
+        assert [each.events for each in heard.signals if isinstance(each, Taken)] == [1, 1, 1]
+
+
 async def test_a_poke_wakes_only_those_who_want_its_type(database: str) -> None:
     from tests.worker.shop import Cancelled
 

@@ -26,7 +26,7 @@ from outrider.subscription import Subscription
 
 PATIENCE = "60s"
 """How long to wait for another migration of the same schema."""
-_REGISTERED = r"""register\('([^']+)'::text, '(\w+)'::text, '(\w+)'::text, (?:NULL|'{([^}]*)}')"""
+_REGISTERED = r"""register\('([^']+)'::text, '(\w+)'::text, '(\w+)'::text, (NULL|'{[^}]*}')"""
 """Matches a call that registration.script has written: name, kind, context and event types."""
 _SEPARATORS = {"space": " ", "newline": "\n", "os": os.pathsep, ":": ":", ";": ";"}
 _WANTED = ("revision", "down_revision", "outrider_schema", "outrider_version")
@@ -125,13 +125,17 @@ def _refuse_renamed(subscriptions: Sequence[Subscription], schema: str, project:
     for new in subscriptions:
         for old, (kind, context, types) in known.items():
             forgotten = old not in declared | gone and context == new.context and new.name not in known
-            if forgotten and overlap(kind, types.split(",") if types else None, new):
+            if forgotten and overlap(kind, _listed(types), new):
                 raise DeclarationError(
                     f"{new.name} is new and wants the same events as {old}, which an earlier revision has registered and "
                     f'the app does not declare. Renamed: add a revision with op.execute("select {schema}.rename('
                     f"'{old}', '{new.name}')\"). Given up: one with op.execute(\"select {schema}.retire('{old}')\"). "
                     "Both wanted: set OUTRIDER_ALLOW_ORPHANS=1"
                 )
+
+
+def _listed(types: str) -> list[str] | None:
+    return None if types == "NULL" else [each for each in types[2:-2].split(",") if each]
 
 
 def _save(file: Path, text: str) -> Path:

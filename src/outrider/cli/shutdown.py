@@ -53,7 +53,7 @@ class StopSignals:
         leave_after(self._grace + MARGIN)
         if self.worker is not None:
             self.worker.ignore_crashes()
-            threading.Thread(target=self.worker.announce, daemon=True).start()
+            threading.Thread(target=_announce, args=[self.worker], daemon=True).start()
 
     def orphaned(self) -> None:
         self.at_once()
@@ -74,6 +74,11 @@ class StopSignals:
         self.stop.set()
         if self.worker is not None:
             self.worker.hurry()
+
+
+def _announce(worker: Worker) -> None:
+    worker.announce()
+    worker.excuse_handlers()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
+from outrider.postgres.connection import connect_sync
 from outrider.postgres.errors import clear_error
 from outrider.postgres.log import ATTEMPT, TakeRequest
 from outrider.postgres.psycopg_private import BeginningStatement, run
@@ -94,6 +95,16 @@ async def roll_back(conn: Connection) -> None:
             await conn.execute("rollback")
     except psycopg.Error:
         await conn.close()
+
+
+def excuse(dsn: str, subscription: str, cursor: int | None, armed: int | None, schema: str) -> None:
+    """Reports from a thread, on a session of its own, that the rollback of a running batch will be no death of its worker.
+
+    An armed suspect is locked by its batch, so this waits for the batch to end. If the process dies, the server goes on.
+    """
+    asked = {"subscription": subscription, "cursor": cursor, "failed": None, "armed": armed}
+    with connect_sync(dsn, autocommit=True) as conn:
+        conn.execute(call("park", schema, tuple(asked)), asked)
 
 
 async def park(conn: Connection, asked: Params, schema: str) -> list[int]:

@@ -85,7 +85,7 @@ class Sender:
         self._signals.emit(Taken(self.relay.name, 0 if batch.taken else None, len(batch.items), batch.outcome))
         self._limit = self.relay.batch
         if not batch.taken:
-            await handler_batches.roll_back(conn)
+            await handler_batches.end_idle(conn)
             return Sent(batch.outcome, due_in=batch.due_in)
         try:
             return await self._send(conn, batch)
@@ -117,10 +117,10 @@ class Sender:
         hit("relay.appended")
         for stream, outcome in outcomes.items():
             match outcome:
-                case Appended(position, duplicates):
+                case Appended(position, duplicates, count):
                     appended = [item for n, item in enumerate(plan.to_send[stream]) if n not in duplicates]
                     if appended:
-                        plan.settling.positions[stream] = named_position(position, appended[-1].envelope.id)
+                        plan.settling.positions[stream] = named_position(position, appended[-1].envelope.id, count)
                 case Rejected(index, _, code, message):
                     return await self._rejected(conn, plan.to_send[stream][index], code, message)
                 case Moved():

@@ -24,6 +24,7 @@ from outrider.streams.stream import (
     Rejected,
     StreamEntry,
     bare_position,
+    count_at,
     event_id_in,
     may_name,
 )
@@ -37,13 +38,15 @@ REFUSAL = "string exceeds maximum allowed size"
 
 # XADDs before a failed one stay, so the script returns how many it did.
 SCRIPT = """
-local last = '0-0'
+local last, count = '0-0', 0
 local info = redis.pcall('XINFO', 'STREAM', KEYS[1])
 if info.err then
   if not string.find(info.err, 'no such key', 1, true) then return {'refused', 0, info.err} end
 else
+  count = nil
   for n = 1, #info, 2 do
     if info[n] == 'last-generated-id' then last = info[n + 1] end
+    if info[n] == 'entries-added' then count = info[n + 1] end
   end
 end
 if last ~= ARGV[1] then return {'moved', 0, last} end
@@ -57,7 +60,7 @@ for n = 3, #ARGV, 2 do
   end
   if type(added) == 'table' and added.err then return {'refused', (n - 3) / 2, added.err} end
 end
-return {'appended', (#ARGV - 2) / 2, ''}
+return {'appended', (#ARGV - 2) / 2, count and string.format('%d', count + (#ARGV - 2) / 2) or ''}
 """
 FIELD = b"event"
 PAGE = 250
@@ -87,7 +90,7 @@ class RedisAppender:
         A chunk sent too early could follow one of another writer: two that start at the same position in the same
         millisecond choose the same ids.
         """
-        position, sent = bare_position(after), 0
+        position, sent, count = bare_position(after), 0, None
         while sent < len(events):
             chunk = self._encode(events, sent, position)
             if chunk.ids:
@@ -98,9 +101,10 @@ class RedisAppender:
                 position = chunk.ids[done - 1] if done else position
                 if outcome == b"refused":
                     return self._refused(stream, text.decode(errors="replace"), sent, position)
+                count = int(text) if text else None
             if chunk.refusal is not None:
                 return Rejected(sent, position, *chunk.refusal)
-        return Appended(position)
+        return Appended(position, count=count)
 
     def _encode(self, events: Sequence[Envelope], first: int, after: str) -> _RedisChunk:
         ms, number = RedisId.parse(after)
@@ -239,7 +243,10 @@ class RedisPositions:
         return str(state.last)
 
     async def holds(self, stream: str, position: str) -> bool:
-        """An entry that is missing was removed, if it is the last ever written or Redis counts removals around it."""
+        """An entry that is missing was removed, if it is the last ever written or Redis counts removals around it.
+
+        If it was trimmed, all entries up to it were. A stream that has lost fewer is another one.
+        """
         wanted = RedisId.parse(position)
         if wanted == START:
             return True
@@ -248,7 +255,7 @@ class RedisPositions:
             return False
         if here:
             return may_name(position, here[0].id)
-        trimmed = state.removed > 0 and not state.reaches_back_to(wanted)
+        trimmed = state.removed >= (count_at(position) or 1) and not state.reaches_back_to(wanted)
         return state.last == wanted or state.last_deleted >= wanted or trimmed
 
     async def complete(self, stream: str, after: str) -> bool:

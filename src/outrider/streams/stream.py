@@ -8,7 +8,7 @@ place. Relays store such positions, and sources return them.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -22,6 +22,8 @@ class Appended:
     position: str
     duplicates: frozenset[int] = frozenset()
     """Indices of events that the broker left out, because their ids were in the stream at `after` or before."""
+    count: int | None = field(default=None, compare=False)
+    """Entries that were ever added to the stream up to here, if the broker counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,16 @@ def event_id_in(codec: Codec, data: bytes) -> UUID | None:
         return None
 
 
-def named_position(position: str, event_id: UUID | None) -> str:
-    """The position together with the id of the event that is there, as a relay stores it."""
-    return position if event_id is None else f"{position}@{event_id.hex}"
+def named_position(position: str, event_id: UUID | None, count: int | None = None) -> str:
+    """The position together with the id of the event that is there and the count of entries, as a relay stores it."""
+    name = "" if event_id is None else f"@{event_id.hex}"
+    return f"{position}{name}#{count}" if name and count is not None else position + name
+
+
+def count_at(position: str) -> int | None:
+    """The count of entries that the position was stored with."""
+    count = position.partition("#")[2]
+    return int(count) if count else None
 
 
 def bare_position(position: str) -> str:
@@ -114,7 +123,7 @@ def bare_position(position: str) -> str:
 
 def may_name(position: str, event_id: UUID | None) -> bool:
     """False if the position names another event than this one. Unknown on either side counts as True."""
-    name = position.partition("@")[2]
+    name = position.partition("@")[2].partition("#")[0]
     return not name or event_id is None or name == event_id.hex
 
 

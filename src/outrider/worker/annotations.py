@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Sequence
@@ -11,10 +12,16 @@ from typing import Any
 
 from outrider.errors import DeclarationError
 from outrider.event import Declared
+from outrider.job import jobs
+from outrider.registry import registry
 
 
 def annotation(function: Callable[..., Any], position: int) -> Any:
-    """The evaluated annotation of a parameter; its text if it cannot be evaluated; Any if there is none."""
+    """The evaluated annotation of a parameter; its text if it cannot be evaluated; Any if there is none.
+
+    A name that is imported for type checkers only stands for the event or job class of that name; for Any if there is not
+    exactly one.
+    """
     called = routine(function)
     try:
         parameter = list(inspect.signature(function).parameters.values())[position]
@@ -24,11 +31,24 @@ def annotation(function: Callable[..., Any], position: int) -> Any:
     if given is inspect.Parameter.empty:
         return Any
     # Alone, so that another parameter whose annotation cannot be evaluated does not hide this one.
+    scope, names = getattr(inspect.unwrap(called), "__globals__", {}), dict[str, Any]()
+    if isinstance(given, str):  # module.Placed is Placed, if the module is unknown
+        given = re.sub(r"\b([^\W\d]\w*)(?:\.\w+)*\.(\w+)", lambda name: name[0] if name[1] in scope else name[2], given)
     alone = types.SimpleNamespace(__annotations__={"it": given})
-    try:
-        return typing.get_type_hints(alone, getattr(inspect.unwrap(called), "__globals__", {}))["it"]
-    except Exception:
-        return given
+    while True:
+        try:
+            return typing.get_type_hints(alone, scope, names)["it"]
+        except NameError as error:
+            if error.name is None or error.name in names:
+                return given
+            names[error.name] = _known(error.name)
+        except Exception:
+            return given
+
+
+def _known(name: str) -> Any:
+    found = {model for known in (registry, jobs) for model in known if model.__name__ == name}
+    return found.pop() if len(found) == 1 else Any
 
 
 def routine(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -190,7 +190,7 @@ class Runner:
     def _check(self, conn: Connection, ctx: HandlerContext | SyncHandlerContext, deadline: Deadline) -> None:
         """Raises if the handler has returned too late, or has left its transaction unusable."""
         if deadline.late:
-            raise self._late()
+            raise deadline.error("handler")
         if ctx.lent and not handler_batches.in_transaction(conn):
             raise _unusable(conn)
 
@@ -207,16 +207,13 @@ class Runner:
         """The exception to raise: a Failure, or the error itself if it cancels the worker."""
         task = asyncio.current_task()
         if deadline.absorb():
-            error = self._late()
+            error = deadline.error("handler")
         elif isinstance(error, KeyboardInterrupt | GeneratorExit) or (
             isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
         ):
             return error
         ours = handler_batches.broken(conn) or ctx.raised(error)
         return Failure(rows, error, clock() - begun, context, ours=ours)
-
-    def _late(self) -> TimeoutError:
-        return TimeoutError(f"the handler did not return within {self.handler.timeout:g} s")
 
     async def _in_thread(self, conn: Connection, context: Context, event: Any, ctx: Any) -> None:
         thread = self._thread.call(context, self.handler.call, event, ctx)

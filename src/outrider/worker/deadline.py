@@ -8,12 +8,15 @@ it returns.
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
 CANCEL_AGAIN = 1.0
 """Seconds between two cancellations: a handler may swallow the first."""
+inherited: ContextVar[str] = ContextVar("outrider_at_work", default="")
+"""The name of the handler or job. The tasks that it starts inherit it."""
 _at_work: dict[asyncio.Task[Any], Deadline] = {}
 
 
@@ -51,6 +54,7 @@ class Deadline:
     def __enter__(self) -> Self:
         self.began = monotonic()
         _at_work[self.task] = self
+        inherited.set(self.name)
         self._set_timer()
         return self
 
@@ -58,6 +62,7 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _at_work.pop(self.task, None)
+        inherited.set("")
         if self._timer is not None:
             self._timer.cancel()
 
@@ -88,6 +93,15 @@ class Deadline:
             self._cancelled += 1
             self._timer = self._loop.call_later(CANCEL_AGAIN, self._look)
             self.task.cancel()
+
+    def error(self, what: str) -> TimeoutError:
+        """The failure of a handler or job that has returned too late, or was cancelled."""
+        if self.expired:
+            return TimeoutError(f"the {what} did not return within {self.seconds:g} s")
+        return TimeoutError(
+            f"the {what} returned after {monotonic() - self.began:.3g} s, not within {self.seconds:g} s: it could not be "
+            "cancelled, because the event loop was blocked"
+        )
 
     def absorb(self) -> bool:
         """Take the timer's cancellations back. Returns whether there were any."""

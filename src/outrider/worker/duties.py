@@ -46,7 +46,9 @@ class Duties:
         """All loops except those of handlers, which depend on the generations that are served."""
         settings, signals, poll = site.settings, site.signals, wakeups.pause
         loops: list[Loop] = [
-            EventRouter(each, signals, settings.schema, sessions=sessions, poll=poll)
+            EventRouter(
+                each, signals, settings.schema, sessions=sessions, poll=poll, hears_at_once=wakeups.hears_at_once
+            )
             for each in self.jobs
             if each.subscription.events
         ]

@@ -27,11 +27,13 @@ class EventRouter(Loop):
         *,
         sessions: WorkerSessions,
         poll: Callable[[], float] = lambda: 0,
+        hears_at_once: Callable[[int], bool] = lambda _: False,
     ) -> None:
         super().__init__(handler.name, signals, types=frozenset(handler.models))
         self._schema = schema
         self._sessions = sessions
         self._poll = poll
+        self._hears_at_once = hears_at_once
         self._params = {
             "subscription": handler.name,
             "limit": LIMIT,
@@ -45,7 +47,7 @@ class EventRouter(Loop):
         async with self._sessions.session(self.name) as conn:
             outcome, _ = await self.route(conn)
         self.skips(outcome if outcome in ("paused", "unknown") else "")
-        if outcome in ("more", "done"):
+        if outcome == "more" or (outcome == "done" and not self._hears_at_once(0)):
             return 0
         return min(self._poll(), BUSY_PAUSE) if outcome == "busy" else self._poll()
 

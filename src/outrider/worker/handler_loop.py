@@ -172,6 +172,9 @@ class HandlerLoop(Loop):
         name = None if self.task is None else at_work(self.task)
         return [] if name is None else [name]
 
+    def excuse(self) -> None:
+        self.reader.excuse(self._shared.site.dsn)
+
     async def close(self) -> None:
         try:
             if self.reader.unfinished:

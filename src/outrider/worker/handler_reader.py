@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +22,7 @@ from time import time
 from outrider import trace
 from outrider.envelope import Envelope, HandledEvent
 from outrider.error_text import describe, last_frames, sqlstate
-from outrider.errors import TransactionEnded
+from outrider.errors import DatabaseUnavailable, TransactionEnded
 from outrider.failpoint import hit
 from outrider.outcome import Dead, Infrastructure, Later, Verdict, classify
 from outrider.postgres import handler_batches
@@ -125,6 +126,8 @@ class HandlerReader:
         self._unreported: _UnreportedFailure | None = None
         self._cursor: int | None = None
         """The cursor of the last batch, which unreported rollbacks belong to."""
+        self._running: int | None = None
+        """The cursor of the batch that runs, until its rollback is excused."""
         self._failures_alone: dict[int, int] = {}
         """By log position: infrastructure failures of an event that was taken alone."""
         self.failures = 0
@@ -154,7 +157,7 @@ class HandlerReader:
         if claim.batch is None:
             await self._end_empty_take(conn, claim)
             return BatchResult(claim.outcome, due_in=claim.due_in)
-        self._cursor = claim.cursor
+        self._cursor = self._running = claim.cursor
         begun, spans = clock(), trace.handling(self.handler.name) if claim.rows else None
         try:
             calls = await self._runner.run(conn, claim.rows, spans) if claim.rows else []
@@ -169,10 +172,12 @@ class HandlerReader:
         except DatabaseError as error:
             return await self._handle_failure(conn, claim, Failure(claim.rows, error, 0, ours=True), spans)
         except BaseException:  # the worker is ending
-            self.next_take.rollbacks += 1
+            self.next_take.rollbacks += self._running is not None
             if spans is not None:
                 spans.end("rolled_back")
             raise
+        finally:
+            self._running = None
         if spans is not None:
             spans.end("success")
         return self._finish_batch(claim, calls, handled, clock() - begun)
@@ -259,6 +264,18 @@ class HandlerReader:
         except DatabaseError:
             handler_batches.end(conn)
         self.next_take.rollbacks += 1
+
+    def excuse(self, dsn: str) -> None:
+        """Report that the death of this process is not to be blamed on the batch that runs, nor on the armed suspect.
+
+        Called from a thread, because the event loop may be blocked. If the batch is committed nevertheless, the excuse hides
+        one death of a worker until the next batch is committed.
+        """
+        cursor, armed = self._running, self.next_take.armed
+        self._running = self.next_take.armed = None
+        if cursor is not None or armed is not None:
+            with suppress(DatabaseError, DatabaseUnavailable, OSError):
+                handler_batches.excuse(dsn, self.handler.name, cursor, armed, self._schema)
 
     @property
     def unfinished(self) -> bool:

@@ -25,7 +25,7 @@ from outrider.outcome import Dead, classify
 from outrider.postgres.connection import AsyncSession, Session, transaction_sync
 from outrider.postgres.jobs import ID, PAYLOAD, TRACE, TYPE, VERSION, WORKSPACE, Leased, Other
 from outrider.worker.call_context import run_in
-from outrider.worker.deadline import Deadline
+from outrider.worker.deadline import Deadline, inherited
 from outrider.worker.job_context import JobContext, SyncJobContext
 from outrider.worker.job_handler import JobHandler
 from outrider.worker.job_processes import JobProcesses
@@ -94,6 +94,7 @@ class JobRunner:
         """The context variables that jobs start with: the code that made the worker may have been handling an event."""
         self._context.run(inherited_workspace.set, None)
         self._context.run(trace.inherited.set, None)
+        self._context.run(inherited.set, handler.name)
         # What model_validate_json calls. Calling it directly is measurably faster.
         self._validators = {kind: model.__pydantic_validator__.validate_json for kind, model in handler.models.items()}
         self._upcast = {kind for kind, model in handler.models.items() if spec_of(model).upcasters}
@@ -137,13 +138,10 @@ class JobRunner:
         except BaseException as error:
             if not deadline.expired:
                 raise
-            raise self._late() from error
+            raise deadline.error("job") from error
         if deadline.late:
-            raise self._late()
+            raise deadline.error("job")
         return result
-
-    def _late(self) -> TimeoutError:
-        return TimeoutError(f"the job did not return within {self.handler.timeout:g} s")
 
     def _call(self, job: Any, running: RunningJob) -> Awaitable[Any]:
         handler = self.handler

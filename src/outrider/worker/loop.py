@@ -77,6 +77,9 @@ class Loop(ABC):
     def ignore_crashes(self) -> None:  # noqa: B027 (only jobs count crashes)
         """From now on, the death of this process does not count as a crash of its jobs."""
 
+    def excuse(self) -> None:  # noqa: B027 (only handlers count takes)
+        """The same for its handlers. Waits for the database, so it is called from a thread."""
+
     # Wake and stop
 
     def wants(self, kind: str, generation: int) -> bool:  # noqa: ARG002

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
+from contextvars import Context
+from time import monotonic, process_time
+from typing import Any
 
 from outrider.signals import LoopHeld, Signals
-from outrider.worker.deadline import at_work
+from outrider.worker.deadline import at_work, inherited
 
 HELD = 1.0
 """Seconds that the loop may take to answer before the first report. The next ones follow after 2, 4, 8 times as many."""
@@ -37,26 +40,41 @@ class _Watch:
         self._ended = ended
 
     def run(self) -> None:
-        while not self._ended.wait(HELD / 2):
+        due = monotonic() + HELD / 2
+        while (stopped := self._wait(self._ended, HELD / 2)) is not None:
             answered = threading.Event()
             try:
                 self._loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # the loop is closed
                 return
-            self._wait(answered)
+            self._await(answered, due + stopped)
+            due = monotonic() + HELD / 2
 
-    def _wait(self, answered: threading.Event) -> None:
-        asked, patience = monotonic(), HELD
-        while not answered.wait(patience) and not self._ended.is_set():
+    def _await(self, answered: threading.Event, asked: float) -> None:
+        patience = HELD
+        while not self._ended.is_set():
             held = monotonic() - asked
-            if held > 4 * patience:  # this thread did not run either: the whole process was stopped
-                asked, patience = monotonic(), HELD
-                continue
-            patience = held
-            task = asyncio.current_task(self._loop)
-            report = LoopHeld(None if task is None else at_work(task) or task.get_name(), held, self._where())
-            if not answered.is_set():
-                self._signals.emit(report)
+            if held >= patience:
+                patience = 2 * held
+                task = asyncio.current_task(self._loop)
+                report = LoopHeld(None if task is None else _name(task), held, self._where())
+                if not answered.is_set():
+                    self._signals.emit(report)
+            elif (stopped := self._wait(answered, patience - held)) is None:
+                return
+            elif stopped:
+                asked, patience = asked + stopped, HELD
+
+    def _wait(self, event: threading.Event, seconds: float) -> float | None:
+        """None if the event was set. Otherwise, for how many seconds the process was stopped.
+
+        The wait ends late also if a call that keeps the interpreter lock blocks the loop. But a stopped process uses no CPU.
+        """
+        due, used = monotonic() + seconds, process_time()
+        if event.wait(seconds):
+            return None
+        late = monotonic() - due
+        return late if late > 3 * HELD and process_time() - used < late / 3 else 0.0
 
     def _where(self) -> str:
         """The line of the function that asyncio, or Outrider, has called."""
@@ -64,3 +82,15 @@ class _Watch:
         while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] not in FRAMEWORK:
             found, frame = frame, frame.f_back
         return "" if found is None else f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+def _name(task: asyncio.Task[Any]) -> str:
+    """The handler or job that runs in this task, or that has started it."""
+    return at_work(task) or _context_of(task).get(inherited) or task.get_name()
+
+
+def _context_of(task: asyncio.Task[Any]) -> Context:
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    # The last one: a task that is awaited also refers to the context of whoever awaits it.
+    return [each for each in gc.get_referents(task) if isinstance(each, Context)][-1]

@@ -170,6 +170,11 @@ class Worker:
             jobs = tuple(name for name in busy if name in job_names)
             self._site.signals.emit(WorkerStopping(self.identity.id, handlers, jobs, self._times.grace))
 
+    def excuse_handlers(self) -> None:
+        """From now on, the death of this process is no death in the batches of its handlers. Called from a thread."""
+        for loop in self.loops:
+            loop.excuse()
+
     # State
 
     @property

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -19,7 +20,7 @@ import psycopg
 import pytest
 from tests.worker.jobs.factory import SOON, Factory, Make, Ordered, Paint, idle, opened, until
 
-from outrider import Cancelled, JobContext, Outrider, Retry, SyncJobContext
+from outrider import Cancelled, JobContext, Outrider, Retry, SyncJobContext, failpoint
 from outrider.config import Settings
 from outrider.errors import SchemaMismatch
 from outrider.job import JobRun
@@ -36,6 +37,7 @@ from outrider.signals import (
     Routed,
     Signal,
     Signals,
+    Woken,
 )
 from outrider.testing import expect
 from outrider.worker import loop, watchdog
@@ -142,6 +144,29 @@ async def test_events_are_routed_and_run(database: str) -> None:
         done = expect(factory.app, JobsCompleted)
         async with factory.app.worker(), expect(factory.app, Routed), done:
             await factory.publish(Ordered(n=1))
+
+
+async def test_one_event_is_one_route(database: str, tmp_path: Path) -> None:
+    """A take that has read everything is not repeated: the next event is sure to notify."""
+
+    def declare(app: Outrider) -> None:
+        @app.job(on=Ordered, name="factory.produce")
+        async def produce(event: Ordered) -> None:
+            pass
+
+    hits = tmp_path / "hits"
+    async with opened(database, declare, poll="1h") as factory:
+        async with AsyncExitStack() as ending:
+            async with expect(factory.app, Woken, lambda each: each == Woken("factory.produce", "listener")):
+                await ending.enter_async_context(factory.app.worker())
+            async with expect(factory.app, JobsCompleted):
+                await factory.publish(Ordered(n=0))
+            failpoint.load({"OUTRIDER_FAIL_LOG": str(hits)})
+            ending.callback(failpoint.load, {})
+            for n in (1, 2, 3):
+                async with expect(factory.app, JobsCompleted):
+                    await factory.publish(Ordered(n=n))
+        assert hits.read_text().split().count("route.done") == 3
 
 
 async def test_a_running_job_is_cancelled(database: str) -> None:

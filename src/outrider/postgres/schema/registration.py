@@ -165,11 +165,13 @@ async def _replaced(conn: AsyncConnection[Any], old: Overview, new: Subscription
 
 
 def overlap(kind: str, event_types: Sequence[str] | None, new: Subscription) -> bool:
-    """Whether a subscription and a declared one would act on the same events."""
-    if event_types and new.event_types:
+    """Whether a subscription and a declared one would act on the same events. event_types: None = all; [] = none, as of a
+    job that is only enqueued. Handlers of all types are listeners, and each process knows only its own."""
+    if event_types is not None and new.event_types is not None:
         both_act = {kind, new.kind} <= {"handler", "job"}
         return (kind == new.kind or both_act) and not set(event_types).isdisjoint(new.event_types)
-    return event_types is None and new.event_types is None and kind == new.kind != "handler"
+    listed = new.event_types if event_types is None else event_types
+    return kind == new.kind != "handler" and (listed is None or len(listed) > 0)
 
 
 def _explained(old: Overview, new: Subscription, left: Backlog) -> str:
