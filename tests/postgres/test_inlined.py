@@ -13,6 +13,7 @@ CALLS = {
     "claim_at": "select outrider.claim_at(j) from outrider.job as j",
     "in_lane": "select from outrider.job as j where outrider.in_lane(j, row('a', 0, 'b', 0)::outrider.lane)",
     "in_turn": "select from outrider.job as j where outrider.in_turn(j, row('a', 0, 'b', 1)::outrider.lane)",
+    "stored_at_most": "select outrider.stored_at_most(o.payload) from outrider.outbox as o",
     "stored_bytes": "select outrider.stored_bytes(o.payload) from outrider.outbox as o",
 }
 
