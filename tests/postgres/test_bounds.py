@@ -368,10 +368,8 @@ def blocks_read(conn: Conn, query: str) -> int:
         export_jobs,
     ],
 )  # fmt: skip
-def test_what_does_not_fit_into_a_batch_is_not_unpacked(
-    conn: Conn, prepare: Callable[[Conn, int], str]
-) -> None:
-    """A producer's thousand events of 64 MB, stored in a few hundred kB each, were unpacked for every single one that was taken."""
+def test_what_does_not_fit_into_a_batch_is_not_unpacked(conn: Conn, prepare: Callable[[Conn, int], str]) -> None:
+    """A producer's thousand events of 64 MB, stored in a few hundred kB each, were unpacked for every one that was taken."""
     query = prepare(conn, MANY)
     with conn.transaction(force_rollback=True):
         assert len(conn.execute(query.encode()).fetchall()) == 5

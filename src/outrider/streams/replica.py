@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from outrider import names
 from outrider.envelope import Envelope
+from outrider.errors import Undecodable
 from outrider.streams.javascript import dumps, number, parse, string, stringify
 from outrider.streams.untrusted_json import Members, undecodable, uuid_in
 
@@ -105,7 +106,7 @@ def _version(version: int | None) -> str:
         return "null"
     text = str(version)
     if not -_SAFE <= version <= _SAFE and number(version) != text:
-        raise ValueError(f"entity_version {text} is not exact in JavaScript: it would become {number(version)}")
+        raise Undecodable(f"entity_version {text} is not exact in JavaScript: it would become {number(version)}")
     return text
 
 

@@ -18,6 +18,6 @@ cross join lateral (
         join /*schema*/delivery as d on d.id = c.id
         join /*schema*/outbox as o on o.seq = d.seq
         order by c.place$payloads$, due.ids) as fits) as batch
-join /*schema*/delivery as d on d.id = any (due.ids[: batch.fits])
+join /*schema*/delivery as d on d.id = any (due.ids[: coalesce(batch.fits, cardinality(due.ids))])
 join /*schema*/outbox as o on o.seq = d.seq
 order by d.run_at, d.id
