@@ -125,9 +125,10 @@ async def refused(
     return [Kept(*row) for row in rows]
 
 
-async def refused_again(conn: AsyncSession, subscription: str, schema: str) -> list[Kept]:
-    """The refused entries of an inbox, locked until the transaction ends."""
-    return [Kept(*row) for row in await fetch(conn, "streams/refused_again", schema, {"subscription": subscription})]
+async def refused_again(conn: AsyncSession, subscription: str, after: int, limit: int, schema: str) -> list[Kept]:
+    """The next refused entries of an inbox, up to the bytes of a batch, locked until the transaction ends."""
+    params = {"subscription": subscription, "after": after, "limit": limit}
+    return [Kept(*row) for row in await fetch(conn, "streams/refused_again", schema, params)]
 
 
 async def hold_streams(conn: AsyncSession, subscription: str, schema: str) -> dict[str, str]:
