@@ -97,13 +97,13 @@ def opening(dsn: str, outside: Path | None = None) -> Outrider:
                 signal.raise_signal(signal.SIGSTOP)
             return answer
 
-        generations.fetch_call = stopped  # type: ignore[attr-defined]
+        generations.fetch_call = stopped  # type: ignore[attr-defined, assignment]
     return app
 
 
 @pytest.mark.verify
 async def test_a_worker_that_is_stopped_while_it_opens_a_generation(database: str, tmp_path: Path) -> None:
-    """It takes the second in which the server waits for it. The cursors are free again, and when it wakes it opens it anew."""
+    """The server waits for it for a second. Then the cursors are free, and when it wakes it opens the generation anew."""
     with psycopg.connect(database, autocommit=True) as conn:
         async with opening(database) as app:
             await app.migrate()

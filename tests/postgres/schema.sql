@@ -1370,6 +1370,7 @@ declare
     who    constant text := "outrider".signed(p_by);
     ids    uuid[];
     places bigint[];
+    names  text[];
     owed   bigint;
 begin
     perform "outrider".sees_all(true);
@@ -1401,6 +1402,18 @@ begin
         where p.carried <> '{}' and (
             p_subject is null and p.workspace_id = p_workspace_id
             or exists (select from "outrider".outbox as o where o.id = p.event_id and o.erased_at is not null));
+        with gone as (
+            delete from "outrider".schedule as s
+            where (p_workspace_id is null or s.job ->> 'workspace_id' = p_workspace_id)
+              and (p_subject is null or p_jobs and s.job ->> 'key' = p_subject)
+            returning s.name
+        )
+        select array_agg(gone.name order by gone.name) into names from gone;
+        if names is not null then
+            update "outrider".audit as a
+            set details = a.details || jsonb_build_object('schedules', coalesce(a.details -> 'schedules', '[]') || to_jsonb(names))
+            where a.id = audit;
+        end if;
         if p_from = 'rest' then
             perform "outrider".erase_rest(p_workspace_id, p_subject, p_jobs, audit);
         end if;
