@@ -17,7 +17,7 @@ from tests.oracle import Oracle
 from tests.pgbouncer import PgBouncer
 
 from outrider import Event, HandlerContext, Outrider
-from outrider.postgres import generations
+from outrider.postgres import generations, statement
 from outrider.signals import Signal, Troubled
 from outrider.worker import batch_runner, handler
 
@@ -88,7 +88,7 @@ def opening(dsn: str, outside: Path | None = None) -> Outrider:
 
     if outside is not None and not outside.exists():  # a process of its own
         outside.touch()
-        really, generations.SILENCE = generations.fetch_call, "1s"
+        really, generations.SILENCE = statement.fetch_call, "1s"
 
         async def stopped(conn: Any, name: str, *args: Any) -> Any:
             answer = await really(conn, name, *args)

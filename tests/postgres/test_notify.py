@@ -13,10 +13,10 @@ from tests.clusters import SETTINGS, WHOLE, migrated
 from tests.conftest import _database
 from tests.worker.jobs.factory import Make, Ordered, Paint, opened, until
 
-from outrider import Outrider
+from outrider import HandlerContext, Outrider, RetryPolicy
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.listener import Listener
-from outrider.signals import ListenerUp
+from outrider.signals import Failed, ListenerUp, Signal, Troubled
 from outrider.testing import expect
 
 CHANNELS = "listen outbox_default; listen outbox_gen_1"
@@ -92,6 +92,68 @@ async def test_a_full_queue_stops_no_work(small: str, notify: Literal["off", "co
         kept = [row["result"] for row in await factory.receipts() if row["handler_name"] == "factory.make"]
         assert sorted(each["made"] for each in kept) == list(range(6))
         assert not await factory.rows("select from outrider.worker"), "it took its leave"
+
+
+UNGUARDED = """create or replace function outrider.notify(p_channel text, p_kind text) returns void language sql as
+               $$ select pg_notify('outbox_default', 'x') $$"""
+
+
+class Restored:
+    """As if the queue had filled between notify, which looks at it, and COMMIT: notify does not look until the first failure."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.codes: list[str] = []
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            [[self._guarded]] = conn.execute("select pg_get_functiondef('outrider.notify'::regproc)").fetchall()
+            conn.execute(UNGUARDED.encode())
+
+    def hear(self, signal: Signal) -> None:
+        if isinstance(signal, Troubled | Failed):
+            self.codes.append(signal.code if isinstance(signal, Troubled) else signal.verdict.code)
+            with psycopg.connect(self.dsn, autocommit=True) as conn:
+                conn.execute(self._guarded.encode())
+
+
+async def test_a_queue_that_fills_before_the_commit_takes_no_result(small: str) -> None:
+    def declare(app: Outrider) -> None:
+        @app.job(Paint, concurrency=1, keep="7d")
+        async def paint(job: Paint) -> dict[str, int]:
+            return {"painted": job.n}
+
+    async with opened(small, declare, poll=0.05) as factory:
+        await factory.enqueue(*(Paint(part=str(n), n=n) for n in range(3)))
+        async with full_queue(small):
+            restored = Restored(small)
+            factory.app.signals.listen(restored.hear)
+            async with factory.app.worker():
+
+                async def all_settled() -> bool:
+                    return len(await factory.receipts()) == 3
+
+                await until(all_settled)
+        assert restored.codes == ["54000"]
+        assert sorted(row["result"]["painted"] for row in await factory.receipts()) == [0, 1, 2]
+
+
+async def test_a_queue_that_fills_before_the_commit_uses_no_attempt(small: str) -> None:
+    tried: list[int] = []
+
+    def declare(app: Outrider) -> None:
+        @app.handler(Ordered, name="factory.plan", retry=RetryPolicy(retries=0))
+        async def plan(event: Ordered, ctx: HandlerContext) -> None:
+            tried.append(ctx.attempt)
+            await ctx.tx.execute("select outrider.enqueue('factory.make', '{}')")
+
+    async with opened(small, declare, poll=0.05) as factory:
+        await factory.publish(Ordered(n=1))
+        async with full_queue(small):
+            restored = Restored(small)
+            factory.app.signals.listen(restored.hear)
+            assert (await factory.app.drain()).handled == 1
+        assert restored.codes == ["54000"]
+        assert tried == [1, 1]
+        assert not await factory.rows("select from outrider.delivery")
 
 
 async def test_a_full_queue_stops_no_operator(small: str) -> None:
