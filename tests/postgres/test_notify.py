@@ -99,7 +99,7 @@ UNGUARDED = """create or replace function outrider.notify(p_channel text, p_kind
 
 
 class Restored:
-    """As if the queue had filled between notify, which looks at it, and COMMIT: notify does not look until the first failure."""
+    """As if the queue had filled between notify and COMMIT: until the first failure, notify does not look at it."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
