@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
@@ -13,6 +14,7 @@ from tests.clusters import SETTINGS, WHOLE, migrated
 from tests.conftest import _database
 from tests.worker.jobs.factory import Make, Ordered, Paint, opened, until
 
+import outrider
 from outrider import HandlerContext, Outrider, RetryPolicy
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.listener import Listener
@@ -212,6 +214,24 @@ select outrider.pause('factory.produce');
 select outrider.resume('factory.produce');
 select * from outrider.withdraw((select id from outrider.outbox limit 1));
 """
+
+
+SENDERS = r"""
+select p.proname from pg_proc as p
+where p.pronamespace = 'outrider'::regnamespace and p.prokind in ('f', 'p')
+  and pg_get_functiondef(p.oid) ~* 'pg_notify|(^|;|begin|then|else|loop)\s+notify\s+["a-z]'
+"""
+
+
+def test_one_function_sends_every_notification(whole_database: str) -> None:
+    """Whatever calls it obeys the setting, and cannot fail for a full queue. Beside it, a worker answers a canary."""
+    with psycopg.connect(whole_database) as conn:
+        assert conn.execute(SENDERS.encode()).fetchall() == [("notify",)]
+        conn.execute("create function outrider.loud() returns void language plpgsql as 'begin notify outbox_x; end'")
+        assert len(conn.execute(SENDERS.encode()).fetchall()) == 2
+    package = Path(outrider.__file__).parent
+    found = {path for path in package.rglob("*") if path.suffix in (".py", ".sql") and "pg_notify" in path.read_text()}
+    assert {path.name for path in found} == {"notify.sql", "canary.py"}
 
 
 @pytest.mark.parametrize("setting", ["off", ""])
