@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 import psycopg
 import pytest
+from redis.asyncio import Redis
+from tests.brokers import RedisServer
 from tests.clusters import SETTINGS, WHOLE, migrated
 from tests.conftest import _database
+from tests.streams.conftest import name, redis_server
 from tests.worker.jobs.factory import Make, Ordered, Paint, opened, until
 
 import outrider
@@ -19,7 +24,10 @@ from outrider import HandlerContext, Outrider, RetryPolicy
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.listener import Listener
 from outrider.signals import Failed, ListenerUp, Signal, Troubled
+from outrider.streams import RedisStreams
 from outrider.testing import expect
+
+__all__ = ["name", "redis_server"]
 
 CHANNELS = "listen outbox_default; listen outbox_gen_1"
 
@@ -93,7 +101,7 @@ async def test_a_full_queue_stops_no_work(small: str, notify: Literal["off", "co
         assert not await factory.owed()
         kept = [row["result"] for row in await factory.receipts() if row["handler_name"] == "factory.make"]
         assert sorted(each["made"] for each in kept) == list(range(6))
-        assert not await factory.rows("select from outrider.worker"), "it took its leave"
+        assert not await factory.rows("select 1 from outrider.worker"), "it took its leave"
 
 
 UNGUARDED = """create or replace function outrider.notify(p_channel text, p_kind text) returns void language sql as
@@ -155,7 +163,29 @@ async def test_a_queue_that_fills_before_the_commit_uses_no_attempt(small: str) 
             assert (await factory.app.drain()).handled == 1
         assert restored.codes == ["54000"]
         assert tried == [1, 1]
-        assert not await factory.rows("select from outrider.delivery")
+        assert not await factory.rows("select 1 from outrider.delivery")
+
+
+async def test_a_queue_that_fills_before_the_commit_refuses_no_entry(
+    small: str, redis_server: RedisServer, name: str
+) -> None:
+    members = {"v": 1, "id": str(UUID(int=1)), "event_type": "factory.ordered", "event_version": 1, "source": "shop"}
+    entry = json.dumps(members | {"content_class": "internal", "trace_context": None, "payload": {"n": 1}})
+
+    def declare(app: Outrider) -> None:
+        app.inbox("factory.in", RedisStreams(redis_server.url, stream=name), poll=0.05)
+
+    async with opened(small, declare, poll=0.05) as factory, Redis.from_url(redis_server.url) as redis:
+        await redis.xadd(name, {"event": entry})
+        async with full_queue(small):
+            restored = Restored(small)
+            factory.app.signals.listen(restored.hear)
+            async with factory.app.worker():
+                look = "select 1 from outrider.outbox union all select 1 from outrider.stream_refused"
+                await until(lambda: factory.rows(look))
+        assert await factory.rows("select 1 from outrider.outbox")
+        assert not await factory.rows("select 1 from outrider.stream_refused")
+        assert restored.codes == ["54000"]
 
 
 async def test_a_full_queue_stops_no_operator(small: str) -> None:

@@ -19,6 +19,12 @@ Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramL
 """Errors that one entry causes. If every entry of a batch causes one, the reason is elsewhere."""
 
 
+class CommitRefused(psycopg.OperationalError):
+    """The queue of notifications filled before COMMIT."""
+
+    sqlstate = "54000"
+
+
 @dataclass(frozen=True, slots=True)
 class InboxProgress:
     """One batch moves an inbox from the position `after` to `position`."""
@@ -96,17 +102,24 @@ async def ingest(
     schema: str,
 ) -> IngestResult:
     """Writes the events, their receipts, the refused entries and the position in one transaction."""
-    async with conn.transaction():
-        if stamp.notify != "commit":
-            await conn.execute("set local outrider.notify = 'off'")
-        params = (
-            _columns(envelopes)
-            | {"channel": stamp.channel, "generation": stamp.generation}
-            | _progress_params(progress)
-        )
-        [(outcome, events, stands)] = await fetch_call(conn, "ingest", schema, params)
-        if outcome == "ingested":
-            await _refuse(conn, progress, refused, schema)
+    written = False
+    try:
+        async with conn.transaction():
+            if stamp.notify != "commit":
+                await conn.execute("set local outrider.notify = 'off'")
+            params = (
+                _columns(envelopes)
+                | {"channel": stamp.channel, "generation": stamp.generation}
+                | _progress_params(progress)
+            )
+            [(outcome, events, stands)] = await fetch_call(conn, "ingest", schema, params)
+            if outcome == "ingested":
+                await _refuse(conn, progress, refused, schema)
+            written = True
+    except psycopg.errors.ProgramLimitExceeded as error:
+        if written:  # no entry is at fault
+            raise CommitRefused(str(error)) from error
+        raise
     return IngestResult(outcome, events, stands)
 
 
