@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 import pytest
@@ -28,7 +28,7 @@ from tests.worker.shop import SOON, Placed, Shop, opened
 from tests.worker.test_generations import working
 from tests.worker.test_health import get
 
-from outrider import Outrider, RetryPolicy
+from outrider import Envelope, Outrider, RetryPolicy
 from outrider.cli.output.status import view
 from outrider.cli.target import Target
 from outrider.doctor import checks, doctor, server_checks
@@ -36,7 +36,7 @@ from outrider.doctor.doctor import examine_all
 from outrider.doctor.finding import Finding, Severity
 from outrider.postgres.admin import diagnostics
 from outrider.postgres.admin.status import Status
-from outrider.signals import BrokerDown, Failed, Recovered, Settled, Signals, Troubled
+from outrider.signals import BrokerDown, Failed, LoopHeld, Recovered, Rejection, Settled, Signals, Troubled
 from outrider.streams import RedisStreams
 from outrider.testing import expect
 from outrider.worker import presence, troubles, watchdog
@@ -285,6 +285,27 @@ def test_a_report_is_bounded_and_safe() -> None:
     assert len(report) < 8192
     assert "\\u0000" not in report
     assert len(json.loads(report)["troubles"]) == 5
+
+
+def test_failing_events_do_not_hide_a_standstill() -> None:
+    """Handlers that failed an hour ago, once or always, were reported in the place of what stops the worker now."""
+    known, event = Troubles(), cast("Envelope", None)
+
+    def reported() -> list[str]:
+        return [each["name"] for each in json.loads(known.report() or '{"troubles": []}')["troubles"]]
+
+    for n in range(6):
+        known.hear(Rejection(f"shop.once{n}", event, 1, "too_large", "too large", False))
+    assert reported() == []
+    for n in range(6):
+        for attempt in range(5):
+            known.hear(Rejection(f"shop.always{n}", event, attempt, "too_large", "too large", False))
+    assert reported() == [f"shop.always{n}" for n in range(5)]
+    known.hear(LoopHeld("shop.held", 3.0, "a line"))
+    known.hear(BrokerDown("shop.out", "broker_unavailable", "gone", 1))
+    known.hear(Troubled("shop.deadlock", "40P01", "deadlock detected", 1))
+    known.hear(Troubled("(jobs)", "53100", "no space", 3, "claim"))
+    assert reported() == ["(jobs)", "shop.out", "shop.held", "shop.always0", "shop.always1"]
 
 
 # What their silence means

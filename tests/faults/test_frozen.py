@@ -7,6 +7,7 @@ import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from tests.oracle import Oracle
 from tests.pgbouncer import PgBouncer
 
 from outrider import Event, HandlerContext, Outrider
+from outrider.postgres import generations, statement
 from outrider.signals import Signal, Troubled
 from outrider.worker import batch_runner, handler
 
@@ -74,6 +76,47 @@ async def test_a_stopped_worker_loses_its_partition(database: str, tmp_path: Pat
                 await until(lambda: conn.execute("select pid from effect where n = %s", [EVENTS]).fetchone())
                 assert conn.execute("select count(*), count(distinct n) from effect").fetchone() == (EVENTS + 1,) * 2
                 assert conn.execute("select pid from effect where n = %s", [EVENTS]).fetchone() == (first,)
+
+
+def opening(dsn: str, outside: Path | None = None) -> Outrider:
+    """The first worker of generation 7 stops when it has opened it, before COMMIT."""
+    app = Outrider(context="frozen", dsn=dsn, poll=0.2, generation=0 if outside is None else 7)
+
+    @app.handler(Put, name="frozen.put")
+    async def put(event: Put) -> None:
+        pass
+
+    if outside is not None and not outside.exists():  # a process of its own
+        outside.touch()
+        really, generations.SILENCE = statement.fetch_call, "1s"
+
+        async def stopped(conn: Any, name: str, *args: Any) -> Any:
+            answer = await really(conn, name, *args)
+            if name == "open_generation":
+                generations.fetch_call = really  # type: ignore[attr-defined]
+                signal.raise_signal(signal.SIGSTOP)
+            return answer
+
+        generations.fetch_call = stopped  # type: ignore[attr-defined, assignment]
+    return app
+
+
+@pytest.mark.verify
+async def test_a_worker_that_is_stopped_while_it_opens_a_generation(database: str, tmp_path: Path) -> None:
+    """The server waits for it for a second. Then the cursors are free, and when it wakes it opens the generation anew."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        async with opening(database) as app:
+            await app.migrate()
+        async with Nursery(database, Oracle(tmp_path), "tests.faults.test_frozen:opening") as nursery:
+            worker = await nursery.start()
+            await until(lambda: _stopped(worker))
+            with conn.transaction():
+                conn.execute(f"set local lock_timeout = '{LONGEST:.0f}s'".encode())
+                locked = conn.execute("select generation from outrider.cursor for update").fetchall()
+            assert locked == [(0,)]
+            assert _stopped(worker)
+            os.kill(worker, signal.SIGCONT)
+            await until(lambda: conn.execute("select from outrider.cursor where generation = 7").fetchone() is not None)
 
 
 def _stopped(pid: int) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,8 @@ from outrider import Bury, Envelope, Event, HandlerContext, Outrider
 from outrider.errors import DeclarationError, SubscriptionRefused
 from outrider.inbox.inbox import destination_of
 from outrider.inbox.receiver import retry_refused
-from outrider.postgres.inboxes import InboxProgress, Refused, Stamp, ingest
+from outrider.postgres import inboxes
+from outrider.postgres.inboxes import InboxProgress, Kept, Refused, Stamp, ingest
 from outrider.signals import EntryRefused, Ingested, Rewound, Trimmed
 from outrider.streams import Sink
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
@@ -440,6 +442,60 @@ async def test_a_payload_beyond_the_limit_is_refused(
         assert (await b.app.drain()).ingested == 1
         [row] = await b.rows("select message from outrider.stream_refused")
         assert "at most 2,048 are allowed (payload_limit)" in row["message"]
+
+
+async def test_a_long_entry_is_refused_before_it_is_parsed(
+    database: str, redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is 128 MB as a text may be 3 GB as Python's objects."""
+    parsed: list[int] = []
+    really = EnvelopeCodec.decode
+
+    def decode(self: EnvelopeCodec, data: bytes) -> Envelope:
+        parsed.append(len(data))
+        return really(self, data)
+
+    monkeypatch.setattr(EnvelopeCodec, "decode", decode)
+    long = entry(1, '{"parcel":"a","n":' + "[" * 4 + "[]," * 30_000 + "[]" + "]" * 4 + "}")
+    async with Redis.from_url(redis_server.url) as redis, depot(database, context="shop", payload_limit=2048) as b:
+        await redis.xadd(name, {"event": long})
+        await redis.xadd(name, {"event": entry(2, '{"parcel":"a","n":2}')})
+        b.app.inbox("shop.in", RedisStreams(redis_server.url, stream=name))
+        await b.app.migrate()
+        assert (await b.app.drain()).ingested == 1
+        assert max(parsed) < 2048
+        [row] = await b.rows("select message from outrider.stream_refused")
+        assert "the entry has 90," in row["message"]
+        assert "at most 69,632 are read: twice payload_limit, and 64 KiB" in row["message"]
+
+
+async def test_refused_entries_are_read_again_in_pages(
+    database: str, redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a few MiB: a stream may have had anything in it."""
+    pages: list[int] = []
+    really = inboxes.refused_again
+
+    async def noted(*args: Any) -> list[Kept]:
+        found = await really(*args)
+        pages.append(len(found))
+        return found
+
+    monkeypatch.setattr(inboxes, "refused_again", noted)
+    async with Redis.from_url(redis_server.url) as redis, depot(database, context="shop", payload_limit=2048) as b:
+        for n in range(7):
+            text = "x" * (1_500_000 if n < 5 else 10)
+            await redis.xadd(name, {"event": entry(n, f'{{"parcel":"{text}","n":{n}}}')})
+        await redis.xadd(name, {"event": "no event"})
+        b.app.inbox("shop.in", RedisStreams(redis_server.url, stream=name))
+        await b.app.migrate()
+        assert (await b.app.drain()).ingested == 2
+        async with b.app.connect() as conn:
+            roomy = replace(b.app.settings, payload_limit=2_000_000)
+            tried = await retry_refused(conn, "shop.in", destination_of(b.app.inboxes[0], roomy), "outrider")
+        assert pages == [3, 3, 0]
+        assert (tried.ingested, len(tried.refused)) == (5, 1)
+        assert len(await b.rows("select from outrider.stream_refused")) == 1
 
 
 def entry(n: int, payload: str, trace: str = "null") -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from redis.asyncio import Redis
@@ -57,6 +58,28 @@ async def test_older_versions_are_ignored(database: str, other_database: str, st
         assert await table(b) == {"x": 3, "y": 5}
         assert await b.rows("select * from outrider.outbox") == []
         assert (await b.rows("select events from outrider.stream"))[0]["events"] == 3
+
+
+async def test_a_long_payload_is_refused(database: str, redis_server: RedisServer, name: str) -> None:
+    """Its bytes count with numbers in full, as they do for the log."""
+    change = {
+        "topic": "depot.sent", "aggregate_kind": "parcel", "stream_id": "1", "committed_at": "2026-01-31T12:00:00.000Z",
+    }  # fmt: skip
+    stream = RedisStreams(redis_server.url, stream=name, codec=ReplicaCodec())
+    async with Redis.from_url(redis_server.url) as redis, depot(database, context="shop", payload_limit=2048) as b:
+        for n, more in enumerate(('"x"', '"' + "x" * 3000 + '"', "[" + "1e300," * 20 + "0]", '"' + "x" * 80_000 + '"')):
+            head = json.dumps(change | {"event_id": str(UUID(int=n)), "aggregate_id": f"k{n}", "entity_version": n})
+            await redis.xadd(name, {"event": f'{head[:-1]},"payload":{{"n":{n},"more":{more}}}}}'})
+        b.app.replica("shop.parcels", stream, table="parcel")
+        await b.app.migrate()
+        await b.execute(DDL.format(table="parcel"))
+        await b.app.drain()
+        assert await table(b) == {"k0": 0}
+        refused = [row["message"] for row in await b.rows("select message from outrider.stream_refused order by id")]
+        assert len(refused) == 3
+        assert "at most 2,048 are allowed (payload_limit)" in refused[0]
+        assert "bytes with its numbers in full, at most 2,048 are allowed (payload_limit)" in refused[1]
+        assert "the entry has 80," in refused[2]
 
 
 async def test_a_snapshot_and_what_comes_after_it(database: str, other_database: str, stream: Any, name: str) -> None:

@@ -1465,6 +1465,7 @@ declare
     who    constant text := "outrider".signed(p_by);
     ids    uuid[];
     places bigint[];
+    names  text[];
     owed   bigint;
 begin
     perform "outrider".sees_all(true);
@@ -1496,6 +1497,18 @@ begin
         where p.carried <> '{}' and (
             p_subject is null and p.workspace_id = p_workspace_id
             or exists (select from "outrider".outbox as o where o.id = p.event_id and o.erased_at is not null));
+        with gone as (
+            delete from "outrider".schedule as s
+            where (p_workspace_id is null or s.job ->> 'workspace_id' = p_workspace_id)
+              and (p_subject is null or p_jobs and s.job ->> 'key' = p_subject)
+            returning s.name
+        )
+        select array_agg(gone.name order by gone.name) into names from gone;
+        if names is not null then
+            update "outrider".audit as a
+            set details = a.details || jsonb_build_object('schedules', coalesce(a.details -> 'schedules', '[]') || to_jsonb(names))
+            where a.id = audit;
+        end if;
         if p_from = 'rest' then
             perform "outrider".erase_rest(p_workspace_id, p_subject, p_jobs, audit);
         end if;
@@ -1691,6 +1704,26 @@ begin
         null, p_generation, p_poke)
     from unnest(p_times) as t (at);
     return true;
+end
+$$;
+
+CREATE FUNCTION outrider.fitting(p_payloads text, p_ids bigint[]) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    payload jsonb;
+    count   integer := 0;
+    bytes   bigint := 0;
+begin
+    for payload in execute p_payloads using p_ids loop
+        count := count + 1;
+        bytes := bytes + coalesce("outrider".stored_bytes(payload), 0);
+        if bytes >= "outrider".batch_bytes() then
+            return count;
+        end if;
+    end loop;
+    return null;
 end
 $$;
 
@@ -2155,28 +2188,37 @@ CREATE FUNCTION outrider.lease(p_places tid[], p_worker uuid, p_moment timestamp
     SET enable_bitmapscan TO 'off'
     SET plan_cache_mode TO 'force_generic_plan'
     SET jit TO 'off'
-    AS $$
+    AS $_$
 #variable_conflict use_column
 declare
     token bigint := nextval('"outrider".lease_token');
     first bigint;
     last  bigint;
     bytes bigint;
+    ids   bigint[];
     fits  integer;
 begin
     perform "outrider".sees_all();
-    select min(d.seq), max(d.seq), sum("outrider".stored_bytes(d.payload)) into first, last, bytes
+    select min(d.seq), max(d.seq), sum("outrider".stored_at_most(d.payload)) into first, last, bytes
     from unnest(p_places) as q (place) join "outrider".job as d on d.ctid = q.place;
     if cardinality(p_places) > 1 and (first is not null or bytes >= "outrider".batch_bytes()) then
-        select count(*) into fits from (
-            select sum(case when d.payload is not null then "outrider".stored_bytes(d.payload) else (
-                           select "outrider".stored_bytes(o.payload) from "outrider".outbox as o
-                           where o.seq = d.seq and o.seq between first and last limit 1) end)
-                       over (order by q.n rows between unbounded preceding and 1 preceding) as before
-            from unnest(p_places) with ordinality as q (place, n) join "outrider".job as d on d.ctid = q.place
-        ) as read
-        where read.before is null or read.before < "outrider".batch_bytes();
-        p_places := p_places[1 : fits];
+        select sum(case when d.payload is not null then "outrider".stored_at_most(d.payload) else (
+                       select "outrider".stored_at_most(o.payload) from "outrider".outbox as o
+                       where o.seq = d.seq and o.seq between first and last limit 1) end),
+               array_agg(d.id order by q.n)
+        into bytes, ids
+        from unnest(p_places) with ordinality as q (place, n) join "outrider".job as d on d.ctid = q.place;
+        if bytes >= "outrider".batch_bytes() then
+            fits := "outrider".fitting($payloads$
+                select coalesce(d.payload, o.payload)
+                from unnest($1) with ordinality as q (id, n) join "outrider".job as d on d.id = q.id
+                left join lateral (select o.payload from "outrider".outbox as o where o.seq = d.seq limit 1) as o
+                    on d.payload is null
+                order by q.n$payloads$, ids);
+            if fits is not null then
+                p_places := p_places[1 : fits];
+            end if;
+        end if;
     end if;
     return query
     with leased as (
@@ -2202,7 +2244,7 @@ begin
         on t.seq is not null
     order by t.claim_at, t.id;
 end
-$$;
+$_$;
 
 CREATE FUNCTION outrider.lock_cursor(p_subscription text, p_partition integer, p_generation bigint, p_armed bigint, OUT outcome text, OUT locked outrider.cursor, OUT drawn bigint, OUT home bigint) RETURNS record
     LANGUAGE plpgsql
@@ -3249,13 +3291,17 @@ $_$;
 CREATE FUNCTION outrider.read(p_cursor outrider.cursor, p_subscription outrider.subscription, p_drawn bigint, p_home bigint, p_limit integer, p_scan integer, OUT outcome text, OUT seqs bigint[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
+    AS $_$
 #variable_conflict use_column
 declare
     cur       "outrider".cursor := p_cursor;
     q         bigint := greatest(p_drawn, cur.seq);  -- never go back: another session may have read further before we had the lock
     r         xid8 := pg_current_xact_id();
     upto      bigint := q;
+    payloads  constant text := $payloads$
+        select o.payload from unnest($1) with ordinality as q (seq, n)
+        cross join lateral (select o.payload from "outrider".outbox as o where o.seq = q.seq limit 1) as o
+        order by q.n$payloads$;
     others    bigint[];
     withdrawn boolean;
 begin
@@ -3295,11 +3341,12 @@ begin
             select pg_current_snapshot() as now
         ),
         late as materialized (
-            select o.seq, o.payload, o.wanted
+            select o.seq, o.at_most, o.wanted
             from snapshot, "outrider".late_transactions(
                      cur.inflight, cur.horizon, snapshot.now, cur.floor, cur.seq) as finished (tx),
                  lateral (
-                     select o.seq, o.payload, "outrider".wanted(o, p_subscription, cur, others, withdrawn) as wanted
+                     select o.seq, "outrider".stored_at_most(o.payload) as at_most,
+                            "outrider".wanted(o, p_subscription, cur, others, withdrawn) as wanted
                      from "outrider".outbox as o
                      -- As rows, and ordered by both: only the index on (tx, seq) will do, whatever the statistics say of tx.
                      where (o.tx, o.seq) > (finished.tx, cur.floor) and (o.tx, o.seq) <= (finished.tx, cur.seq)
@@ -3309,26 +3356,26 @@ begin
         ),
         late_end as materialized (
             select count(*) filter (where late.wanted) as events,
-                   count(*) = p_limit or coalesce(sum("outrider".stored_bytes(late.payload)) filter (where late.wanted)
-                                                  >= "outrider".batch_bytes(), false) as full
+                   count(*) = p_limit or coalesce(
+                       case when sum(late.at_most) filter (where late.wanted) >= "outrider".batch_bytes() then
+                           "outrider".fitting(payloads, array_agg(late.seq) filter (where late.wanted)) is not null end,
+                       false) as full
             from late
         ),
         fresh as materialized (
-            select o.seq, o.tx, "outrider".stored_bytes(o.payload) as bytes
+            select o.seq, o.tx, "outrider".stored_at_most(o.payload) as at_most
             from "outrider".outbox as o
             where o.seq > cur.seq and o.seq <= upto and "outrider".wanted(o, p_subscription, cur, others, withdrawn)
             order by o.seq
             limit (select case when late_end.full then 0 else p_limit - late_end.events end from late_end)
         ),
         fresh_end as materialized (
-            select case
-                when sum(fresh.bytes) >= "outrider".batch_bytes() then (
-                    select min(sized.seq)
-                    from (select fresh.seq, sum(fresh.bytes) over (order by fresh.seq) as bytes from fresh) as sized
-                    where sized.bytes >= "outrider".batch_bytes())
-                when count(*) = (select p_limit - late_end.events from late_end) then max(fresh.seq)
-                else upto
-            end as seq
+            select coalesce(
+                case when sum(fresh.at_most) >= "outrider".batch_bytes() then
+                    (array_agg(fresh.seq order by fresh.seq))[
+                        "outrider".fitting(payloads, array_agg(fresh.seq order by fresh.seq))] end,
+                case when count(*) = (select p_limit - late_end.events from late_end) then max(fresh.seq)
+                     else upto end) as seq
             from fresh
         ),
         advance as (
@@ -3380,9 +3427,9 @@ begin
                       order by o.tx, o.seq limit 1) as o
     ),
     late as materialized (
-        select o.seq, o.payload
+        select o.seq, o.at_most
         from page, unnest(cur.owing) as owed (tx),
-             lateral (select o.seq, o.payload from "outrider".outbox as o
+             lateral (select o.seq, "outrider".stored_at_most(o.payload) as at_most from "outrider".outbox as o
                       where (o.tx, o.seq) > (owed.tx, cur.owed_after) and (o.tx, o.seq) <= (owed.tx, page.last)
                         and o.seq > cur.owed_after and o.seq <= page.last
                         and "outrider".wanted(o, p_subscription, cur, others, withdrawn)
@@ -3390,11 +3437,10 @@ begin
         order by o.seq limit p_limit
     ),
     fit as materialized (
-        select sized.seq
-        from (select late.seq, sum("outrider".stored_bytes(late.payload))
-                                   over (order by late.seq rows between unbounded preceding and 1 preceding) as before
-              from late) as sized
-        where sized.before is null or sized.before < "outrider".batch_bytes()
+        select late.seq from late
+        order by late.seq
+        limit (select case when sum(late.at_most) >= "outrider".batch_bytes() then
+                               "outrider".fitting(payloads, array_agg(late.seq order by late.seq)) end from late)
     ),
     fit_end as materialized (
         select case when count(*) = p_limit or count(*) < (select count(*) from late) then max(fit.seq)
@@ -3418,7 +3464,7 @@ begin
     )
     select 'more', array(select fit.seq from fit order by fit.seq) into outcome, seqs;
 end
-$$;
+$_$;
 
 CREATE FUNCTION outrider.reap(p_names text[], p_worker uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 500, p_begun bigint[] DEFAULT NULL::bigint[]) RETURNS integer
     LANGUAGE plpgsql
@@ -6249,6 +6295,10 @@ CREATE FUNCTION outrider.signed(p_by text) RETURNS text
     select left(coalesce(nullif(p_by, ''), session_user::text), 200)
 $$;
 
+CREATE FUNCTION outrider.stored_at_most(p_value jsonb) RETURNS bigint
+    LANGUAGE sql STABLE
+    RETURN (CASE WHEN (pg_column_compression(p_value) IS NULL) THEN 1 ELSE 256 END * (pg_column_size(p_value))::bigint);
+
 CREATE FUNCTION outrider.stored_bytes(p_value jsonb) RETURNS integer
     LANGUAGE sql STABLE
     RETURN CASE WHEN (pg_column_compression(p_value) IS NULL) THEN pg_column_size(p_value) ELSE pg_column_size((p_value #> '{}'::text[])) END;
@@ -6405,7 +6455,7 @@ CREATE FUNCTION outrider.take_parked(p_subscription text, p_cursor outrider.curs
     SET row_security TO 'on'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
-    AS $$
+    AS $_$
 #variable_conflict use_column
 declare
     head   "outrider".taken := p_head;
@@ -6413,6 +6463,7 @@ declare
     chosen bigint[];
     lost   bigint;
     lines  text[];
+    fits   integer;
 begin
     perform "outrider".sees_all();
     head.outcome := 'more';
@@ -6483,15 +6534,15 @@ begin
                  where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
-        -- As many from the start as fit into batch_bytes.
-        chosen := chosen[1 : (
-            select count(*) from (
-                select sum(coalesce("outrider".stored_bytes(coalesce(d.payload, o.payload)), 0))
-                           over (order by c.place rows between unbounded preceding and 1 preceding) as before
-                from unnest(chosen) with ordinality as c (id, place)
-                join "outrider".delivery as d on d.id = c.id
-                left join lateral (select o.payload from "outrider".outbox as o where o.seq = d.seq limit 1) as o on true) as read
-            where read.before is null or read.before < "outrider".batch_bytes())];
+        fits := "outrider".fitting($payloads$
+            select coalesce(d.payload, o.payload)
+            from unnest($1) with ordinality as c (id, place)
+            join "outrider".delivery as d on d.id = c.id
+            left join lateral (select o.payload from "outrider".outbox as o where o.seq = d.seq limit 1) as o on true
+            order by c.place$payloads$, chosen);
+        if fits is not null then
+            chosen := chosen[1 : fits];
+        end if;
     end if;
 
     lines := array(select distinct d.ordering_key from "outrider".delivery as d
@@ -6545,7 +6596,7 @@ begin
 
     perform "outrider".promote(p_subscription, p_cursor.generation, lines);
 end
-$$;
+$_$;
 
 CREATE FUNCTION outrider.take_turns(p_lanes outrider.lane[], p_wanted integer) RETURNS tid[]
     LANGUAGE plpgsql
@@ -6635,12 +6686,17 @@ begin
     perform "outrider".sees_all(true);
     perform "outrider".refuse_nobody(p_workspace_id, p_kind, p_subject);
     if p_from = 'jobs' then
-        select case when max(step.bytes) >= "outrider".batch_bytes() then min(step.id) filter (where step.bytes >= "outrider".batch_bytes())
-                    when count(*) = p_scan then max(step.id) end
+        select coalesce(
+                   step.ids["outrider".fitting($payloads$
+                       select j.payload from unnest($1) with ordinality as q (id, n)
+                       join "outrider".job as j on j.id = q.id order by q.n$payloads$, step.ids)],
+                   step.last)
         into ends
-        from (select j.id, sum("outrider".stored_bytes(j.payload)) filter (
-                         where j.seq is null and (p_workspace_id is null or j.workspace_id = p_workspace_id)) over (order by j.id) as bytes
-              from (select j.* from "outrider".job as j where j.id > p_after order by j.id limit p_scan) as j) as step;
+        from (select array_agg(j.id order by j.id) filter (
+                         where j.seq is null and (p_workspace_id is null or j.workspace_id = p_workspace_id)) as ids,
+                     case when count(*) = p_scan then max(j.id) end as last
+              from (select j.id, j.seq, j.workspace_id from "outrider".job as j
+                    where j.id > p_after order by j.id limit p_scan) as j) as step;
         place := ends;
         return next;
         return query
@@ -6664,16 +6720,19 @@ begin
     end if;
     return query execute format($query$
         with read as materialized (
-            select o.* from "outrider".%I as o where o.seq > $1 order by o.seq limit $2
+            select o.* from "outrider".%1$I as o where o.seq > $1 order by o.seq limit $2
         ),
         step as materialized (
-            select read.*, sum("outrider".stored_bytes(read.payload)) over (order by read.seq) as bytes
+            select read.*
             from read
             where ($3 is null or read.workspace_id = $3)
               and ($4 is null or read.aggregate_kind = $4 and read.aggregate_id = $5)
         ),
         ends as materialized (
-            select coalesce((select min(step.seq) from step where step.bytes >= "outrider".batch_bytes()),
+            select coalesce((select (array_agg(step.seq order by step.seq))["outrider".fitting($payloads$
+                                 select o.payload from unnest($1) with ordinality as q (seq, n)
+                                 join "outrider".%1$I as o on o.seq = q.seq order by q.n$payloads$,
+                                 array_agg(step.seq order by step.seq))] from step),
                             case when count(*) = $2 then max(read.seq) end) as seq from read
         )
         select ends.seq, null::uuid, null::boolean, null::text from ends
@@ -6682,7 +6741,7 @@ begin
                 case when "outrider".as_text(step.payload) = '' or "outrider".as_text(step.trace_context) = ''
                      then line.said || '{"payload": null, "trace_context": null, "unreadable": true}' else line.said end::text
          from step cross join lateral (
-             select jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel' - 'bytes' as said) as line
+             select jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel' as said) as line
          where step.seq <= coalesce((select ends.seq from ends), step.seq)
          order by step.seq)$query$, source)
     using p_after, p_scan, p_workspace_id, p_kind, p_subject;
@@ -8991,6 +9050,8 @@ REVOKE ALL ON FUNCTION outrider.failure(p_cycle integer, p_attempt integer, p_co
 
 REVOKE ALL ON FUNCTION outrider.fire(p_name text, p_seen timestamp with time zone, p_to timestamp with time zone, p_times timestamp with time zone[], p_job_type text, p_payload jsonb, p_queue text, p_priority integer, p_version integer, p_source text, p_key text, p_workspace_id text, p_generation bigint, p_poke boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.fitting(p_payloads text, p_ids bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.fold_generation(p_subscription text, p_generation bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.foreign_floor(p_now pg_snapshot) FROM PUBLIC;
@@ -9240,6 +9301,8 @@ REVOKE ALL ON FUNCTION outrider.settle_done(p_names text[], p_done bigint[], p_t
 REVOKE ALL ON FUNCTION outrider.settle_jobs(p_names text[], p_done bigint[], p_tokens bigint[], p_results jsonb[], p_others jsonb, p_worker text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.signed(p_by text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.stored_at_most(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.stored_bytes(p_value jsonb) FROM PUBLIC;
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ from tests.postgres.jobs import sqljobs
 
 from outrider import Event, Outrider
 from outrider.errors import PublishRefused
-from outrider.postgres import log
+from outrider.postgres import log, statement
 
 pytestmark = pytest.mark.also_on(15)
 
@@ -251,3 +252,128 @@ def test_a_page_of_an_export_is_bounded_by_its_bytes(conn: Conn) -> None:
         found += [json.loads(line)["payload"]["n"] for _, line in page]
         after = head[0]
     assert found == list(range(5))
+
+
+LARGE = """jsonb_build_object(
+    'text', repeat('x', 940000) || (select string_agg(md5(i::text), '') from generate_series(1, 1900) as i))"""
+"""A payload of 1 MB that is stored in 70 kB. Five of them fill a batch."""
+MANY = 40
+LEAVE_EIGHT = """
+delete from outrider.delivery where seq > (select seq from outrider.outbox order by seq offset 7 limit 1);
+delete from outrider.job where id > (select id from outrider.job order by id offset 7 limit 1);
+delete from outrider.outbox where seq > (select seq from outrider.outbox order by seq offset 7 limit 1)
+"""
+PARKED = """
+insert into outrider.delivery (subscription, partition, seq, event_id, event_type, status, head, reached, run_at)
+select subscription, 0, o.seq, o.id, o.event_type, 'pending', true, true, now()
+from outrider.outbox as o, (select name as subscription from outrider.subscription) as s;
+update outrider.cursor set seq = (select max(seq) from outrider.outbox)
+"""
+
+
+def publish_large(conn: Conn, many: int) -> None:
+    insert = f"insert into outrider.outbox (event_type, source, payload) select 'a.b', 'a', {LARGE}"
+    conn.execute(f"{insert} from generate_series(1, %s)".encode(), [many])
+
+
+def read_fresh(conn: Conn, many: int) -> str:
+    conn.execute("select outrider.register('a.reader', 'reader', 'a', null, 1, 'now')")
+    publish_large(conn, many)
+    return "select seq from outrider.take('a.reader', 0, 500) where seq is not null"
+
+
+def read_late(conn: Conn, many: int) -> str:
+    """What is committed after later events were read."""
+    conn.execute("select outrider.register('a.reader', 'reader', 'a', null, 1, 'now')")
+    with psycopg.connect(conn.info.dsn) as late:
+        publish_large(late, many)
+        published(conn, 1, 1)
+        while conn.execute("select outcome from outrider.take('a.reader', 0, 500)").fetchone() != ("idle",):
+            pass
+    return "select seq from outrider.take('a.reader', 0, 500) where seq is not null"
+
+
+def read_owed(conn: Conn, many: int) -> str:
+    """The same, after the first batch of it."""
+    query = read_late(conn, many)
+    conn.execute(query.encode())
+    assert conn.execute("select owing is not null from outrider.cursor").fetchone() == (True,)
+    return query
+
+
+def read_parked(conn: Conn, many: int) -> str:
+    conn.execute("select outrider.register('a.handler', 'handler', 'a', null, 1, 'now')")
+    publish_large(conn, many)
+    conn.execute(PARKED)
+    return "select seq from outrider.take('a.handler', 0, 500, p_excused => 1) where seq is not null"
+
+
+def read_replayed(conn: Conn, many: int) -> str:
+    conn.execute("select outrider.register('a.relay', 'relay', 'a', null, 1, 'now')")
+    publish_large(conn, many)
+    conn.execute(PARKED)
+    return (
+        statement.statement("streams/relay_replayed", "outrider")
+        .decode()
+        .replace("%(subscription)s", "'a.relay'")
+        .replace("%(limit)s", "500")
+    )
+
+
+def claim_jobs(conn: Conn, many: int) -> str:
+    sqljobs.register(conn, "a.job")
+    conn.execute(
+        f"""insert into outrider.job (subscription, event_id, run_at, queue, payload)
+            select 'a.job', gen_random_uuid(), now(), 'default', {LARGE} from generate_series(1, %s)""".encode(),
+        [many],
+    )
+    return "select id from outrider.claim(gen_random_uuid(), '{a.job}', 500) where id is not null"
+
+
+def claim_jobs_of_events(conn: Conn, many: int) -> str:
+    conn.execute("select outrider.register('a.job', 'job', 'a', '{a.b}', 1, 'now')")
+    publish_large(conn, many)
+    route = "select outcome from outrider.route('a.job', 1000, 10000, '{a.b}', 'default', 0)"
+    while conn.execute(route.encode()).fetchone() == ("more",):
+        pass
+    return "select id from outrider.claim(gen_random_uuid(), '{a.job}', 500) where id is not null"
+
+
+def export_events(conn: Conn, many: int) -> str:
+    publish_large(conn, many)
+    conn.execute("update outrider.outbox set workspace_id = 'acme'")
+    return "select place from outrider.tenant_page('acme', null, null, false, 'events', 0, 100) where line is not null"
+
+
+def export_jobs(conn: Conn, many: int) -> str:
+    claim_jobs(conn, many)
+    conn.execute("update outrider.job set workspace_id = 'acme'")
+    return "select place from outrider.tenant_page('acme', null, null, false, 'jobs', 0, 100) where line is not null"
+
+
+def blocks_read(conn: Conn, query: str) -> int:
+    """The blocks that a query reads, those of payloads included, when the session has planned it before."""
+    for _ in range(2):
+        with conn.transaction(force_rollback=True):
+            row = conn.execute(f"explain (analyze, buffers, format json) {query}".encode()).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        read_fresh, read_late, read_owed, read_parked, read_replayed, claim_jobs, claim_jobs_of_events, export_events,
+        export_jobs,
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_into_a_batch_is_not_unpacked(conn: Conn, prepare: Callable[[Conn, int], str]) -> None:
+    """A producer's thousand events of 64 MB, stored in a few hundred kB each, were unpacked for every one that was taken."""
+    query = prepare(conn, MANY)
+    with conn.transaction(force_rollback=True):
+        assert len(conn.execute(query.encode()).fetchall()) == 5
+    of_many = blocks_read(conn, query)
+    conn.execute(LEAVE_EIGHT)
+    of_few = blocks_read(conn, query)
+    assert of_many < of_few + 6 * MANY, "to unpack one more event takes twelve blocks"

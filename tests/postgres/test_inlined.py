@@ -18,6 +18,7 @@ CALLS = {
     "receipt_key": "select outrider.receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id) from outrider.outbox as o",
     "in_workspace": "select outrider.in_workspace(o.workspace_id, o.aggregate_id) from outrider.outbox as o",
     "ordering_key": "select outrider.ordering_key('key', o.workspace_id, o.aggregate_id) from outrider.outbox as o",
+    "stored_at_most": "select outrider.stored_at_most(o.payload) from outrider.outbox as o",
     "stored_bytes": "select outrider.stored_bytes(o.payload) from outrider.outbox as o",
 }
 

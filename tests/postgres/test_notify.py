@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 import psycopg
 import pytest
+from redis.asyncio import Redis
+from tests.brokers import RedisServer
 from tests.clusters import SETTINGS, WHOLE, migrated
 from tests.conftest import _database
+from tests.streams.conftest import name, redis_server
 from tests.worker.jobs.factory import Make, Ordered, Paint, opened, until
 
-from outrider import Outrider
+import outrider
+from outrider import HandlerContext, Outrider, RetryPolicy
 from outrider.postgres.embedded import Embedded
 from outrider.postgres.listener import Listener
-from outrider.signals import ListenerUp
+from outrider.signals import Failed, ListenerUp, Signal, Troubled
+from outrider.streams import RedisStreams
 from outrider.testing import expect
+
+__all__ = ["name", "redis_server"]
 
 CHANNELS = "listen outbox_default; listen outbox_gen_1"
 
@@ -91,7 +101,91 @@ async def test_a_full_queue_stops_no_work(small: str, notify: Literal["off", "co
         assert not await factory.owed()
         kept = [row["result"] for row in await factory.receipts() if row["handler_name"] == "factory.make"]
         assert sorted(each["made"] for each in kept) == list(range(6))
-        assert not await factory.rows("select from outrider.worker"), "it took its leave"
+        assert not await factory.rows("select 1 from outrider.worker"), "it took its leave"
+
+
+UNGUARDED = """create or replace function outrider.notify(p_channel text, p_kind text) returns void language sql as
+               $$ select pg_notify('outbox_default', 'x') $$"""
+
+
+class Restored:
+    """As if the queue had filled between notify and COMMIT: until the first failure, notify does not look at it."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.codes: list[str] = []
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            [[self._guarded]] = conn.execute("select pg_get_functiondef('outrider.notify'::regproc)").fetchall()
+            conn.execute(UNGUARDED.encode())
+
+    def hear(self, signal: Signal) -> None:
+        if isinstance(signal, Troubled | Failed):
+            self.codes.append(signal.code if isinstance(signal, Troubled) else signal.verdict.code)
+            with psycopg.connect(self.dsn, autocommit=True) as conn:
+                conn.execute(self._guarded.encode())
+
+
+async def test_a_queue_that_fills_before_the_commit_takes_no_result(small: str) -> None:
+    def declare(app: Outrider) -> None:
+        @app.job(Paint, concurrency=1, keep="7d")
+        async def paint(job: Paint) -> dict[str, int]:
+            return {"painted": job.n}
+
+    async with opened(small, declare, poll=0.05) as factory:
+        await factory.enqueue(*(Paint(part=str(n), n=n) for n in range(3)))
+        async with full_queue(small):
+            restored = Restored(small)
+            factory.app.signals.listen(restored.hear)
+            async with factory.app.worker():
+
+                async def all_settled() -> bool:
+                    return len(await factory.receipts()) == 3
+
+                await until(all_settled)
+        assert restored.codes == ["54000"]
+        assert sorted(row["result"]["painted"] for row in await factory.receipts()) == [0, 1, 2]
+
+
+async def test_a_queue_that_fills_before_the_commit_uses_no_attempt(small: str) -> None:
+    tried: list[int] = []
+
+    def declare(app: Outrider) -> None:
+        @app.handler(Ordered, name="factory.plan", retry=RetryPolicy(retries=0))
+        async def plan(event: Ordered, ctx: HandlerContext) -> None:
+            tried.append(ctx.attempt)
+            await ctx.tx.execute("select outrider.enqueue('factory.make', '{}')")
+
+    async with opened(small, declare, poll=0.05) as factory:
+        await factory.publish(Ordered(n=1))
+        async with full_queue(small):
+            restored = Restored(small)
+            factory.app.signals.listen(restored.hear)
+            assert (await factory.app.drain()).handled == 1
+        assert restored.codes == ["54000"]
+        assert tried == [1, 1]
+        assert not await factory.rows("select 1 from outrider.delivery")
+
+
+async def test_a_queue_that_fills_before_the_commit_refuses_no_entry(
+    small: str, redis_server: RedisServer, name: str
+) -> None:
+    members = {"v": 1, "id": str(UUID(int=1)), "event_type": "factory.ordered", "event_version": 1, "source": "shop"}
+    entry = json.dumps(members | {"content_class": "internal", "trace_context": None, "payload": {"n": 1}})
+
+    def declare(app: Outrider) -> None:
+        app.inbox("factory.in", RedisStreams(redis_server.url, stream=name), poll=0.05)
+
+    async with opened(small, declare, poll=0.05) as factory, Redis.from_url(redis_server.url) as redis:
+        await redis.xadd(name, {"event": entry})
+        async with full_queue(small):
+            restored = Restored(small)
+            factory.app.signals.listen(restored.hear)
+            async with factory.app.worker():
+                look = "select 1 from outrider.outbox union all select 1 from outrider.stream_refused"
+                await until(lambda: factory.rows(look))
+        assert await factory.rows("select 1 from outrider.outbox")
+        assert not await factory.rows("select 1 from outrider.stream_refused")
+        assert restored.codes == ["54000"]
 
 
 async def test_a_full_queue_stops_no_operator(small: str) -> None:
@@ -150,6 +244,24 @@ select outrider.pause('factory.produce');
 select outrider.resume('factory.produce');
 select * from outrider.withdraw((select id from outrider.outbox limit 1));
 """
+
+
+SENDERS = r"""
+select p.proname from pg_proc as p
+where p.pronamespace = 'outrider'::regnamespace and p.prokind in ('f', 'p')
+  and pg_get_functiondef(p.oid) ~* 'pg_notify|(^|;|begin|then|else|loop)\s+notify\s+["a-z]'
+"""
+
+
+def test_one_function_sends_every_notification(whole_database: str) -> None:
+    """Whatever calls it obeys the setting, and cannot fail for a full queue. Beside it, a worker answers a canary."""
+    with psycopg.connect(whole_database) as conn:
+        assert conn.execute(SENDERS.encode()).fetchall() == [("notify",)]
+        conn.execute("create function outrider.loud() returns void language plpgsql as 'begin notify outbox_x; end'")
+        assert len(conn.execute(SENDERS.encode()).fetchall()) == 2
+    package = Path(outrider.__file__).parent
+    found = {path for path in package.rglob("*") if path.suffix in (".py", ".sql") and "pg_notify" in path.read_text()}
+    assert {path.name for path in found} == {"notify.sql", "canary.py"}
 
 
 @pytest.mark.parametrize("setting", ["off", ""])

@@ -190,7 +190,7 @@ TYPES = {
     "r": "xid8",
     "upto": "bigint",
 }
-TYPES |= {"p_limit": "int", "p_scan": "int", "others": "bigint[]", "withdrawn": "bool"}
+TYPES |= {"p_limit": "int", "p_scan": "int", "others": "bigint[]", "withdrawn": "bool", "payloads": "text"}
 
 
 def inner_statement() -> str:
@@ -224,7 +224,7 @@ def test_the_plan_uses_the_ordered_index(conn: Conn, mode: str, limit: int, filt
            where s.name = 'a.first'"""
     ).fetchone()
     assert row is not None
-    args = [*row, limit, 10_000, [7] if filtered else [], filtered]
+    args = [*row, limit, 10_000, [7] if filtered else [], filtered, "select"]
     explain = sql.SQL("explain (analyze, format json) execute inner_read({})").format(sql.SQL(", ").join(args))
     found = conn.execute(explain).fetchone()
     assert found is not None

@@ -22,6 +22,7 @@ from outrider.streams import Appended, Sink
 from outrider.streams.codecs import EnvelopeCodec
 from outrider.streams.nats import JetStream
 from outrider.streams.redis import RedisStreams
+from outrider.streams.replica import ReplicaCodec
 from outrider.streams.stream import bare_position
 
 pytestmark = pytest.mark.also_on(15)
@@ -352,6 +353,37 @@ async def test_a_replayed_dead_letter_beside_a_rejected_event(
         await house.app.drain()
         assert await ids_in(sink, name) == [sent[1], sent[2], sent[0], *sent[3:]]
         assert await house.rows("select * from outrider.delivery") == []
+
+
+LARGE = """insert into outrider.outbox (event_type, source, payload)
+           select 'depot.sent', 'depot', jsonb_build_object('parcel', 'a', 'n', n, 'text', repeat('x', 5000))
+           from generate_series(1, 3) as n"""
+BEYOND = """insert into outrider.outbox (event_type, source, entity_version, payload)
+            select 'depot.sent', 'depot', 9007199254740993, '{"parcel": "a"}' from generate_series(1, 3)"""
+
+
+@pytest.mark.usefixtures("rejected_once")
+@pytest.mark.parametrize(
+    ("insert", "codec", "code"),
+    [(LARGE, EnvelopeCodec(), "too_large"), (BEYOND, ReplicaCodec(), "unencodable")],
+    ids=["too large for the server", "not exact in the codec"],
+)
+async def test_what_would_be_rejected_every_time_is_buried_at_once(
+    database: str, name: str, insert: str, codec: EnvelopeCodec | ReplicaCodec, code: str
+) -> None:
+    """Each such event held up the stream for 45 s, and a producer can insert a thousand of them."""
+    with NatsServer(max_payload=4000) as server:
+        sink = JetStream(server.url, stream=name, create=True, codec=codec)
+        async with depot(database) as house:
+            house.app.relay("depot.out", sink)
+            await house.app.migrate()
+            [first] = await house.publish("a1")
+            await house.execute(insert)
+            [last] = await house.publish("a2")
+            await house.app.drain()
+            assert await ids_in(sink, name) == [first, last]
+            rows = await house.rows("select status, attempts, last_error_code from outrider.delivery")
+            assert rows == [{"status": "failed", "attempts": 1, "last_error_code": code}] * 3
 
 
 async def test_a_rejected_event_halts_the_stream_if_asked(database: str, redis_server: RedisServer, name: str) -> None:

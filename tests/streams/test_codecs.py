@@ -651,7 +651,7 @@ def test_a_change_is_what_the_replica_codec_wrote(envelope: Envelope, version: i
     data = ReplicaCodec().encode(envelope, "7-1")
     at = envelope.occurred_at.astimezone(UTC)
     assert ReplicaCodec().id_of(data) == ReplicaCodec().id_of(b" " + data) == envelope.id
-    assert read_change(data) == ReplicaChange(
+    assert read_change(data, 2048) == ReplicaChange(
         event_id=envelope.id,
         topic=envelope.event_type,
         aggregate_kind=envelope.aggregate_kind,
@@ -682,9 +682,9 @@ def test_a_change_is_what_the_replica_codec_wrote(envelope: Envelope, version: i
 def test_a_broken_change_is_undecodable(name: str, value: object, why: str) -> None:
     change = json.loads(ReplicaCodec().encode(replace(FULL, entity_version=3), "1-1"))
     with pytest.raises(Undecodable, match=re.escape(why)):
-        read_change(json.dumps(change | {name: value}).encode())
+        read_change(json.dumps(change | {name: value}).encode(), 2048)
     del change["payload"]
     with pytest.raises(Undecodable, match="payload is missing"):
-        read_change(json.dumps(change).encode())
+        read_change(json.dumps(change).encode(), 2048)
     with pytest.raises(Undecodable, match="not JSON"):
-        read_change(b"{")
+        read_change(b"{", 2048)

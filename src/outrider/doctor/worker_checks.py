@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from outrider.doctor.finding import SHOWN, Finding, counted, critical, more, ok, span, warning
 from outrider.postgres.admin.diagnostics import Silent
-from outrider.postgres.admin.status import Status, Trouble
+from outrider.postgres.admin.status import ORDER, Status, Trouble
 
 STANDSTILL = timedelta(minutes=1)
 """Infrastructure failures that last longer are critical."""
@@ -43,7 +43,8 @@ def judge_troubles(found: Status) -> Iterator[Finding]:
             if each.lasting and (worker.live or (held and recent)):
                 code = each.message if held else each.code
                 known.setdefault((each.kind, each.name, code), []).append((f"{worker.host}:{worker.pid}", each))
-    for told in list(known.values())[: 2 * SHOWN]:
+    first = sorted(known, key=lambda of: ORDER.index(of[0]) if of[0] in ORDER else len(ORDER))
+    for told in [known[each] for each in first[: 2 * SHOWN]]:
         places = [place for place, _ in told]
         where = f"worker {places[0]}" if len(told) == 1 else f"{len(told)} workers, one of them {places[0]}"
         yield _judge(max((each for _, each in told), key=lambda each: each.in_a_row), found, where)

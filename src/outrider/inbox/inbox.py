@@ -12,7 +12,6 @@ from outrider.config import Settings
 from outrider.envelope import Envelope
 from outrider.errors import DeclarationError, Undecodable
 from outrider.options import Declaration, option, seconds, whole
-from outrider.payload import in_full
 from outrider.postgres import content_classes, inboxes, replicas
 from outrider.postgres.connection import AsyncSession
 from outrider.postgres.inboxes import InboxProgress, Refused, Stamp
@@ -20,11 +19,14 @@ from outrider.retry import Duration
 from outrider.streams.codecs import CloudEventsCodec, EnvelopeCodec
 from outrider.streams.replica import ReplicaChange, ReplicaCodec, read_change
 from outrider.streams.stream import Source
+from outrider.streams.untrusted_json import refuse_long
 from outrider.subscription import Subscription
 from outrider.worker.channels import channels
 
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}(\.[A-Za-z_][A-Za-z0-9_$]{0,62})?\Z")
 MOST_BATCH = 10_000
+AROUND = 64 * 1024
+"""Bytes of an entry that are not its payload."""
 
 
 class InboxOptions(TypedDict, total=False):
@@ -107,6 +109,14 @@ class Destination(Protocol):
         ...
 
 
+def _refuse_long_entry(data: bytes, payload_limit: int) -> None:
+    """Before anything of it is parsed: as objects, it may take 20 times as much memory. A codec of yours may be wordy."""
+    if len(data) > (most := 2 * payload_limit + AROUND):
+        raise Undecodable(
+            f"the entry has {len(data):,} bytes, at most {most:,} are read: twice payload_limit, and 64 KiB"
+        )
+
+
 class LogDestination:
     def __init__(self, decode: Callable[[bytes], Envelope], stamp: Stamp, payload_limit: int, schema: str) -> None:
         self._decode = decode
@@ -121,6 +131,7 @@ class LogDestination:
         return self._content_classes != before
 
     def decode(self, data: bytes) -> Envelope:
+        _refuse_long_entry(data, self._payload_limit)
         envelope = self._decode(data)
         if envelope.content_class not in self._content_classes:
             known = ", ".join(sorted(self._content_classes))
@@ -128,13 +139,7 @@ class LogDestination:
                 f"content_class: {envelope.content_class!r:.60} is not one of {known}: if it should be, outrider setting "
                 "allow-content-class, then outrider inbox retry"
             )
-        size = len(envelope.payload_json.encode())
-        more = in_full(envelope.payload_json) if size <= self._payload_limit else 0
-        if size + more > self._payload_limit:
-            full = " with its numbers in full" * (more > 0)
-            raise Undecodable(
-                f"the payload has {size + more:,} bytes{full}, at most {self._payload_limit:,} are allowed (payload_limit)"
-            )
+        refuse_long(envelope.payload_json, self._payload_limit)
         return envelope
 
     async def store(
@@ -147,15 +152,17 @@ class LogDestination:
 class ReplicaDestination:
     """Keeps the newest version of each aggregate."""
 
-    def __init__(self, table: str, schema: str) -> None:
+    def __init__(self, table: str, payload_limit: int, schema: str) -> None:
         self._table = table
+        self._payload_limit = payload_limit
         self._schema = schema
 
     async def learn(self, conn: AsyncSession) -> bool:  # noqa: ARG002
         return False
 
     def decode(self, data: bytes) -> ReplicaChange:
-        change = read_change(data)
+        _refuse_long_entry(data, self._payload_limit)
+        change = read_change(data, self._payload_limit)
         if change.aggregate_id is None or change.entity_version is None:
             raise Undecodable("a replica needs aggregate_id and entity_version: publish with key= and entity_version=")
         return change
@@ -169,7 +176,7 @@ class ReplicaDestination:
 
 def destination_of(inbox: Inbox, settings: Settings) -> Destination:
     if inbox.table is not None:
-        return ReplicaDestination(inbox.table, settings.schema)
+        return ReplicaDestination(inbox.table, settings.payload_limit, settings.schema)
     generation = settings.generation
     stamp = Stamp(channels(generation, ())[0], generation, settings.notify)
     return LogDestination(inbox.source.codec.decode, stamp, settings.payload_limit, settings.schema)

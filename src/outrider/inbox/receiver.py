@@ -164,7 +164,7 @@ class RetryResult:
     known: int
     """Entries that had come in before, or are older than what a replica holds."""
     refused: Sequence[tuple[Kept, str]]
-    """Entries that are still refused, and why."""
+    """Entries that are still refused, without their data, and why."""
 
 
 async def retry_refused(conn: AsyncSession, name: str, destination: Destination, schema: str) -> RetryResult:
@@ -173,17 +173,17 @@ async def retry_refused(conn: AsyncSession, name: str, destination: Destination,
     async with conn.transaction():
         stands = await inboxes.hold_streams(conn, name, schema)
         await destination.learn(conn)
-        kept = await inboxes.refused_again(conn, name, schema)
-        for stream in dict.fromkeys(each.stream for each in kept):
-            progress = InboxProgress(name, stream, stands[stream], stands[stream])
-            of_stream = [each for each in kept if each.stream == stream]
-            for start in range(0, len(of_stream), PAGE):
-                readable, unreadable = _decoded(of_stream[start : start + PAGE], destination)
+        after = 0
+        while kept := await inboxes.refused_again(conn, name, after, PAGE, schema):
+            after = kept[-1].id
+            for stream in dict.fromkeys(each.stream for each in kept):
+                progress = InboxProgress(name, stream, stands[stream], stands[stream])
+                readable, unreadable = _decoded([each for each in kept if each.stream == stream], destination)
                 stored, unstorable = await _store(conn, progress, readable, destination)
                 events += stored
-                refused += unreadable + unstorable
-                left = {each.id for each, _ in refused}
-                through += [each.id for each, _ in readable if each.id not in left]
+                left = unreadable + unstorable
+                refused += [(replace(each, data=b""), why) for each, why in left]
+                through += sorted({each.id for each, _ in readable} - {each.id for each, _ in left})
         await inboxes.forget_refused(conn, through, schema)
     return RetryResult(events, len(through) - events, refused)
 

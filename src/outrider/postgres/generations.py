@@ -17,6 +17,7 @@ from outrider.signed import Signed
 from outrider.subscription import Subscription
 
 PATIENCE = "10s"
+SILENCE = "30s"
 TOO_MANY = "OR011"
 
 
@@ -146,7 +147,11 @@ async def move(
 
 
 async def _alone(conn: AsyncConnection[Any], name: str, schema: str, params: Params) -> bool:
-    """Calls a function in a READ COMMITTED transaction: it must see what was committed while it waited for locks."""
+    """Calls a function in a READ COMMITTED transaction: it must see what was committed while it waited for locks.
+
+    The server ends the session of a worker that is stopped between its answer and COMMIT, with the cursors locked.
+    """
     async with conn.transaction():
         await conn.execute("set transaction isolation level read committed")
+        await conn.execute("select set_config('idle_in_transaction_session_timeout', %s, true)", [SILENCE])
         return bool((await fetch_call(conn, name, schema, params))[0][0])

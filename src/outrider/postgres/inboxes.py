@@ -19,6 +19,12 @@ Unstorable = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramL
 """Errors that one entry causes. If every entry of a batch causes one, the reason is elsewhere."""
 
 
+class CommitRefused(psycopg.OperationalError):
+    """The queue of notifications filled before COMMIT."""
+
+    sqlstate = "54000"
+
+
 @dataclass(frozen=True, slots=True)
 class InboxProgress:
     """One batch moves an inbox from the position `after` to `position`."""
@@ -96,17 +102,24 @@ async def ingest(
     schema: str,
 ) -> IngestResult:
     """Writes the events, their receipts, the refused entries and the position in one transaction."""
-    async with conn.transaction():
-        if stamp.notify != "commit":
-            await conn.execute("set local outrider.notify = 'off'")
-        params = (
-            _columns(envelopes)
-            | {"channel": stamp.channel, "generation": stamp.generation}
-            | _progress_params(progress)
-        )
-        [(outcome, events, stands)] = await fetch_call(conn, "ingest", schema, params)
-        if outcome == "ingested":
-            await _refuse(conn, progress, refused, schema)
+    written = False
+    try:
+        async with conn.transaction():
+            if stamp.notify != "commit":
+                await conn.execute("set local outrider.notify = 'off'")
+            params = (
+                _columns(envelopes)
+                | {"channel": stamp.channel, "generation": stamp.generation}
+                | _progress_params(progress)
+            )
+            [(outcome, events, stands)] = await fetch_call(conn, "ingest", schema, params)
+            if outcome == "ingested":
+                await _refuse(conn, progress, refused, schema)
+            written = True
+    except psycopg.errors.ProgramLimitExceeded as error:
+        if written:  # no entry is at fault
+            raise CommitRefused(str(error)) from error
+        raise
     return IngestResult(outcome, events, stands)
 
 
@@ -125,9 +138,10 @@ async def refused(
     return [Kept(*row) for row in rows]
 
 
-async def refused_again(conn: AsyncSession, subscription: str, schema: str) -> list[Kept]:
-    """The refused entries of an inbox, locked until the transaction ends."""
-    return [Kept(*row) for row in await fetch(conn, "streams/refused_again", schema, {"subscription": subscription})]
+async def refused_again(conn: AsyncSession, subscription: str, after: int, limit: int, schema: str) -> list[Kept]:
+    """The next refused entries of an inbox, up to the bytes of a batch, locked until the transaction ends."""
+    params = {"subscription": subscription, "after": after, "limit": limit}
+    return [Kept(*row) for row in await fetch(conn, "streams/refused_again", schema, params)]
 
 
 async def hold_streams(conn: AsyncSession, subscription: str, schema: str) -> dict[str, str]:

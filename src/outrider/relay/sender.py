@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outrider.error_text import code_of, describe
-from outrider.errors import BrokerUnavailable
+from outrider.errors import BrokerUnavailable, Undecodable
 from outrider.failpoint import hit
 from outrider.postgres import handler_batches, relays
 from outrider.postgres.connection import AsyncSession
@@ -59,8 +59,8 @@ class _Plan:
     to_send: dict[str, list[Item]] = field(default_factory=dict)
     ahead: list[Item] = field(default_factory=list)
     """Events that are in their streams already but were not counted yet."""
-    unsendable: tuple[Item, str, str] | None = None
-    """Event, code and message, if no stream can be determined for it. Nothing after it is sent."""
+    unsendable: tuple[Item, str, str, bool] | None = None
+    """Event, code, message and whether that lasts, if no stream can be determined for it. Nothing after it is sent."""
 
 
 class Sender:
@@ -121,8 +121,8 @@ class Sender:
                     appended = [item for n, item in enumerate(plan.to_send[stream]) if n not in duplicates]
                     if appended:
                         plan.settling.positions[stream] = named_position(position, appended[-1].envelope.id, count)
-                case Rejected(index, _, code, message):
-                    return await self._rejected(conn, plan.to_send[stream][index], code, message)
+                case Rejected(index, _, code, message, lasting):
+                    return await self._rejected(conn, plan.to_send[stream][index], code, message, lasting)
                 case Moved():
                     await handler_batches.roll_back(conn)
                     if (step := await self.recover(conn)).outcome == "idle":
@@ -168,7 +168,7 @@ class Sender:
                     item.envelope.refuse_unreadable()
                     stream = _stream_name(self.relay.sink.stream_of(item.envelope))
                 except Exception as error:
-                    plan.unsendable = (item, code_of(error), describe(error))
+                    plan.unsendable = (item, code_of(error), describe(error), isinstance(error, Undecodable))
                     continue
                 plan.to_send.setdefault(stream, []).append(item)
             if item.delivery is not None:
@@ -216,8 +216,11 @@ class Sender:
             plan.settling.events[stream] = counts.total()
         return topics
 
-    async def _rejected(self, conn: AsyncSession, item: Item, code: str, message: str) -> Sent:
-        """The broker refuses one event for its content. Those before it are in the stream; the next step finds them."""
+    async def _rejected(self, conn: AsyncSession, item: Item, code: str, message: str, lasting: bool) -> Sent:
+        """The broker refuses one event for its content. Those before it are in the stream; the next step finds them.
+
+        If it would be refused every time, it is buried at once: any number of such events would each hold up all others.
+        """
         await handler_batches.roll_back(conn)
         envelope, relay = item.envelope, self.relay
         assert envelope.seq is not None
@@ -229,7 +232,7 @@ class Sender:
             envelope.seq,
             (sanitise(code), sanitise(mask(message))),
             delay,
-            relay.publish_max_attempts,
+            1 if lasting else relay.publish_max_attempts,
             relay.on_rejected == "bury",
             self._worker,
             self._schema,

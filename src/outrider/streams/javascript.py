@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
 
+from outrider.errors import Undecodable
+
 # Numbers that every writer writes alike: at most 15 digits, nothing to round, no exponent, no zero at the end.
 _NUMBER = r"(?:0|-?[1-9]\d{0,14}|-?[1-9]\d{0,5}\.\d{0,8}[1-9]|-?0\.(?!00000)\d{0,13}[1-9])(?=[\s,\]}]|\Z)"
 _STRING = r'"(?!\d+"\s*:)[^"\\\ud800-\udfff]*+(?:\\[^u][^"\\\ud800-\udfff]*+)*+"'
@@ -39,7 +41,7 @@ def parse(text: str) -> Any:
     try:
         return _parse(text)
     except RecursionError:
-        raise ValueError("is nested too deeply to be read") from None
+        raise Undecodable("is nested too deeply to be read") from None
 
 
 def dumps(value: Any) -> str:
@@ -47,7 +49,7 @@ def dumps(value: Any) -> str:
     try:
         return _write(value)
     except RecursionError:
-        raise ValueError("is nested too deeply to be written") from None
+        raise Undecodable("is nested too deeply to be written") from None
 
 
 def number(value: float) -> str:

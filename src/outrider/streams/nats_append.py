@@ -12,7 +12,7 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from outrider.envelope import Envelope
-from outrider.errors import BrokerUnavailable
+from outrider.errors import BrokerUnavailable, Undecodable
 from outrider.streams.nats_connection import NatsConnection, RawMessage, RawReply, parse_reply
 from outrider.streams.nats_stream import MSG_ID, NatsStream, sequence_of
 from outrider.streams.stream import Appended, AppendOutcome, Moved, Rejected
@@ -94,7 +94,7 @@ class NatsAppender:
         if code in WRONG_LAST:
             return Moved(await self._stream.end(connection))
         if code in TOO_LARGE:
-            return Rejected(index, str(last), str(code), text)
+            return Rejected(index, str(last), str(code), text, lasting=True)
         subject = self._subject_of(envelope)
         await self._stream.info(connection)
         if code == OTHER_STREAM or subject not in self._stream.accepted:
@@ -113,8 +113,8 @@ class _NatsChunk:
     """The event before the first one; None if this append has sent none yet."""
     after: int
     """The sequence after which the first one follows."""
-    refusal: tuple[str, str] | None = None
-    """Code and message, if the event after the last message cannot be sent."""
+    refusal: tuple[str, str, bool] | None = None
+    """Code, message and whether it lasts, if the event after the last message cannot be sent."""
     not_accepted: str | None = None
     """Subject of the event after the last message, if the stream does not accept it."""
 
@@ -131,11 +131,11 @@ class _NatsChunk:
             try:
                 subject, data = self.subject_of(envelope), codec.encode(envelope, "")
             except Exception as error:  # codec and subject_for may be a user's
-                self.refusal = ("unencodable", str(error) or type(error).__name__)
+                self.refusal = ("unencodable", str(error) or type(error).__name__, isinstance(error, Undecodable))
                 return
             if not _is_subject(subject):
                 rule = "it needs words separated by dots, without spaces, * and >"
-                self.refusal = ("subject", f"{subject!r:.200} is not a subject: {rule}")
+                self.refusal = ("subject", f"{subject!r:.200} is not a subject: {rule}", False)
                 return
             if subject not in self.stream.accepted:
                 self.not_accepted = subject
@@ -144,7 +144,7 @@ class _NatsChunk:
             length = len(headers) + len(data)
             if length > max_payload:
                 text = f"the message has {length:,} bytes, max_payload of the server is {max_payload:,}"
-                self.refusal = ("too_large", text)
+                self.refusal = ("too_large", text, True)
                 return
             size += length
             if size > CHUNK_BYTES and sequence > self.after:

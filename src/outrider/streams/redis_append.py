@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from outrider.envelope import Envelope
-from outrider.errors import BrokerUnavailable
+from outrider.errors import BrokerUnavailable, Undecodable
 from outrider.streams.redis_connection import RedisConnection
 from outrider.streams.stream import (
     Appended,
@@ -71,7 +71,7 @@ PAGE = 250
 class _RedisChunk:
     ids: list[str] = field(default_factory=list)
     data: list[bytes] = field(default_factory=list)
-    refusal: tuple[str, str] | None = None
+    refusal: tuple[str, str, bool] | None = None
     """Code and message, if the event after this chunk cannot be sent."""
 
 
@@ -118,10 +118,10 @@ class RedisAppender:
             try:
                 data = self._codec.encode(events[index], entry_id)
             except Exception as error:  # the codec may be a user's
-                chunk.refusal = ("unencodable", str(error) or type(error).__name__)
+                chunk.refusal = ("unencodable", str(error) or type(error).__name__, isinstance(error, Undecodable))
                 break
             if len(data) > MAX_BYTES:
-                chunk.refusal = ("too_large", f"the message has {len(data):,} bytes, Redis accepts {MAX_BYTES:,}")
+                chunk.refusal = ("too_large", f"the message has {len(data):,} bytes, Redis accepts {MAX_BYTES:,}", True)
                 break
             if chunk.ids and size + len(data) > CHUNK_BYTES:
                 break

@@ -15,8 +15,9 @@ from pydantic_core import from_json
 
 from outrider import names
 from outrider.envelope import Envelope
+from outrider.errors import Undecodable
 from outrider.streams.javascript import dumps, number, parse, string, stringify
-from outrider.streams.untrusted_json import Members, undecodable, uuid_in
+from outrider.streams.untrusted_json import Members, refuse_long, undecodable, uuid_in
 
 _ID = re.compile(rb'\{"event_id":"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})","topic":')
 _BIG, _SAFE = 2**63, 2**53
@@ -74,11 +75,13 @@ class ReplicaCodec:
         return uuid_in(members.get("event_id")) if isinstance(members, dict) else None
 
 
-def read_change(data: bytes) -> ReplicaChange:
+def read_change(data: bytes, payload_limit: int) -> ReplicaChange:
     """Decodes an entry of the replica codec. Raises Undecodable."""
     members = Members(data, "payload")
-    if members.json("payload") is None:
+    payload = members.json("payload")
+    if payload is None:
         raise undecodable("payload is missing")
+    refuse_long(payload, payload_limit)
     committed_at = members.instant("committed_at")
     if committed_at is None:
         raise undecodable("committed_at is missing")
@@ -105,7 +108,7 @@ def _version(version: int | None) -> str:
         return "null"
     text = str(version)
     if not -_SAFE <= version <= _SAFE and number(version) != text:
-        raise ValueError(f"entity_version {text} is not exact in JavaScript: it would become {number(version)}")
+        raise Undecodable(f"entity_version {text} is not exact in JavaScript: it would become {number(version)}")
     return text
 
 

@@ -43,6 +43,8 @@ class Rejected:
     """Position of the last event that is in the stream; `after` if there is none."""
     code: str
     message: str
+    lasting: bool = False
+    """It will be refused again whenever it is sent, as it is too large, for example."""
 
 
 AppendOutcome = Appended | Moved | Rejected

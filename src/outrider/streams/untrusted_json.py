@@ -14,7 +14,7 @@ from uuid import UUID
 
 from outrider import names
 from outrider.errors import Undecodable
-from outrider.payload import DEPTH
+from outrider.payload import DEPTH, in_full
 
 _OPENING = re.compile(r"[ \t\n\r]*\{[ \t\n\r]*")
 _KEY = re.compile(r'(?=")')
@@ -189,6 +189,15 @@ class Members:
             if wrong := names.unstorable(part):
                 raise undecodable(f"{name} {wrong}")
         return found
+
+
+def refuse_long(payload: str, limit: int) -> None:
+    """Refuses a payload of more bytes, with its numbers in full."""
+    size = len(payload.encode())
+    more = in_full(payload) if size <= limit else 0
+    if size + more > limit:
+        full = " with its numbers in full" * (more > 0)
+        raise Undecodable(f"the payload has {size + more:,} bytes{full}, at most {limit:,} are allowed (payload_limit)")
 
 
 def uuid_in(text: object) -> UUID | None:

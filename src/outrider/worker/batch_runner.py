@@ -40,7 +40,14 @@ class Failure(Exception):
     """One event of the batch failed, or several that were handled together."""
 
     def __init__(
-        self, rows: Sequence[Row], error: BaseException, seconds: float, context: Context | None = None, *, ours: bool
+        self,
+        rows: Sequence[Row],
+        error: BaseException,
+        seconds: float,
+        context: Context | None = None,
+        *,
+        ours: bool,
+        at_commit: bool = False,
     ) -> None:
         super().__init__(error)
         self.rows = rows
@@ -50,6 +57,8 @@ class Failure(Exception):
         """The context variables of the call, if the handler was called."""
         self.ours = ours
         """The error came from the worker's own session."""
+        self.at_commit = at_commit
+        """The calls had returned."""
 
 
 class Runner:

@@ -44,6 +44,8 @@ FAILURES_ALONE = 10
 ALONE_DELAY = timedelta(seconds=30)
 """How long that event waits."""
 UNIQUE_VIOLATION = "23505"
+QUEUE_FULL = "54000"
+"""At COMMIT: the server has no room for the notifications of this transaction."""
 _OUTCOMES = {Later: "failed", Dead: "dead", Infrastructure: "troubled"}
 
 
@@ -170,7 +172,9 @@ class HandlerReader:
         except Failure as failure:
             return await self._handle_failure(conn, claim, failure, spans)
         except DatabaseError as error:
-            return await self._handle_failure(conn, claim, Failure(claim.rows, error, 0, ours=True), spans)
+            return await self._handle_failure(
+                conn, claim, Failure(claim.rows, error, 0, ours=True, at_commit=True), spans
+            )
         except BaseException:  # the worker is ending
             self.next_take.rollbacks += self._running is not None
             if spans is not None:
@@ -329,11 +333,14 @@ class HandlerReader:
     def _classify(self, failure: Failure) -> Verdict:
         error, rows, handler = failure.error, failure.rows, self.handler
         attempt, chance = rows[0][ATTEMPT] if rows else 1, random.random()  # noqa: S311
-        verdict = (
-            Dead("transaction_ended", describe(error))
-            if isinstance(error, TransactionEnded) or sqlstate(error) == "OR005"
-            else classify(error, attempt, handler.retry, chance, ours=failure.ours, classifier=handler.classify)
-        )
+        state = sqlstate(error)
+        verdict: Verdict
+        if isinstance(error, TransactionEnded) or state == "OR005":
+            verdict = Dead("transaction_ended", describe(error))
+        elif failure.at_commit and state == QUEUE_FULL:
+            verdict = Infrastructure(state, describe(error))
+        else:
+            verdict = classify(error, attempt, handler.retry, chance, ours=failure.ours, classifier=handler.classify)
         if isinstance(verdict, Infrastructure) and len(rows) == 1:
             seq = rows[0][SEQ]
             self._failures_alone[seq] = self._failures_alone.get(seq, 0) + 1

@@ -282,19 +282,21 @@ class JobLoop(Loop):
     # settle
 
     async def _settle_all(self, claiming: asyncio.Task[None]) -> None:
-        failures = 0
+        failures = refusals = 0
         while True:
             self._may_settle.clear()
             try:
                 if await self._settle(self._settlements):
                     self._jobs.recovered(failures, SETTLE)
-                    failures, self._one_session = 0, False
+                    failures, refusals, self._one_session = 0, 0, False
                     continue
             except TROUBLES as error:
                 failures += 1
                 self._one_session = isinstance(error, DatabaseUnavailable)
                 self._may_claim.set()
-                if (sqlstate(error) or "").startswith(("22", "54")):
+                refused = (sqlstate(error) or "").startswith(("22", "54"))
+                refusals = refusals + 1 if refused else 0
+                if refusals > 1:  # the first may be the server's: its queue of notifications was full at COMMIT
                     self._slots.drop_results()
                 self._failed(error, self._settlements, failures, SETTLE)
                 await within(pause(failures), self._may_settle.wait())

@@ -9,6 +9,7 @@ from time import monotonic as clock
 from typing import Any
 
 from outrider.outcome import Later, Snooze
+from outrider.postgres.admin.status import ORDER, is_lasting
 from outrider.redaction import sanitise
 from outrider.signals import (
     BrokerDown,
@@ -92,8 +93,11 @@ class Troubles:
         return sorted(found, key=lambda each: each.since)
 
     def report(self) -> str | None:
-        """The JSON for a heartbeat: what runs longest, and the current failures. None if there is neither."""
-        at, doing, troubles = clock(), longest(), self.now()
+        """The JSON for a heartbeat: what runs longest, and the lasting failures, first those that mean a standstill. None if
+        there is neither."""
+        at, doing = clock(), longest()
+        troubles = [each for each in self.now() if is_lasting(each.kind, each.code, each.in_a_row)]
+        troubles.sort(key=lambda each: ORDER.index(each.kind))
         if doing is None and not troubles:
             return None
         told = [

@@ -28,6 +28,13 @@ where relnamespace = 'outrider'::regnamespace and relkind in ('r', 'p') and not 
 """
 
 
+REPLAYED = """
+insert into outrider.stream_replayed (subscription, seq, event_id, event_type, payload, cycle, failure_history)
+select 'erase.out', seq, id, event_type, payload, 1, jsonb_build_array(jsonb_build_object('message', payload ->> 'text'))
+from outrider.outbox where aggregate_id = 'bob'
+"""
+
+
 class Note(Event, type="erase.note", key="about"):
     about: str
     text: str
@@ -73,6 +80,10 @@ class Desk:
             self.read(errand.text)
             return f"did {errand.text}"
 
+        for tenant in ("acme", "busy"):
+            errand_of = Errand(about="ann", text=f"secret of {tenant}.ann, each year")
+            self.app.schedule("0 3 1 1 *", errand_of, name=f"erase.yearly_{tenant}", workspace_id=tenant)
+
     def read(self, text: str) -> None:
         if self.broken:
             raise RuntimeError(f"cannot read {text}")
@@ -101,6 +112,7 @@ class Desk:
         """Two tenants with every kind of trace: handled, failed, edited, withdrawn, unread; jobs that wait and run."""
         await self.app.migrate()
         self.rows("select outrider.register('erase.reader', 'reader', 'erase', null, 1, 'beginning')")
+        self.rows("select outrider.register('erase.out', 'relay', 'erase', null, 1, 'beginning')")
         for tenant in ("acme", "busy"):
             for about, fate in (("ann", "fine"), ("bob", "later"), ("cat", "dead"), ("dan", "dead")):
                 await self.publish(tenant, about, fate, key=f"k-{about}")
@@ -128,6 +140,10 @@ class Desk:
                 [tenant, json.dumps({"text": f"secret of {tenant}"})],
             )
         self.rows("select from outrider.claim(gen_random_uuid(), '{erase.errand}', 10)")  # they run somewhere else
+        self.rows(
+            "update outrider.cursor set seq = (select max(seq) from outrider.outbox) where subscription = 'erase.out'"
+        )
+        self.rows(REPLAYED)
 
 
 async def erased(desk: Desk, whose: Whose, **options: Any) -> tenants.Rows:
@@ -144,7 +160,7 @@ async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
         receipts = "select handler_name, idempotency_key from outrider.event_handled order by 1, 2"
         before, others = desk.rows(receipts), desk.left("secret of busy")
         assert set(desk.left("secret of acme")) >= {
-            "outbox", "delivery", "job", "event_handled", "audit", "rollup_pending",
+            "outbox", "delivery", "job", "event_handled", "audit", "rollup_pending", "schedule", "stream_replayed",
         }  # fmt: skip
         delivered = "select event_id, subscription from outrider.event_status where status = 'delivered' order by 1, 2"
         fates = desk.rows(delivered)
@@ -162,6 +178,8 @@ async def test_nothing_is_left_and_nothing_is_done_twice(database: str) -> None:
         assert await erased(desk, Whose("acme")) == tenants.Rows(audit=(rest.audit or 0) + 1), "again, it finds nothing"
         assert desk.left("secret of acme") == {}
         assert desk.left("secret of busy") == others
+        schedules = "select details -> 'schedules' from outrider.audit where action = 'erase' and details ? 'schedules'"
+        assert desk.rows(schedules) == [(["erase.yearly_acme"],)]
         assert desk.rows(receipts) == before
         assert desk.rows(delivered) == fates
         audit = """select by, details ->> 'reason', details ->> 'workspace', details -> 'events', details -> 'jobs',
@@ -206,7 +224,9 @@ async def test_a_subject_and_its_jobs(database: str) -> None:
     async with desk.app:
         await desk.lived_in()
         assert (await erased(desk, Whose("acme", "person", "ann"))).events == 1
-        assert set(desk.left("secret of acme.ann")) == {"job"}, "an enqueued job says of whom it is, not what"
+        assert set(desk.left("secret of acme.ann")) == {"job", "schedule"}, (
+            "an enqueued job says of whom it is, not what"
+        )
         assert (await erased(desk, Whose(None, "person", "ann", jobs=True))).jobs == 2
         assert desk.left("secret of acme.ann") == desk.left("secret of busy.ann") == {}
         assert desk.left("secret of acme.bob")

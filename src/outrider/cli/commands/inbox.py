@@ -141,7 +141,7 @@ def retry(
             schema=target.schema,
             ingested=done.ingested,
             known=done.known,
-            refused=[_fields(each) | {"message": why} for each, why in done.refused],
+            refused=[_still_refused(each, why) for each, why in done.refused],
         )
     else:
         say(f"{done.ingested:,} came in, {done.known:,} had come in before, {len(done.refused):,} still refused")
@@ -164,3 +164,8 @@ def start_of(data: bytes) -> str:
 
 def _fields(each: Kept) -> dict[str, Any]:
     return asdict(each) | {"data": base64.b64encode(each.data).decode()}
+
+
+def _still_refused(each: Kept, why: str) -> dict[str, Any]:
+    """Without its data: outrider inbox refused shows that."""
+    return {name: value for name, value in asdict(each).items() if name != "data"} | {"message": why}

@@ -32,6 +32,12 @@ IN_A_ROW = {"rolled_back": 3, "broker": 1, "failing": 5, "loop": 1}
 """Consecutive failures before they are shown, by kind: an occasional deadlock is normal."""
 LOUD = {"25006", "42501", "57014"}
 """Shown after one failure: read-only transaction, missing privilege, statement_timeout."""
+ORDER = ("rolled_back", "unanswered", "broker", "loop", "failing")
+"""The kinds of troubles, those first that make a worker stand still."""
+
+
+def is_lasting(kind: str, code: str, in_a_row: int) -> bool:
+    return (kind == "rolled_back" and code in LOUD) or in_a_row >= IN_A_ROW.get(kind, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +59,7 @@ class Trouble:
 
     @property
     def lasting(self) -> bool:
-        loud = self.kind == "rolled_back" and self.code in LOUD
-        return loud or self.in_a_row >= IN_A_ROW.get(self.kind, 1)
+        return is_lasting(self.kind, self.code, self.in_a_row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

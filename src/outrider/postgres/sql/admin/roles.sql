@@ -137,7 +137,7 @@ grant execute on function
 
 -- For every role that reads payloads, counts events, and looks for receipts and for events that wait behind others.
 grant execute on function
-    /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, /*schema*/stored_bytes, /*schema*/batch_bytes,
+    /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, /*schema*/stored_bytes, /*schema*/stored_at_most, /*schema*/batch_bytes, /*schema*/fitting,
     /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key, /*schema*/concerns
     to /*prefix*/worker, /*prefix*/relay, /*prefix*/dashboard, /*prefix*/operator;
 

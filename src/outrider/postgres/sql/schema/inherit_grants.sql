@@ -61,13 +61,13 @@ begin
                      ('withdraw', 'select on /*schema*/segment, /*schema*/upkeep'),
                      ('take', 'execute on function /*schema*/sees_all, /*schema*/sees_every_tenant'),
                      ('take', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
-                              '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                              '/*schema*/stored_bytes, /*schema*/stored_at_most, /*schema*/batch_bytes, /*schema*/fitting'),
                      ('relay_take', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
-                                    '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                                    '/*schema*/stored_bytes, /*schema*/stored_at_most, /*schema*/batch_bytes, /*schema*/fitting'),
                      ('dead_letters', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
-                                      '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                                      '/*schema*/stored_bytes, /*schema*/stored_at_most, /*schema*/batch_bytes, /*schema*/fitting'),
                      ('withdraw', 'execute on function /*schema*/as_text, /*schema*/as_long_text, /*schema*/as_pretty_text, '
-                                  '/*schema*/stored_bytes, /*schema*/batch_bytes'),
+                                  '/*schema*/stored_bytes, /*schema*/stored_at_most, /*schema*/batch_bytes, /*schema*/fitting'),
                      ('take', 'execute on function /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, '
                               '/*schema*/is_withdrawn, /*schema*/divert, /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths'),
                      ('take', 'execute on function /*schema*/in_workspace, /*schema*/receipt_key, /*schema*/ordering_key, /*schema*/concerns'),

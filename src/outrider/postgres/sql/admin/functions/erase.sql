@@ -1,7 +1,7 @@
 -- erase: delete the next payloads of a workspace or a subject, with what errors and results said of them.
 -- The rows, their keys and the receipts stay. Each call is its own transaction; repeat with the returned place until it is null.
 -- p_from, in this order:
---     pending   staged rows of rollups, of which a rollup would make new events
+--     pending   staged rows of rollups, of which a rollup would make new events, and schedules, which would enqueue new jobs
 --     events, then each detached segment, then jobs
 --     receipts  by pages of their table, for jobs and events that no longer exist
 --     rest      the audit, and whether a segment was attached meanwhile
@@ -27,6 +27,7 @@ declare
     who    constant text := /*schema*/signed(p_by);
     ids    uuid[];
     places bigint[];
+    names  text[];
     owed   bigint;
 begin
     perform /*schema*/sees_all(true);
@@ -58,6 +59,18 @@ begin
         where p.carried <> '{}' and (
             p_subject is null and p.workspace_id = p_workspace_id
             or exists (select from /*schema*/outbox as o where o.id = p.event_id and o.erased_at is not null));
+        with gone as (
+            delete from /*schema*/schedule as s
+            where (p_workspace_id is null or s.job ->> 'workspace_id' = p_workspace_id)
+              and (p_subject is null or p_jobs and s.job ->> 'key' = p_subject)
+            returning s.name
+        )
+        select array_agg(gone.name order by gone.name) into names from gone;
+        if names is not null then
+            update /*schema*/audit as a
+            set details = a.details || jsonb_build_object('schedules', coalesce(a.details -> 'schedules', '[]') || to_jsonb(names))
+            where a.id = audit;
+        end if;
         if p_from = 'rest' then
             perform /*schema*/erase_rest(p_workspace_id, p_subject, p_jobs, audit);
         end if;

@@ -22,12 +22,17 @@ begin
     perform /*schema*/sees_all(true);
     perform /*schema*/refuse_nobody(p_workspace_id, p_kind, p_subject);
     if p_from = 'jobs' then
-        select case when max(step.bytes) >= /*schema*/batch_bytes() then min(step.id) filter (where step.bytes >= /*schema*/batch_bytes())
-                    when count(*) = p_scan then max(step.id) end
+        select coalesce(
+                   step.ids[/*schema*/fitting($payloads$
+                       select j.payload from unnest($1) with ordinality as q (id, n)
+                       join /*schema*/job as j on j.id = q.id order by q.n$payloads$, step.ids)],
+                   step.last)
         into ends
-        from (select j.id, sum(/*schema*/stored_bytes(j.payload)) filter (
-                         where j.seq is null and (p_workspace_id is null or j.workspace_id = p_workspace_id)) over (order by j.id) as bytes
-              from (select j.* from /*schema*/job as j where j.id > p_after order by j.id limit p_scan) as j) as step;
+        from (select array_agg(j.id order by j.id) filter (
+                         where j.seq is null and (p_workspace_id is null or j.workspace_id = p_workspace_id)) as ids,
+                     case when count(*) = p_scan then max(j.id) end as last
+              from (select j.id, j.seq, j.workspace_id from /*schema*/job as j
+                    where j.id > p_after order by j.id limit p_scan) as j) as step;
         place := ends;
         return next;
         return query
@@ -51,16 +56,19 @@ begin
     end if;
     return query execute format($query$
         with read as materialized (
-            select o.* from /*schema*/%I as o where o.seq > $1 order by o.seq limit $2
+            select o.* from /*schema*/%1$I as o where o.seq > $1 order by o.seq limit $2
         ),
         step as materialized (
-            select read.*, sum(/*schema*/stored_bytes(read.payload)) over (order by read.seq) as bytes
+            select read.*
             from read
             where ($3 is null or read.workspace_id = $3)
               and ($4 is null or read.aggregate_kind = $4 and read.aggregate_id = $5)
         ),
         ends as materialized (
-            select coalesce((select min(step.seq) from step where step.bytes >= /*schema*/batch_bytes()),
+            select coalesce((select (array_agg(step.seq order by step.seq))[/*schema*/fitting($payloads$
+                                 select o.payload from unnest($1) with ordinality as q (seq, n)
+                                 join /*schema*/%1$I as o on o.seq = q.seq order by q.n$payloads$,
+                                 array_agg(step.seq order by step.seq))] from step),
                             case when count(*) = $2 then max(read.seq) end) as seq from read
         )
         select ends.seq, null::uuid, null::boolean, null::text from ends
@@ -69,7 +77,7 @@ begin
                 case when /*schema*/as_text(step.payload) = '' or /*schema*/as_text(step.trace_context) = ''
                      then line.said || '{"payload": null, "trace_context": null, "unreadable": true}' else line.said end::text
          from step cross join lateral (
-             select jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel' - 'bytes' as said) as line
+             select jsonb_build_object('kind', 'event') || to_jsonb(step) - 'tx' - 'channel' as said) as line
          where step.seq <= coalesce((select ends.seq from ends), step.seq)
          order by step.seq)$query$, source)
     using p_after, p_scan, p_workspace_id, p_kind, p_subject;

@@ -23,6 +23,7 @@ declare
     chosen bigint[];
     lost   bigint;
     lines  text[];
+    fits   integer;
 begin
     perform /*schema*/sees_all();
     head.outcome := 'more';
@@ -93,15 +94,15 @@ begin
                  where not f.stopped)
             ) as one
             order by h.place, one.seq limit p_limit);
-        -- As many from the start as fit into batch_bytes.
-        chosen := chosen[1 : (
-            select count(*) from (
-                select sum(coalesce(/*schema*/stored_bytes(coalesce(d.payload, o.payload)), 0))
-                           over (order by c.place rows between unbounded preceding and 1 preceding) as before
-                from unnest(chosen) with ordinality as c (id, place)
-                join /*schema*/delivery as d on d.id = c.id
-                left join lateral (select o.payload from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true) as read
-            where read.before is null or read.before < /*schema*/batch_bytes())];
+        fits := /*schema*/fitting($payloads$
+            select coalesce(d.payload, o.payload)
+            from unnest($1) with ordinality as c (id, place)
+            join /*schema*/delivery as d on d.id = c.id
+            left join lateral (select o.payload from /*schema*/outbox as o where o.seq = d.seq limit 1) as o on true
+            order by c.place$payloads$, chosen);
+        if fits is not null then
+            chosen := chosen[1 : fits];
+        end if;
     end if;
 
     lines := array(select distinct d.ordering_key from /*schema*/delivery as d

@@ -18,21 +18,30 @@ declare
     first bigint;
     last  bigint;
     bytes bigint;
+    ids   bigint[];
     fits  integer;
 begin
     perform /*schema*/sees_all();
-    select min(d.seq), max(d.seq), sum(/*schema*/stored_bytes(d.payload)) into first, last, bytes
+    select min(d.seq), max(d.seq), sum(/*schema*/stored_at_most(d.payload)) into first, last, bytes
     from unnest(p_places) as q (place) join /*schema*/job as d on d.ctid = q.place;
     if cardinality(p_places) > 1 and (first is not null or bytes >= /*schema*/batch_bytes()) then
-        select count(*) into fits from (
-            select sum(case when d.payload is not null then /*schema*/stored_bytes(d.payload) else (
-                           select /*schema*/stored_bytes(o.payload) from /*schema*/outbox as o
-                           where o.seq = d.seq and o.seq between first and last limit 1) end)
-                       over (order by q.n rows between unbounded preceding and 1 preceding) as before
-            from unnest(p_places) with ordinality as q (place, n) join /*schema*/job as d on d.ctid = q.place
-        ) as read
-        where read.before is null or read.before < /*schema*/batch_bytes();
-        p_places := p_places[1 : fits];
+        select sum(case when d.payload is not null then /*schema*/stored_at_most(d.payload) else (
+                       select /*schema*/stored_at_most(o.payload) from /*schema*/outbox as o
+                       where o.seq = d.seq and o.seq between first and last limit 1) end),
+               array_agg(d.id order by q.n)
+        into bytes, ids
+        from unnest(p_places) with ordinality as q (place, n) join /*schema*/job as d on d.ctid = q.place;
+        if bytes >= /*schema*/batch_bytes() then
+            fits := /*schema*/fitting($payloads$
+                select coalesce(d.payload, o.payload)
+                from unnest($1) with ordinality as q (id, n) join /*schema*/job as d on d.id = q.id
+                left join lateral (select o.payload from /*schema*/outbox as o where o.seq = d.seq limit 1) as o
+                    on d.payload is null
+                order by q.n$payloads$, ids);
+            if fits is not null then
+                p_places := p_places[1 : fits];
+            end if;
+        end if;
     end if;
     return query
     with leased as (

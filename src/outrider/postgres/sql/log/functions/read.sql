@@ -33,6 +33,10 @@ declare
     q         bigint := greatest(p_drawn, cur.seq);  -- never go back: another session may have read further before we had the lock
     r         xid8 := pg_current_xact_id();
     upto      bigint := q;
+    payloads  constant text := $payloads$
+        select o.payload from unnest($1) with ordinality as q (seq, n)
+        cross join lateral (select o.payload from /*schema*/outbox as o where o.seq = q.seq limit 1) as o
+        order by q.n$payloads$;
     others    bigint[];
     withdrawn boolean;
 begin
@@ -72,11 +76,12 @@ begin
             select pg_current_snapshot() as now
         ),
         late as materialized (
-            select o.seq, o.payload, o.wanted
+            select o.seq, o.at_most, o.wanted
             from snapshot, /*schema*/late_transactions(
                      cur.inflight, cur.horizon, snapshot.now, cur.floor, cur.seq) as finished (tx),
                  lateral (
-                     select o.seq, o.payload, /*schema*/wanted(o, p_subscription, cur, others, withdrawn) as wanted
+                     select o.seq, /*schema*/stored_at_most(o.payload) as at_most,
+                            /*schema*/wanted(o, p_subscription, cur, others, withdrawn) as wanted
                      from /*schema*/outbox as o
                      -- As rows, and ordered by both: only the index on (tx, seq) will do, whatever the statistics say of tx.
                      where (o.tx, o.seq) > (finished.tx, cur.floor) and (o.tx, o.seq) <= (finished.tx, cur.seq)
@@ -86,26 +91,26 @@ begin
         ),
         late_end as materialized (
             select count(*) filter (where late.wanted) as events,
-                   count(*) = p_limit or coalesce(sum(/*schema*/stored_bytes(late.payload)) filter (where late.wanted)
-                                                  >= /*schema*/batch_bytes(), false) as full
+                   count(*) = p_limit or coalesce(
+                       case when sum(late.at_most) filter (where late.wanted) >= /*schema*/batch_bytes() then
+                           /*schema*/fitting(payloads, array_agg(late.seq) filter (where late.wanted)) is not null end,
+                       false) as full
             from late
         ),
         fresh as materialized (
-            select o.seq, o.tx, /*schema*/stored_bytes(o.payload) as bytes
+            select o.seq, o.tx, /*schema*/stored_at_most(o.payload) as at_most
             from /*schema*/outbox as o
             where o.seq > cur.seq and o.seq <= upto and /*schema*/wanted(o, p_subscription, cur, others, withdrawn)
             order by o.seq
             limit (select case when late_end.full then 0 else p_limit - late_end.events end from late_end)
         ),
         fresh_end as materialized (
-            select case
-                when sum(fresh.bytes) >= /*schema*/batch_bytes() then (
-                    select min(sized.seq)
-                    from (select fresh.seq, sum(fresh.bytes) over (order by fresh.seq) as bytes from fresh) as sized
-                    where sized.bytes >= /*schema*/batch_bytes())
-                when count(*) = (select p_limit - late_end.events from late_end) then max(fresh.seq)
-                else upto
-            end as seq
+            select coalesce(
+                case when sum(fresh.at_most) >= /*schema*/batch_bytes() then
+                    (array_agg(fresh.seq order by fresh.seq))[
+                        /*schema*/fitting(payloads, array_agg(fresh.seq order by fresh.seq))] end,
+                case when count(*) = (select p_limit - late_end.events from late_end) then max(fresh.seq)
+                     else upto end) as seq
             from fresh
         ),
         advance as (
@@ -157,9 +162,9 @@ begin
                       order by o.tx, o.seq limit 1) as o
     ),
     late as materialized (
-        select o.seq, o.payload
+        select o.seq, o.at_most
         from page, unnest(cur.owing) as owed (tx),
-             lateral (select o.seq, o.payload from /*schema*/outbox as o
+             lateral (select o.seq, /*schema*/stored_at_most(o.payload) as at_most from /*schema*/outbox as o
                       where (o.tx, o.seq) > (owed.tx, cur.owed_after) and (o.tx, o.seq) <= (owed.tx, page.last)
                         and o.seq > cur.owed_after and o.seq <= page.last
                         and /*schema*/wanted(o, p_subscription, cur, others, withdrawn)
@@ -167,11 +172,10 @@ begin
         order by o.seq limit p_limit
     ),
     fit as materialized (
-        select sized.seq
-        from (select late.seq, sum(/*schema*/stored_bytes(late.payload))
-                                   over (order by late.seq rows between unbounded preceding and 1 preceding) as before
-              from late) as sized
-        where sized.before is null or sized.before < /*schema*/batch_bytes()
+        select late.seq from late
+        order by late.seq
+        limit (select case when sum(late.at_most) >= /*schema*/batch_bytes() then
+                               /*schema*/fitting(payloads, array_agg(late.seq order by late.seq)) end from late)
     ),
     fit_end as materialized (
         select case when count(*) = p_limit or count(*) < (select count(*) from late) then max(fit.seq)
