@@ -968,7 +968,7 @@ END) STORED,
     CONSTRAINT delivery_last_traceback_check CHECK ((octet_length(last_traceback) <= 16384)),
     CONSTRAINT delivery_pending_has_a_turn CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])))),
     CONSTRAINT delivery_run_at_check CHECK (((run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text])))
+    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'failed'::text, 'discarded'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.05');
 
@@ -2223,6 +2223,77 @@ CREATE FUNCTION outrider.make_due(p_job outrider.job) RETURNS void
 begin
     update "outrider".job as d set run_at = least(d.run_at, clock_timestamp()) where d.id = p_job.id;
     perform "outrider".notify("outrider".generation_channel(p_job.generation), p_job.subscription);
+end
+$$;
+
+CREATE FUNCTION outrider.make_jobs(p_subscription text, p_seqs bigint[], p_queue text, p_priority integer, OUT made bigint, OUT held bigint[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '20ms'
+    AS $$
+#variable_conflict use_column
+declare
+    rest   bigint[] := p_seqs;
+    many   integer := cardinality(p_seqs);  -- all at once, or else one by one
+    seqs   bigint[];
+    number bigint;
+    keyed  bigint[];
+begin
+    made := 0;
+    held := '{}';
+    while rest <> '{}' loop
+        seqs := rest[1:many];
+        begin
+            with inserted as (
+                insert into "outrider".job (
+                    subscription, generation, seq, event_id, event_type, run_at, queue, priority, job_key, unique_key, workspace_id)
+                select p_subscription, o.generation, o.seq, o.id, o.event_type, clock_timestamp(), p_queue, p_priority,
+                       o.aggregate_id,
+                       case when o.idempotency_key <> o.id::text then o.event_type || ':' || o.idempotency_key end, o.workspace_id
+                from "outrider".outbox as o
+                where o.seq = any (seqs) and o.seq >= seqs[1] and o.seq <= seqs[cardinality(seqs)]
+                  and not exists (
+                      select from "outrider".event_handled as h
+                      where h.handler_name = p_subscription
+                        and h.idempotency_key = "outrider".receipt_key(
+                            o.workspace_id, o.event_type, nullif(o.idempotency_key, o.id::text), o.id))
+                order by o.seq
+                on conflict do nothing
+                returning id, generation, unique_key
+            ),
+            poked as (
+                select "outrider".notify("outrider".generation_channel(g.generation), p_subscription)
+                from (select distinct inserted.generation from inserted) as g
+            )
+            select (select count(*) from inserted) + 0 * (select count(*) from poked),
+                   (select array_agg(inserted.id) from inserted where inserted.unique_key is not null)
+            into number, keyed;
+            -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
+            if keyed is not null then
+                delete from "outrider".job as d
+                where d.id = any (keyed) and exists (
+                    select from "outrider".event_handled as h
+                    where h.handler_name = p_subscription
+                      and h.idempotency_key = "outrider".in_workspace(d.workspace_id, d.unique_key));
+                if found then
+                    number := number - (select cardinality(keyed) - count(*) from "outrider".job as d where d.id = any (keyed));
+                end if;
+            end if;
+            made := made + number;
+        exception when lock_not_available then
+            if many > 1 then
+                many := 1;
+                continue;
+            end if;
+            held := held || rest[1];
+            perform set_config('lock_timeout', '1ms', true);
+        end;
+        rest := rest[many + 1:];
+    end loop;
 end
 $$;
 
@@ -5823,7 +5894,7 @@ CREATE FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id te
     from "outrider".subscription as s where s.name = p_subscription
 $$;
 
-CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) RETURNS record
+CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint, OUT due_in double precision) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
@@ -5831,49 +5902,39 @@ CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan inte
     AS $$
 #variable_conflict use_column
 declare
-    keyed bigint[];
+    place integer;
+    due   bigint[];
+    seqs  bigint[];
+    kept  bigint[];
 begin
     perform "outrider".sees_all();
-    with taken as materialized (
-        select t.* from "outrider".take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
-    ),
-    made as (
-        insert into "outrider".job (
-            subscription, generation, seq, event_id, event_type, run_at, queue, priority, job_key, unique_key, workspace_id)
-        select p_subscription, t.generation, t.seq, t.id, t.event_type, clock_timestamp(), p_queue, p_priority, t.aggregate_id,
-               case when t.idempotency_key <> t.id::text then t.event_type || ':' || t.idempotency_key end,
-               t.workspace_id
-        from taken as t
-        where t.seq is not null
-          and not exists (
-              select from "outrider".event_handled as h
-              where h.handler_name = p_subscription
-                and h.idempotency_key = "outrider".receipt_key(
-                    t.workspace_id, t.event_type, nullif(t.idempotency_key, t.id::text), t.id))
-        order by t.seq
-        on conflict do nothing
-        returning id, generation, unique_key
-    ),
-    poked as (
-        select "outrider".notify(
-            "outrider".generation_channel(g.generation),
-            p_subscription)
-        from (select distinct made.generation from made) as g
-    )
-    select (select t.outcome from taken as t where t.seq is null),
-           (select count(*) from made) + 0 * (select count(*) from poked),
-           (select array_agg(made.id) from made where made.unique_key is not null)
-    into outcome, routed, keyed;
-    -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
-    if keyed is not null then
-        delete from "outrider".job as d
-        where d.id = any (keyed) and exists (
-            select from "outrider".event_handled as h
-            where h.handler_name = p_subscription
-              and h.idempotency_key = "outrider".in_workspace(d.workspace_id, d.unique_key));
-        if found then
-            routed := routed - (select cardinality(keyed) - count(*) from "outrider".job as d where d.id = any (keyed));
-        end if;
+    select max(t.outcome) filter (where t.seq is null), max(t.partition), max(t.due_in),
+           array_agg(t.seq order by t.seq) filter (where t.seq is not null)
+    into outcome, place, due_in, seqs
+    from "outrider".take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t;
+    routed := 0;
+    if outcome not in ('more', 'done') then  -- the cursor is not locked
+        return;
+    end if;
+    due := array(
+        select d.seq from "outrider".delivery as d
+        where d.subscription = p_subscription and d.generation = 0 and d.partition = place and d.status = 'pending'
+          and d.head and d.reached and d.run_at <= now()
+        order by d.run_at, d.seq limit 100 for update skip locked);
+    seqs := array(select e.seq from unnest(due || seqs) as e (seq) order by e.seq);
+    select j.made, j.held into routed, kept from "outrider".make_jobs(p_subscription, seqs, p_queue, p_priority) as j;
+    if due <> '{}' then
+        delete from "outrider".delivery as d
+        where d.subscription = p_subscription and d.seq = any (due) and d.seq <> all (kept);
+    end if;
+    if kept <> '{}' then
+        insert into "outrider".delivery as d (
+            subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, workspace_id)
+        select p_subscription, 0, place, o.seq, o.id, o.event_type, 'pending', true, true, clock_timestamp() + interval '1 second',
+               o.workspace_id
+        from "outrider".outbox as o
+        where o.seq = any (kept) and o.seq >= kept[1] and o.seq <= kept[cardinality(kept)]
+        on conflict (subscription, seq) do update set run_at = excluded.run_at;
     end if;
 end
 $$;
@@ -6326,6 +6387,9 @@ begin
                          collate "C" as key, batch.*
               from batch
               where settles and (p_careful or batch.idempotency_key is not null)) as winner
+        -- The insert would wait for an open replay that deletes the receipt (p_force). While it is there, the event is a duplicate.
+        where not exists (select from "outrider".event_handled as h
+                          where h.handler_name = p_subscription and h.idempotency_key = winner.key)
         order by winner.key, winner.seq
         on conflict do nothing
         returning seq
@@ -9038,6 +9102,8 @@ REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_due(p_job outrider.job) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.make_jobs(p_subscription text, p_seqs bigint[], p_queue text, p_priority integer, OUT made bigint, OUT held bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.make_segment(p_first bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text, p_subscription text, p_reason text) FROM PUBLIC;
@@ -9210,7 +9276,7 @@ REVOKE ALL ON FUNCTION outrider.rollup_work_noted(p_name text, p_flush boolean, 
 
 REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint, OUT due_in double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text, p_by text, p_reason text) FROM PUBLIC;
 

@@ -231,10 +231,11 @@ async def renew(conn: AsyncSession, worker: UUID, names: list[str], schema: str)
     return await fetch_call(conn, "renew", schema, {"worker": worker, "names": names})
 
 
-async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int]:
-    """Turns events into jobs, in a transaction of its own. Returns the outcome of the take and the number of jobs."""
+async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int, float]:
+    """Turns events into jobs, in a transaction of its own. Returns the outcome of the take, the number of jobs, and if the
+    outcome is idle, the seconds until an event may be tried again that another transaction holds up."""
     try:
-        [(outcome, routed)] = await fetch_call(conn, "route", schema, params)
+        [(outcome, routed, due_in)] = await fetch_call(conn, "route", schema, params)
     except psycopg.errors.UniqueViolation:
-        return "more", 0  # the same job was enqueued concurrently
-    return outcome, routed
+        return "more", 0, 0  # the same job was enqueued concurrently
+    return outcome, routed, float("inf") if due_in is None or outcome != "idle" else max(0.0, due_in)

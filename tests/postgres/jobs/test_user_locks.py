@@ -346,6 +346,7 @@ def test_an_event_comes_twice_while_the_job_of_the_first_runs(conn: Conn) -> Non
 @pytest.mark.usefixtures("events")
 def test_the_job_of_the_first_is_settled_while_the_second_is_routed(conn: Conn) -> None:
     """The router waits for the settlement at the index, with a snapshot in which there is no receipt yet."""
+    conn.execute("alter function outrider.make_jobs set lock_timeout = '30s'")
     published(conn)
     routed(conn)
     lease = one(conn, "mail.notify")

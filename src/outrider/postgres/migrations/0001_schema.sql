@@ -1,6 +1,6 @@
 -- The schema: tables with their indexes, triggers and views, by subject. Functions are in sql/*/functions.
 -- breaking: yes
--- functions: 5be0177abe815394
+-- functions: 2ab4940ebc3d804a
 
 -- The functions of triggers. They are empty here and get their bodies with all others, at the end.
 create function /*schema*/accept_event() returns trigger language plpgsql as 'begin return new; end';
@@ -423,7 +423,7 @@ create table /*schema*/delivery (
     workspace_id    text,
     ordering_key    text,
     payload         jsonb,
-    status          text        not null check (status in ('pending', 'in_flight', 'failed', 'discarded')),
+    status          text        not null check (status in ('pending', 'failed', 'discarded')),
     head            boolean     not null,
     reached         boolean     not null,
     run_at          timestamptz not null check (run_at between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z'),

@@ -67,7 +67,7 @@ grant execute on function
     /*schema*/pick_limited, /*schema*/has_workers, /*schema*/room,
     /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, /*schema*/admit, /*schema*/close_kept,
     /*schema*/notify, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done,
-    /*schema*/renew, /*schema*/route, /*schema*/fire,
+    /*schema*/renew, /*schema*/route, /*schema*/make_jobs, /*schema*/fire,
     /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
     /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/ingest, /*schema*/rollup_settings,
     /*schema*/unread, /*schema*/bounded

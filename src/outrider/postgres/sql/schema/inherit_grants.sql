@@ -12,7 +12,7 @@ begin
                               '/*schema*/pick, /*schema*/pick_suspect'),
                      ('take', 'execute on function /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, '
                               '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
-                              '/*schema*/admit, /*schema*/close_kept, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done, /*schema*/renew, /*schema*/route, /*schema*/fire, '
+                              '/*schema*/admit, /*schema*/close_kept, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done, /*schema*/renew, /*schema*/route, /*schema*/make_jobs, /*schema*/fire, '
                               '/*schema*/enqueue_one, /*schema*/take_turns, /*schema*/tenants_due'),
                      ('take', 'execute on function /*schema*/relay_settle, '
                               '/*schema*/relay_open, /*schema*/relay_reject, /*schema*/relay_rewind, /*schema*/relay_ahead, '
