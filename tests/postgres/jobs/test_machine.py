@@ -190,7 +190,7 @@ class Model:
         if code is not None:
             job.told.append(f"{code} {job.cycle}.{attempt}")
         newer = any(other.delivery > job.delivery for other in self.running_with(job))
-        if status == "pending" and (newer or job.superseded or self.pending_with(job.job_type, job.unique)):
+        if status in ("pending", "failed") and (newer or job.superseded or self.pending_with(job.job_type, job.unique)):
             outcome, status = "superseded", "discarded"
             job.told.append("superseded_at")
         job.status, job.token, job.worker, job.expired, job.cancelled = status, None, None, None, False

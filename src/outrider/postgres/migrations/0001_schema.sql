@@ -321,6 +321,8 @@ create unique index job_once on /*schema*/job (subscription, coalesce(workspace_
     where status in ('pending', 'in_flight') and unique_key is not null and seq is not null;
 create unique index job_unique on /*schema*/job (subscription, coalesce(workspace_id, ''), unique_key)
     where status = 'pending' and unique_key is not null and seq is null and not closed;
+create index job_unique_closed on /*schema*/job (subscription, coalesce(workspace_id, ''), unique_key)
+    where status = 'pending' and seq is null and closed;
 create index job_unique_running on /*schema*/job (subscription, coalesce(workspace_id, ''), unique_key)
     where status = 'in_flight' and unique_key is not null and seq is null;
 create index job_cancelled on /*schema*/job (locked_by) where status = 'in_flight' and cancelled_at is not null;

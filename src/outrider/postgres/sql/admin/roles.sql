@@ -39,7 +39,7 @@ grant insert (subscription, generation, event_id, event_version, source, workspa
               job_key, unique_key, payload, caused_by)
       on /*schema*/job to /*prefix*/producer;
 grant execute on function
-    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
+    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/replace_closed, /*schema*/uuid7,
     /*schema*/notify, /*schema*/as_text, /*schema*/as_long_text,
     /*schema*/error_fingerprint, /*schema*/bounded  -- used by triggers and by generated columns
     to /*prefix*/producer;
@@ -57,7 +57,7 @@ grant select, insert on /*schema*/schedule, /*schema*/stream to /*prefix*/worker
 grant select, insert, update, delete on /*schema*/delivery, /*schema*/job, /*schema*/stream_refused to /*prefix*/worker;
 grant usage on sequence /*schema*/lease_token, /*schema*/job_id_seq to /*prefix*/worker;
 grant execute on function
-    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
+    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/replace_closed, /*schema*/uuid7,
     /*schema*/take, /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, /*schema*/is_withdrawn, /*schema*/divert,
     /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/log_home, /*schema*/foreign_floor, /*schema*/park,
     /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,

@@ -1,17 +1,28 @@
-"""An open transaction of an operator holds up the event of its own job, and no other."""
+"""Jobs of events. An open transaction of an operator holds up the event of its own job, and no other."""
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from tests.postgres.jobs import sqljobs
-from tests.postgres.jobs.sqljobs import Conn, claim, done, settle
-from tests.postgres.jobs.test_user_locks import conn, events, one, published, user
+from tests.postgres.jobs.sqljobs import Conn, claim, done, enqueue, fail, settle
+from tests.postgres.jobs.test_unique import Session
+from tests.postgres.jobs.test_user_locks import conn, one, user
 
-__all__ = ["conn", "events", "user"]
+__all__ = ["conn", "user"]
 
 pytestmark = [pytest.mark.also_on(15), pytest.mark.usefixtures("events")]
 
 NAME = "mail.notify"
+
+
+def published(conn: Conn, key: str = "seven") -> None:
+    conn.execute("select outrider.publish('order.placed', '{\"n\": 7}', idempotency_key => %s)", [key])
+
+
+@pytest.fixture
+def events(conn: Conn) -> None:
+    conn.execute("select outrider.register(%s, 'job', 'mail', '{order.placed}')", [NAME])
 
 
 def routed(conn: Conn) -> tuple[str, int, float | None]:
@@ -142,6 +153,56 @@ def test_one_whose_event_is_withdrawn(conn: Conn, user: Conn) -> None:
     conn.execute("select outrider.withdraw(%s)", [event])
     a_second_later(conn)
     assert routed(conn) == ("idle", 0, None)
+
+
+def test_an_event_comes_twice_while_the_job_of_the_first_runs(conn: Conn) -> None:
+    published(conn)
+    assert routed(conn)[1] == 1
+    lease = one(conn, NAME)
+    published(conn)
+    assert routed(conn)[1] == 0
+    assert fail(conn, lease) == "retry"
+    published(conn)
+    assert routed(conn)[1] == 0
+    done(conn, one(conn, NAME))
+    published(conn)
+    assert routed(conn)[1] == 0
+    assert not claim(conn, 9, [NAME]).jobs
+
+
+def test_the_job_of_the_first_is_settled_while_the_second_is_routed(conn: Conn) -> None:
+    """The router waits for the settlement at the index, with a snapshot in which there is no receipt yet."""
+    conn.execute("alter function outrider.make_jobs set lock_timeout = '30s'")
+    published(conn)
+    routed(conn)
+    lease = one(conn, NAME)
+    published(conn)
+    with psycopg.connect(conn.info.dsn) as settling:
+        done(settling, lease)
+        session = Session(conn.info.dsn, routed)
+        session.until_it_waits(conn)
+        settling.commit()
+    assert session.returned()[1] == 0
+    assert not claim(conn, 9, [NAME]).jobs
+
+
+def test_a_dead_letter_of_the_first_is_replayed_while_the_job_of_the_second_runs(conn: Conn) -> None:
+    published(conn)
+    routed(conn)
+    first = one(conn, NAME)
+    settle(conn, first, "dead", code="E", message="no")
+    published(conn)
+    assert routed(conn)[1] == 1
+    second = one(conn, NAME)
+    assert sqljobs.replay(conn, first.delivery) == ["superseded"]
+    done(conn, second)
+    assert sqljobs.replay(conn, first.delivery) == ["skipped_handled"]
+
+
+def test_who_enqueues_the_job_of_an_event_by_hand_stops_no_router(conn: Conn, user: Conn) -> None:
+    published(conn)
+    enqueue(user, NAME, unique_key="order.placed:seven")
+    assert routed(conn)[1] == 1
 
 
 HANDLER = "orders.mirror"
