@@ -212,6 +212,26 @@ def test_overlapping_keeps_do_not_starve_a_suspect(conn: Conn, user: Conn) -> No
     assert claim(conn).names == ["first"]
 
 
+@pytest.mark.parametrize("name", ["mail.send", KEYED])
+@pytest.mark.parametrize("crashes", [0, 1])
+@pytest.mark.parametrize("lock", ["for key share", "for no key update"])
+def test_a_transaction_that_keeps_very_many_jobs_starves_no_other(
+    conn: Conn, user: Conn, database: str, name: str, crashes: int, lock: str
+) -> None:
+    """Those behind them are closed, too, when their turn has come."""
+    sqljobs.enqueue_many(conn, name, 1200)
+    conn.execute("update outrider.job set unique_key = id, crashes = %s", [crashes])
+    user.execute(f"select from outrider.job {lock}")
+    enqueue(conn, name, "first", unique_key="u")
+    conn.execute("update outrider.job set crashes = %s where unique_key = 'u'", [crashes])
+    with psycopg.connect(database) as other:
+        assert enqueue(other, name, "second", unique_key="u")[1] == "kept"
+        for _ in range(3):
+            assert claim(conn, 9, [name]).due_in == 1
+        assert enqueue(conn, name, "third", unique_key="u")[1] == "created"
+    assert claim(conn, 9, [name]).names == ["first", "third"]
+
+
 @pytest.mark.parametrize("ends", ["done", "failed", "dead"])
 def test_a_transaction_that_holds_many_jobs_holds_up_no_other(conn: Conn, user: Conn, ends: str) -> None:
     """Only the first of them is waited for: the others most likely are held by the same one."""
