@@ -799,22 +799,39 @@ CREATE FUNCTION outrider.close_kept(p_lanes outrider.lane[], p_suspects text[], 
     SET jit TO 'off'
     AS $$
 declare
-    kept bigint[] := array(
-        select j.id from unnest(p_lanes) as l
-        cross join lateral (
-            select j.id, j.unique_key, j.closed from "outrider".job as j
-            where "outrider".in_lane(j, l) and "outrider".claim_at(j) <= p_until
-            order by "outrider".claim_at(j), j.id limit 100) as j
-        where j.unique_key is not null and not j.closed
-        union all
-        select j.id from unnest(p_suspects) as n (name)
-        cross join lateral (
-            select j.id, j.unique_key, j.closed from "outrider".job as j
-            where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
-            order by "outrider".claim_at(j), j.id limit 100) as j
-        where j.unique_key is not null and not j.closed);
-    free bigint[];
+    -- By lane, and by type for suspects, the job at which the session's last call stopped.
+    after   jsonb := coalesce(nullif(current_setting('outrider.kept', true), ''), '{}');
+    stopped jsonb;
+    kept    bigint[];
+    free    bigint[];
 begin
+    with page as materialized (
+        select l::text as place, j.* from unnest(p_lanes) as l
+        cross join lateral (
+            select j.id, "outrider".claim_at(j), j.unique_key is not null and not j.closed as open from "outrider".job as j
+            where "outrider".in_lane(j, l) and "outrider".claim_at(j) <= p_until
+              and ("outrider".claim_at(j), j.id) > (coalesce((after -> l::text ->> 0)::timestamp, '-infinity'),
+                                                   coalesce((after -> l::text ->> 1)::bigint, 0))
+            order by "outrider".claim_at(j), j.id limit 500) as j
+        union all
+        select n.name, j.* from unnest(p_suspects) as n (name)
+        cross join lateral (
+            select j.id, "outrider".claim_at(j), j.unique_key is not null and not j.closed as open from "outrider".job as j
+            where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
+              and ("outrider".claim_at(j), j.id) > (coalesce((after -> n.name ->> 0)::timestamp, '-infinity'),
+                                                   coalesce((after -> n.name ->> 1)::bigint, 0))
+            order by "outrider".claim_at(j), j.id limit 500) as j
+    )
+    select array(select page.id from page where page.open),
+           (select jsonb_object_agg(last.place, last.job)
+            from (select distinct on (p.place) p.place, jsonb_build_array(p.claim_at, p.id) as job,
+                         count(*) over (partition by p.place) as jobs
+                  from page as p order by p.place, p.claim_at desc, p.id desc) as last
+            where last.jobs = 500)
+    into kept, stopped;
+    if stopped is not null or after <> '{}' then
+        perform set_config('outrider.kept', coalesce(stopped::text, ''), false);
+    end if;
     if kept = '{}' then
         return;
     end if;
@@ -1298,6 +1315,9 @@ begin
             p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
+            if p_unique_key is not null and p_on_conflict <> 'keep' then
+                perform "outrider".replace_closed(p_job_type, p_unique_key, p_workspace_id);
+            end if;
             job_id := made_id;
             outcome := 'created';
             return;
@@ -2097,8 +2117,9 @@ begin
     select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.claim_at,
            t.event_id, coalesce(t.event_type, t.subscription), coalesce(o.event_version, t.event_version),
            coalesce(o.occurred_at, t.created_at), coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
-           coalesce(o.aggregate_id, t.job_key), "outrider".as_text(coalesce(t.payload, o.payload)),
-           nullif("outrider".as_text(coalesce(o.trace_context, t.trace_context)), ''),
+           coalesce(o.aggregate_id, t.job_key),
+           case when sum(texts.bytes) over () <= 65536 then texts.payload end,
+           case when sum(texts.bytes) over () <= 65536 then texts.trace end,
            case when o.seq is not null then jsonb_build_object(
                'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
                'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,
@@ -2107,6 +2128,10 @@ begin
     left join lateral (
         select o.* from "outrider".outbox as o where o.seq = t.seq and o.seq between first and last limit 1) as o
         on t.seq is not null
+    cross join lateral (
+        select made.*, coalesce(octet_length(made.payload), 0) + coalesce(octet_length(made.trace), 0) as bytes
+        from (select "outrider".as_text(coalesce(t.payload, o.payload)) as payload,
+                     nullif("outrider".as_text(coalesce(o.trace_context, t.trace_context)), '') as trace offset 0) as made) as texts
     order by t.claim_at, t.id;
 end
 $$;
@@ -3188,23 +3213,27 @@ CREATE FUNCTION outrider.pick_suspect(p_names text[], p_generation bigint, p_que
     SET plan_cache_mode TO 'force_generic_plan'
     SET jit TO 'off'
     AS $$
-declare
-    found bigint[] := array(
-        select j.id from unnest(p_names) as n (name)
+begin
+    places := array(
+        select picked.place from unnest(p_names) as n (name)
         cross join lateral (
-            select j.id from "outrider".job as j
+            select j.ctid as place, "outrider".claim_at(j), j.id from "outrider".job as j
             where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
               and (p_queues is null or j.queue = any (p_queues))
               and (j.generation = p_generation
                    or not p_strict and not "outrider".has_workers(j.subscription, j.generation, j.queue))
               and (not p_limited or "outrider".room(j.subscription, j.job_key, j.workspace_id) > 0)
-            order by "outrider".claim_at(j), j.id limit 100) as j);
-begin
-    places := array(
-        select j.ctid from "outrider".job as j
-        where j.id = any (found) and j.status = 'pending' and j.waits_for is null
-        order by "outrider".claim_at(j), j.id limit 1 for update skip locked);
-    held := found <> '{}' and places = '{}';
+            order by "outrider".claim_at(j), j.id limit 1 for update skip locked) as picked
+        order by picked.claim_at, picked.id limit 1);
+    held := places = '{}' and exists (
+        select from unnest(p_names) as n (name)
+        cross join lateral (
+            select from "outrider".job as j
+            where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
+              and (p_queues is null or j.queue = any (p_queues))
+              and (j.generation = p_generation
+                   or not p_strict and not "outrider".has_workers(j.subscription, j.generation, j.queue))
+              and (not p_limited or "outrider".room(j.subscription, j.job_key, j.workspace_id) > 0) limit 1) as j);
 end
 $$;
 
@@ -4032,12 +4061,11 @@ begin
                                      else coalesce(job.failure_history, '[]') end)
                                || "outrider".failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
-    job.buried_at := case when job.status = 'failed' then now() end;
     -- Two sessions may both find no other job with the unique key. Then the unique index decides, and the second pass supersedes
     -- this one. A running job does not supersede a closed one: it may have started before the transactions that kept this one
-    -- had committed.
+    -- had committed. What failed for good is superseded too, because a replay would run it after the newer job.
     for attempt in 1..2 loop
-        if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
+        if job.status in ('pending', 'failed') and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
             or exists (select from "outrider".job as d
                        where d.subscription = job.subscription
@@ -4052,6 +4080,7 @@ begin
             job.failure_history := coalesce(job.failure_history, '[]') || jsonb_build_object(
                 'cycle', job.cycle, 'superseded_at', clock_timestamp());
         end if;
+        job.buried_at := case when job.status = 'failed' then now() end;
         if job.status = 'pending' and job.unique_key is not null then
             begin
                 perform "outrider".rewrite(job);
@@ -4133,6 +4162,28 @@ begin
            d.cancelled_at is not null
     from "outrider".job as d
     where d.subscription = any (p_names) and d.status = 'in_flight' and d.locked_by = p_worker;
+end
+$$;
+
+CREATE FUNCTION outrider.replace_closed(p_job_type text, p_unique_key text, p_workspace_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+begin
+    if (p_workspace_id = nullif(current_setting('app.workspace_id', true), '')) is not true
+       and not "outrider".sees_every_tenant(coalesce(nullif(current_setting('role'), 'none'), session_user)) then
+        raise 'row-level security: % is of another workspace than app.workspace_id', quote_nullable(left(p_job_type, 100))
+            using errcode = 'insufficient_privilege';
+    end if;
+    update "outrider".job as d
+    set payload = o.payload, event_version = o.event_version, source = o.source, trace_context = o.trace_context,
+        generation = o.generation, queue = o.queue, priority = o.priority, job_key = o.job_key, attempts = 0
+    from "outrider".job as o
+    where o.subscription = p_job_type and coalesce(o.workspace_id, '') = coalesce(p_workspace_id, '')
+      and o.unique_key = p_unique_key and o.status = 'pending' and o.seq is null and not o.closed
+      and d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
+      and d.unique_key = p_unique_key and d.status = 'pending' and d.seq is null and d.closed;
 end
 $$;
 
@@ -8735,6 +8786,8 @@ CREATE INDEX job_turn ON outrider.job USING btree (subscription, generation, que
 
 CREATE UNIQUE INDEX job_unique ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL) AND (NOT closed));
 
+CREATE INDEX job_unique_closed ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (seq IS NULL) AND closed);
+
 CREATE INDEX job_unique_running ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'in_flight'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL));
 
 CREATE INDEX job_waiting ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, queue, generation, (((run_at AT TIME ZONE 'UTC'::text) - ((priority)::double precision * '00:01:00'::interval))), id) WHERE (waits_for = 'key'::text);
@@ -9205,6 +9258,8 @@ REVOKE ALL ON FUNCTION outrider.release(p_job outrider.job, p_verdict text, p_de
 REVOKE ALL ON FUNCTION outrider.rename(p_old text, p_new text, p_force boolean, p_by text, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.renew(p_worker uuid, p_names text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION outrider.replace_closed(p_job_type text, p_unique_key text, p_workspace_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb, p_reason text) FROM PUBLIC;
 

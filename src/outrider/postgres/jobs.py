@@ -169,7 +169,19 @@ async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> 
     with in_our_words(schema):
         async with alone(conn):
             await cursor.execute(call(name, schema, tuple(params)), params, binary=True)
-        return await cursor.fetchall()
+        rows = await cursor.fetchall()
+        large = {row[_DELIVERY]: row[_TOKEN] for row in rows if row[_DELIVERY] is not None and row[PAYLOAD] is None}
+        if not large:
+            return rows
+        asked = {"deliveries": list(large), "token": next(iter(large.values()))}
+        async with alone(conn):
+            await cursor.execute(statement("jobs/payloads", schema), asked)
+        texts = {delivery: texts for delivery, *texts in await cursor.fetchall()}
+    return [
+        (*row[:PAYLOAD], *texts[row[_DELIVERY]], *row[TRACE + 1 :]) if row[_DELIVERY] in large else row
+        for row in rows
+        if row[_DELIVERY] in texts or row[_DELIVERY] not in large  # a job without texts was erased since
+    ]
 
 
 def _lane(rows: Sequence[Row]) -> Lane | None:

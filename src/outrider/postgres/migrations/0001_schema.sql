@@ -1,6 +1,6 @@
 -- The schema: tables with their indexes, triggers and views, by subject. Functions are in sql/*/functions.
 -- breaking: yes
--- functions: 2ab4940ebc3d804a
+-- functions: d9cfa5afcec89802
 
 -- The functions of triggers. They are empty here and get their bodies with all others, at the end.
 create function /*schema*/accept_event() returns trigger language plpgsql as 'begin return new; end';
