@@ -131,7 +131,7 @@ async def test_a_worker_that_hears_nothing_is_found(database: str, monkeypatch: 
     """Its notifications do not arrive: as if it listened through a transaction pooler."""
     async with opened(database, poll="1h") as shop, shop.app.worker() as worker:
         await so(lambda: worker.listening)
-        monkeypatch.setattr(worker.wakeups, "_channels_of", lambda generation: {})  # also for heartbeats to come
+        monkeypatch.setattr(worker.wakeups, "_channels_of", lambda _: {})  # also for heartbeats to come
         worker.wakeups.channels = {}
         worker.identity.listening = False
         await worker.presence.look()

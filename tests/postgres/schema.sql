@@ -799,22 +799,39 @@ CREATE FUNCTION outrider.close_kept(p_lanes outrider.lane[], p_suspects text[], 
     SET jit TO 'off'
     AS $$
 declare
-    kept bigint[] := array(
-        select j.id from unnest(p_lanes) as l
-        cross join lateral (
-            select j.id, j.unique_key, j.closed from "outrider".job as j
-            where "outrider".in_lane(j, l) and "outrider".claim_at(j) <= p_until
-            order by "outrider".claim_at(j), j.id limit 100) as j
-        where j.unique_key is not null and not j.closed
-        union all
-        select j.id from unnest(p_suspects) as n (name)
-        cross join lateral (
-            select j.id, j.unique_key, j.closed from "outrider".job as j
-            where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
-            order by "outrider".claim_at(j), j.id limit 100) as j
-        where j.unique_key is not null and not j.closed);
-    free bigint[];
+    -- By lane, and by type for suspects, the job at which the session's last call stopped.
+    after   jsonb := coalesce(nullif(current_setting('outrider.kept', true), ''), '{}');
+    stopped jsonb;
+    kept    bigint[];
+    free    bigint[];
 begin
+    with page as materialized (
+        select l::text as place, j.* from unnest(p_lanes) as l
+        cross join lateral (
+            select j.id, "outrider".claim_at(j), j.unique_key is not null and not j.closed as open from "outrider".job as j
+            where "outrider".in_lane(j, l) and "outrider".claim_at(j) <= p_until
+              and ("outrider".claim_at(j), j.id) > (coalesce((after -> l::text ->> 0)::timestamp, '-infinity'),
+                                                   coalesce((after -> l::text ->> 1)::bigint, 0))
+            order by "outrider".claim_at(j), j.id limit 500) as j
+        union all
+        select n.name, j.* from unnest(p_suspects) as n (name)
+        cross join lateral (
+            select j.id, "outrider".claim_at(j), j.unique_key is not null and not j.closed as open from "outrider".job as j
+            where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
+              and ("outrider".claim_at(j), j.id) > (coalesce((after -> n.name ->> 0)::timestamp, '-infinity'),
+                                                   coalesce((after -> n.name ->> 1)::bigint, 0))
+            order by "outrider".claim_at(j), j.id limit 500) as j
+    )
+    select array(select page.id from page where page.open),
+           (select jsonb_object_agg(last.place, last.job)
+            from (select distinct on (p.place) p.place, jsonb_build_array(p.claim_at, p.id) as job,
+                         count(*) over (partition by p.place) as jobs
+                  from page as p order by p.place, p.claim_at desc, p.id desc) as last
+            where last.jobs = 500)
+    into kept, stopped;
+    if stopped is not null or after <> '{}' then
+        perform set_config('outrider.kept', coalesce(stopped::text, ''), false);
+    end if;
     if kept = '{}' then
         return;
     end if;
@@ -1063,7 +1080,7 @@ END) STORED,
     CONSTRAINT delivery_last_traceback_check CHECK ((octet_length(last_traceback) <= 16384)),
     CONSTRAINT delivery_pending_has_a_turn CHECK ((head OR (ordering_key IS NOT NULL) OR (status = ANY (ARRAY['failed'::text, 'discarded'::text])))),
     CONSTRAINT delivery_run_at_check CHECK (((run_at >= '0001-01-02 00:00:00+00'::timestamp with time zone) AND (run_at <= '9999-12-30 23:59:59.999999+00'::timestamp with time zone))),
-    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'in_flight'::text, 'failed'::text, 'discarded'::text])))
+    CONSTRAINT delivery_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'failed'::text, 'discarded'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_analyze_scale_factor='0.05');
 
@@ -1393,6 +1410,9 @@ begin
             p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
+            if p_unique_key is not null and p_on_conflict <> 'keep' then
+                perform "outrider".replace_closed(p_job_type, p_unique_key, p_workspace_id);
+            end if;
             job_id := made_id;
             outcome := 'created';
             return;
@@ -2232,8 +2252,9 @@ begin
     select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.claim_at,
            t.event_id, coalesce(t.event_type, t.subscription), coalesce(o.event_version, t.event_version),
            coalesce(o.occurred_at, t.created_at), coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
-           coalesce(o.aggregate_id, t.job_key), "outrider".as_text(coalesce(t.payload, o.payload)),
-           nullif("outrider".as_text(coalesce(o.trace_context, t.trace_context)), ''),
+           coalesce(o.aggregate_id, t.job_key),
+           case when sum(texts.bytes) over () <= 65536 then texts.payload end,
+           case when sum(texts.bytes) over () <= 65536 then texts.trace end,
            case when o.seq is not null then jsonb_build_object(
                'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
                'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,
@@ -2242,6 +2263,10 @@ begin
     left join lateral (
         select o.* from "outrider".outbox as o where o.seq = t.seq and o.seq between first and last limit 1) as o
         on t.seq is not null
+    cross join lateral (
+        select made.*, coalesce(octet_length(made.payload), 0) + coalesce(octet_length(made.trace), 0) as bytes
+        from (select "outrider".as_text(coalesce(t.payload, o.payload)) as payload,
+                     nullif("outrider".as_text(coalesce(o.trace_context, t.trace_context)), '') as trace offset 0) as made) as texts
     order by t.claim_at, t.id;
 end
 $_$;
@@ -2358,6 +2383,77 @@ CREATE FUNCTION outrider.make_due(p_job outrider.job) RETURNS void
 begin
     update "outrider".job as d set run_at = least(d.run_at, clock_timestamp()) where d.id = p_job.id;
     perform "outrider".notify("outrider".generation_channel(p_job.generation), p_job.subscription);
+end
+$$;
+
+CREATE FUNCTION outrider.make_jobs(p_subscription text, p_seqs bigint[], p_queue text, p_priority integer, OUT made bigint, OUT held bigint[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '20ms'
+    AS $$
+#variable_conflict use_column
+declare
+    rest   bigint[] := p_seqs;
+    many   integer := cardinality(p_seqs);  -- all at once, or else one by one
+    seqs   bigint[];
+    number bigint;
+    keyed  bigint[];
+begin
+    made := 0;
+    held := '{}';
+    while rest <> '{}' loop
+        seqs := rest[1:many];
+        begin
+            with inserted as (
+                insert into "outrider".job (
+                    subscription, generation, seq, event_id, event_type, run_at, queue, priority, job_key, unique_key, workspace_id)
+                select p_subscription, o.generation, o.seq, o.id, o.event_type, clock_timestamp(), p_queue, p_priority,
+                       o.aggregate_id,
+                       case when o.idempotency_key <> o.id::text then o.event_type || ':' || o.idempotency_key end, o.workspace_id
+                from "outrider".outbox as o
+                where o.seq = any (seqs) and o.seq >= seqs[1] and o.seq <= seqs[cardinality(seqs)]
+                  and not exists (
+                      select from "outrider".event_handled as h
+                      where h.handler_name = p_subscription
+                        and h.idempotency_key = "outrider".receipt_key(
+                            o.workspace_id, o.event_type, nullif(o.idempotency_key, o.id::text), o.id))
+                order by o.seq
+                on conflict do nothing
+                returning id, generation, unique_key
+            ),
+            poked as (
+                select "outrider".notify("outrider".generation_channel(g.generation), p_subscription)
+                from (select distinct inserted.generation from inserted) as g
+            )
+            select (select count(*) from inserted) + 0 * (select count(*) from poked),
+                   (select array_agg(inserted.id) from inserted where inserted.unique_key is not null)
+            into number, keyed;
+            -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
+            if keyed is not null then
+                delete from "outrider".job as d
+                where d.id = any (keyed) and exists (
+                    select from "outrider".event_handled as h
+                    where h.handler_name = p_subscription
+                      and h.idempotency_key = "outrider".in_workspace(d.workspace_id, d.unique_key));
+                if found then
+                    number := number - (select cardinality(keyed) - count(*) from "outrider".job as d where d.id = any (keyed));
+                end if;
+            end if;
+            made := made + number;
+        exception when lock_not_available then
+            if many > 1 then
+                many := 1;
+                continue;
+            end if;
+            held := held || rest[1];
+            perform set_config('lock_timeout', '1ms', true);
+        end;
+        rest := rest[many + 1:];
+    end loop;
 end
 $$;
 
@@ -3203,23 +3299,27 @@ CREATE FUNCTION outrider.pick_suspect(p_names text[], p_generation bigint, p_que
     SET plan_cache_mode TO 'force_generic_plan'
     SET jit TO 'off'
     AS $$
-declare
-    found bigint[] := array(
-        select j.id from unnest(p_names) as n (name)
+begin
+    places := array(
+        select picked.place from unnest(p_names) as n (name)
         cross join lateral (
-            select j.id from "outrider".job as j
+            select j.ctid as place, "outrider".claim_at(j), j.id from "outrider".job as j
             where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
               and (p_queues is null or j.queue = any (p_queues))
               and (j.generation = p_generation
                    or not p_strict and not "outrider".has_workers(j.subscription, j.generation, j.queue))
               and (not p_limited or "outrider".room(j.subscription, j.job_key, j.workspace_id) > 0)
-            order by "outrider".claim_at(j), j.id limit 100) as j);
-begin
-    places := array(
-        select j.ctid from "outrider".job as j
-        where j.id = any (found) and j.status = 'pending' and j.waits_for is null
-        order by "outrider".claim_at(j), j.id limit 1 for update skip locked);
-    held := found <> '{}' and places = '{}';
+            order by "outrider".claim_at(j), j.id limit 1 for update skip locked) as picked
+        order by picked.claim_at, picked.id limit 1);
+    held := places = '{}' and exists (
+        select from unnest(p_names) as n (name)
+        cross join lateral (
+            select from "outrider".job as j
+            where j.subscription = n.name and j.status = 'pending' and j.waits_for is null and j.crashes > 0
+              and (p_queues is null or j.queue = any (p_queues))
+              and (j.generation = p_generation
+                   or not p_strict and not "outrider".has_workers(j.subscription, j.generation, j.queue))
+              and (not p_limited or "outrider".room(j.subscription, j.job_key, j.workspace_id) > 0) limit 1) as j);
 end
 $$;
 
@@ -4051,12 +4151,11 @@ begin
                                      else coalesce(job.failure_history, '[]') end)
                                || "outrider".failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
-    job.buried_at := case when job.status = 'failed' then now() end;
     -- Two sessions may both find no other job with the unique key. Then the unique index decides, and the second pass supersedes
     -- this one. A running job does not supersede a closed one: it may have started before the transactions that kept this one
-    -- had committed.
+    -- had committed. What failed for good is superseded too, because a replay would run it after the newer job.
     for attempt in 1..2 loop
-        if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
+        if job.status in ('pending', 'failed') and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
             or exists (select from "outrider".job as d
                        where d.subscription = job.subscription
@@ -4071,6 +4170,7 @@ begin
             job.failure_history := coalesce(job.failure_history, '[]') || jsonb_build_object(
                 'cycle', job.cycle, 'superseded_at', clock_timestamp());
         end if;
+        job.buried_at := case when job.status = 'failed' then now() end;
         if job.status = 'pending' and job.unique_key is not null then
             begin
                 perform "outrider".rewrite(job);
@@ -4152,6 +4252,28 @@ begin
            d.cancelled_at is not null
     from "outrider".job as d
     where d.subscription = any (p_names) and d.status = 'in_flight' and d.locked_by = p_worker;
+end
+$$;
+
+CREATE FUNCTION outrider.replace_closed(p_job_type text, p_unique_key text, p_workspace_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+begin
+    if (p_workspace_id = nullif(current_setting('app.workspace_id', true), '')) is not true
+       and not "outrider".sees_every_tenant(coalesce(nullif(current_setting('role'), 'none'), session_user)) then
+        raise 'row-level security: % is of another workspace than app.workspace_id', quote_nullable(left(p_job_type, 100))
+            using errcode = 'insufficient_privilege';
+    end if;
+    update "outrider".job as d
+    set payload = o.payload, event_version = o.event_version, source = o.source, trace_context = o.trace_context,
+        generation = o.generation, queue = o.queue, priority = o.priority, job_key = o.job_key, attempts = 0
+    from "outrider".job as o
+    where o.subscription = p_job_type and coalesce(o.workspace_id, '') = coalesce(p_workspace_id, '')
+      and o.unique_key = p_unique_key and o.status = 'pending' and o.seq is null and not o.closed
+      and d.subscription = p_job_type and coalesce(d.workspace_id, '') = coalesce(p_workspace_id, '')
+      and d.unique_key = p_unique_key and d.status = 'pending' and d.seq is null and d.closed;
 end
 $$;
 
@@ -5913,7 +6035,7 @@ CREATE FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id te
     from "outrider".subscription as s where s.name = p_subscription
 $$;
 
-CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) RETURNS record
+CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint, OUT due_in double precision) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET row_security TO 'on'
@@ -5921,49 +6043,45 @@ CREATE FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan inte
     AS $$
 #variable_conflict use_column
 declare
-    keyed bigint[];
+    place integer;
+    due   bigint[];
+    seqs  bigint[];
+    kept  bigint[];
 begin
     perform "outrider".sees_all();
-    with taken as materialized (
-        select t.* from "outrider".take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
-    ),
-    made as (
-        insert into "outrider".job (
-            subscription, generation, seq, event_id, event_type, run_at, queue, priority, job_key, unique_key, workspace_id)
-        select p_subscription, t.generation, t.seq, t.id, t.event_type, clock_timestamp(), p_queue, p_priority, t.aggregate_id,
-               case when t.idempotency_key <> t.id::text then t.event_type || ':' || t.idempotency_key end,
-               t.workspace_id
-        from taken as t
-        where t.seq is not null
-          and not exists (
-              select from "outrider".event_handled as h
-              where h.handler_name = p_subscription
-                and h.idempotency_key = "outrider".receipt_key(
-                    t.workspace_id, t.event_type, nullif(t.idempotency_key, t.id::text), t.id))
-        order by t.seq
-        on conflict do nothing
-        returning id, generation, unique_key
-    ),
-    poked as (
-        select "outrider".notify(
-            "outrider".generation_channel(g.generation),
-            p_subscription)
-        from (select distinct made.generation from made) as g
-    )
-    select (select t.outcome from taken as t where t.seq is null),
-           (select count(*) from made) + 0 * (select count(*) from poked),
-           (select array_agg(made.id) from made where made.unique_key is not null)
-    into outcome, routed, keyed;
-    -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
-    if keyed is not null then
-        delete from "outrider".job as d
-        where d.id = any (keyed) and exists (
-            select from "outrider".event_handled as h
-            where h.handler_name = p_subscription
-              and h.idempotency_key = "outrider".in_workspace(d.workspace_id, d.unique_key));
-        if found then
-            routed := routed - (select cardinality(keyed) - count(*) from "outrider".job as d where d.id = any (keyed));
-        end if;
+    select max(t.outcome) filter (where t.seq is null), max(t.partition), max(t.due_in),
+           array_agg(t.seq order by t.seq) filter (where t.seq is not null)
+    into outcome, place, due_in, seqs
+    from "outrider".take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t;
+    routed := 0;
+    if outcome not in ('more', 'done') then  -- the cursor is not locked
+        return;
+    end if;
+    due := array(
+        select d.seq from "outrider".delivery as d
+        where d.subscription = p_subscription and d.generation = 0 and d.partition = place and d.status = 'pending'
+          and d.head and d.reached and d.run_at <= now()
+        order by d.run_at, d.seq limit 100 for update skip locked);
+    seqs := array(select e.seq from unnest(due || seqs) as e (seq) order by e.seq);
+    select j.made, j.held into routed, kept from "outrider".make_jobs(p_subscription, seqs, p_queue, p_priority) as j;
+    if due <> '{}' then
+        delete from "outrider".delivery as d
+        where d.subscription = p_subscription and d.seq = any (due) and d.seq <> all (kept);
+    end if;
+    if kept <> '{}' then
+        insert into "outrider".delivery as d (
+            subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, workspace_id)
+        select p_subscription, 0, place, o.seq, o.id, o.event_type, 'pending', true, true, clock_timestamp() + interval '1 second',
+               o.workspace_id
+        from "outrider".outbox as o
+        where o.seq = any (kept) and o.seq >= kept[1] and o.seq <= kept[cardinality(kept)]
+        on conflict (subscription, seq) do update set run_at = excluded.run_at;
+    end if;
+    if outcome = 'done' and exists (
+        select from "outrider".delivery as d
+        where d.subscription = p_subscription and d.generation = 0 and d.partition = place and d.status = 'pending'
+          and d.head and d.reached) then
+        outcome := 'more';  -- the next take says when to try again
     end if;
 end
 $$;
@@ -6420,6 +6538,9 @@ begin
                          collate "C" as key, batch.*
               from batch
               where settles and (p_careful or batch.idempotency_key is not null)) as winner
+        -- The insert would wait for an open replay that deletes the receipt (p_force). While it is there, the event is a duplicate.
+        where not exists (select from "outrider".event_handled as h
+                          where h.handler_name = p_subscription and h.idempotency_key = winner.key)
         order by winner.key, winner.seq
         on conflict do nothing
         returning seq
@@ -8731,6 +8852,8 @@ CREATE INDEX job_turn ON outrider.job USING btree (subscription, generation, que
 
 CREATE UNIQUE INDEX job_unique ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL) AND (NOT closed));
 
+CREATE INDEX job_unique_closed ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'pending'::text) AND (seq IS NULL) AND closed);
+
 CREATE INDEX job_unique_running ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), unique_key) WHERE ((status = 'in_flight'::text) AND (unique_key IS NOT NULL) AND (seq IS NULL));
 
 CREATE INDEX job_waiting ON outrider.job USING btree (subscription, COALESCE(workspace_id, ''::text), job_key, queue, generation, (((run_at AT TIME ZONE 'UTC'::text) - ((priority)::double precision * '00:01:00'::interval))), id) WHERE (waits_for = 'key'::text);
@@ -9104,6 +9227,8 @@ REVOKE ALL ON FUNCTION outrider.make_counter() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.make_due(p_job outrider.job) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.make_jobs(p_subscription text, p_seqs bigint[], p_queue text, p_priority integer, OUT made bigint, OUT held bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.make_segment(p_first bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.move_generation(p_from bigint, p_to bigint, p_by text, p_subscription text, p_reason text) FROM PUBLIC;
@@ -9206,6 +9331,8 @@ REVOKE ALL ON FUNCTION outrider.rename(p_old text, p_new text, p_force boolean, 
 
 REVOKE ALL ON FUNCTION outrider.renew(p_worker uuid, p_names text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION outrider.replace_closed(p_job_type text, p_unique_key text, p_workspace_id text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION outrider.replay(p_deliveries bigint[], p_replayed_by text, p_new_generation bigint, p_force boolean, p_payload jsonb, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.replay_events(p_deliveries bigint[], p_new_generation bigint, p_payload jsonb, p_mark jsonb) FROM PUBLIC;
@@ -9276,7 +9403,7 @@ REVOKE ALL ON FUNCTION outrider.rollup_work_noted(p_name text, p_flush boolean, 
 
 REVOKE ALL ON FUNCTION outrider.room(p_subscription text, p_key text, p_workspace_id text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outrider.route(p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer, OUT outcome text, OUT routed bigint, OUT due_in double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION outrider.run_now(p_job_id uuid, p_subscription text, p_by text, p_reason text) FROM PUBLIC;
 

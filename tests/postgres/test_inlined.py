@@ -14,8 +14,10 @@ CALLS = {
     "in_lane": "select from outrider.job as j where outrider.in_lane(j, row('a', 0, 'b', 0)::outrider.lane)",
     "in_turn": "select from outrider.job as j where outrider.in_turn(j, row('a', 0, 'b', 1)::outrider.lane)",
     "concerns": "select outrider.concerns(o, s) from outrider.outbox as o, outrider.subscription as s",
-    "wanted": "select outrider.wanted(o, s, c, '{1}', true) from outrider.outbox as o, outrider.subscription as s, outrider.cursor as c",
-    "receipt_key": "select outrider.receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id) from outrider.outbox as o",
+    "wanted": "select outrider.wanted(o, s, c, '{1}', true) from outrider.outbox as o, outrider.subscription as s, "
+    "outrider.cursor as c",
+    "receipt_key": "select outrider.receipt_key(o.workspace_id, o.event_type, o.idempotency_key, o.id) "
+    "from outrider.outbox as o",
     "in_workspace": "select outrider.in_workspace(o.workspace_id, o.aggregate_id) from outrider.outbox as o",
     "ordering_key": "select outrider.ordering_key('key', o.workspace_id, o.aggregate_id) from outrider.outbox as o",
     "stored_at_most": "select outrider.stored_at_most(o.payload) from outrider.outbox as o",

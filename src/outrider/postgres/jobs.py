@@ -169,7 +169,19 @@ async def _claim(conn: AsyncSession, name: str, params: Params, schema: str) -> 
     with in_our_words(schema):
         async with alone(conn):
             await cursor.execute(call(name, schema, tuple(params)), params, binary=True)
-        return await cursor.fetchall()
+        rows = await cursor.fetchall()
+        large = {row[_DELIVERY]: row[_TOKEN] for row in rows if row[_DELIVERY] is not None and row[PAYLOAD] is None}
+        if not large:
+            return rows
+        asked = {"deliveries": list(large), "token": next(iter(large.values()))}
+        async with alone(conn):
+            await cursor.execute(statement("jobs/payloads", schema), asked)
+        texts = {delivery: texts for delivery, *texts in await cursor.fetchall()}
+    return [
+        (*row[:PAYLOAD], *texts[row[_DELIVERY]], *row[TRACE + 1 :]) if row[_DELIVERY] in large else row
+        for row in rows
+        if row[_DELIVERY] in texts or row[_DELIVERY] not in large  # a job without texts was erased since
+    ]
 
 
 def _lane(rows: Sequence[Row]) -> Lane | None:
@@ -231,10 +243,11 @@ async def renew(conn: AsyncSession, worker: UUID, names: list[str], schema: str)
     return await fetch_call(conn, "renew", schema, {"worker": worker, "names": names})
 
 
-async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int]:
-    """Turns events into jobs, in a transaction of its own. Returns the outcome of the take and the number of jobs."""
+async def route(conn: AsyncSession, params: Params, schema: str) -> tuple[str, int, float]:
+    """Turns events into jobs, in a transaction of its own. Returns the outcome of the take, the number of jobs, and if the
+    outcome is idle, the seconds until an event may be tried again that another transaction holds up."""
     try:
-        [(outcome, routed)] = await fetch_call(conn, "route", schema, params)
+        [(outcome, routed, due_in)] = await fetch_call(conn, "route", schema, params)
     except psycopg.errors.UniqueViolation:
-        return "more", 0  # the same job was enqueued concurrently
-    return outcome, routed
+        return "more", 0, 0  # the same job was enqueued concurrently
+    return outcome, routed, float("inf") if due_in is None or outcome != "idle" else max(0.0, due_in)

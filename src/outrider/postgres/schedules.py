@@ -67,7 +67,7 @@ async def seen(
 
 
 async def rewind(conn: AsyncSession, name: str, last: datetime, schema: str) -> bool:
-    """Continue from now, after the database's clock was set back. False: another worker has done it."""
+    """Continue from now, after the database's clock was set back. False: another session has done it, or holds it."""
     return bool(await fetch(conn, "jobs/rewind_schedule", schema, {"name": name, "seen": last, "ahead": AHEAD}))
 
 

@@ -128,7 +128,7 @@ async def _drain_router(router: EventRouter, sessions: WorkerSessions) -> bool:
     found = False
     async with sessions.session(router.name) as conn:
         while True:
-            outcome, routed = await router.route(conn)
+            outcome, routed, _ = await router.route(conn)
             found |= routed > 0
             if outcome == "busy":
                 await asyncio.sleep(PAUSE)

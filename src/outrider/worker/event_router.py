@@ -45,16 +45,17 @@ class EventRouter(Loop):
 
     async def step(self) -> float:
         async with self._sessions.session(self.name) as conn:
-            outcome, _ = await self.route(conn)
+            outcome, _, due_in = await self.route(conn)
         self.skips(outcome if outcome in ("paused", "unknown") else "")
         if outcome == "more" or (outcome == "done" and not self._hears_at_once(0)):
             return 0
-        return min(self._poll(), BUSY_PAUSE) if outcome == "busy" else self._poll()
+        return min(self._poll(), BUSY_PAUSE if outcome == "busy" else due_in)
 
-    async def route(self, conn: AsyncSession) -> tuple[str, int]:
-        """Turn one batch into jobs, in one transaction. Returns the outcome of the take and the number of jobs."""
-        outcome, routed = await jobs.route(conn, self._params, self._schema)
+    async def route(self, conn: AsyncSession) -> tuple[str, int, float]:
+        """Turn one batch into jobs, in one transaction. Returns the outcome of the take, the number of jobs, and the seconds
+        until an event may be tried again that another transaction holds up."""
+        outcome, routed, due_in = await jobs.route(conn, self._params, self._schema)
         hit("route.done")
         if routed:
             self._signals.emit(Routed(self.name, routed))
-        return outcome, routed
+        return outcome, routed, due_in

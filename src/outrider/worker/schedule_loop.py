@@ -103,8 +103,9 @@ class ScheduleLoop(Loop):
             return _until(schedule.next(max(last, now)), now)
         # With missed="all" every time up to `last` has its job already, so the schedule is not rewound.
         if last - now > AHEAD and schedule.missed != "all":
-            if await schedules.rewind(conn, schedule.name, last, self._schema):
-                self._signals.emit(Troubled(NAME, "clock_went_back", _went_back(schedule.name, last, now)))
+            if not await schedules.rewind(conn, schedule.name, last, self._schema):
+                return BUSY_PAUSE
+            self._signals.emit(Troubled(NAME, "clock_went_back", _went_back(schedule.name, last, now)))
             return 0
         if (due := schedule.due(last, now, changed=state.changed_at, ahead=state.ahead)) is None:
             return _until(schedule.next(last), now)

@@ -176,7 +176,7 @@ def claim(
             r["attempt"],
             r["crashes"],
             r["queue"],
-            json.loads(r["payload"]),
+            None if r["payload"] is None else json.loads(r["payload"]),
         )
         for r in rows
     ]

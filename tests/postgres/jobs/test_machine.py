@@ -190,7 +190,7 @@ class Model:
         if code is not None:
             job.told.append(f"{code} {job.cycle}.{attempt}")
         newer = any(other.delivery > job.delivery for other in self.running_with(job))
-        if status == "pending" and (newer or job.superseded or self.pending_with(job.job_type, job.unique)):
+        if status in ("pending", "failed") and (newer or job.superseded or self.pending_with(job.job_type, job.unique)):
             outcome, status = "superseded", "discarded"
             job.told.append("superseded_at")
         job.status, job.token, job.worker, job.expired, job.cancelled = status, None, None, None, False
@@ -626,6 +626,7 @@ MUTANTS = {
     "suspects by the dozen": changed(
         "pick_suspect",
         ("j.id limit 1 for update", "j.id limit 12 for update"),
+        ("picked.id limit 1)", "picked.id limit 12)"),
     ),
     "a claim lets nobody come": changed("claim", ("locked := /*schema*/admit(names);", "null;")),
     "more come than there is room for": changed(
@@ -638,8 +639,15 @@ MUTANTS = {
     "who fails yields only to who is pending": changed(
         "release", ("or not p_job.closed and exists", "or false and exists")
     ),
+    "who fails for good yields to nobody": changed(
+        "release", ("job.status in ('pending', 'failed')", "job.status = 'pending'")
+    ),
     "a suspect needs no room": changed(
-        "pick_suspect", ("(not p_limited or /*schema*/room(j.subscription, j.job_key, j.workspace_id) > 0)", "true")
+        "pick_suspect",
+        (
+            "/*schema*/room(j.subscription, j.job_key, j.workspace_id) > 0)\n            order by",
+            "true)\n            order by",
+        ),
     ),
     "a suspect takes no room": changed("pick_limited", ("where j.ctid = any (p_chosen)", "where false")),
     "debouncing runs earlier": changed("enqueue_onto", ("greatest(d.run_at, p_run_at)", "p_run_at")),

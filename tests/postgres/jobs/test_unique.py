@@ -112,28 +112,49 @@ def buried(conn: Conn, lease: Lease) -> str | None:
     return outcome
 
 
+def crashed(conn: Conn, lease: Lease) -> str | None:
+    """For the third time."""
+    conn.execute("update outrider.job set crashes = 2 where id = %s", [lease.delivery])
+    return expired(conn, lease)
+
+
 ENDS: dict[str, Callable[[Conn, Lease], str | None]] = {
     "retry": fail,
     "snooze": lambda conn, lease: settle(conn, lease, "later", delay=5, counted=False),
     "hand back": lambda conn, lease: settle(conn, lease, "back"),
     "reap": expired,
-    "replay": buried,
+    "fails for good": lambda conn, lease: settle(conn, lease, "dead", code="E", message="no"),
+    "third crash": crashed,
 }
 
 
+@pytest.mark.parametrize("newer", ["pending", "running", "done"])
 @pytest.mark.parametrize("end", ENDS)
-def test_yields_to_the_newer_one(conn: Conn, end: str) -> None:
+def test_yields_to_the_newer_one(conn: Conn, end: str, newer: str) -> None:
     enqueue(conn, n="old", unique_key="u")
     lease = one(conn)
-    newer, _ = enqueue(conn, n="new", unique_key="u")
+    enqueue(conn, n="new", unique_key="u")
+    if newer != "pending":
+        new = one(conn)
+    if newer == "done":
+        done(conn, new)
     assert ENDS[end](conn, lease) == "superseded"
-    assert [row["event_id"] for row in sqljobs.jobs(conn) if row["status"] == "pending"] == [newer]
     old = job(conn, lease.delivery)
-    if end == "replay":
-        assert (old["status"], old["cycle"]) == ("failed", 1)
-    else:
-        assert old["status"] == "discarded"
-        assert "superseded_at" in old["failure_history"][-1]
+    assert (old["status"], old["buried_at"]) == ("discarded", None)
+    assert "superseded_at" in old["failure_history"][-1]
+    assert replay(conn, lease.delivery) == ["not_found"]
+    assert claim(conn, 9).names == (["new"] if newer == "pending" else [])
+
+
+def test_a_replay_yields_to_the_newer_one(conn: Conn) -> None:
+    enqueue(conn, n="old", unique_key="u")
+    lease = one(conn)
+    settle(conn, lease, "dead", code="E", message="no")
+    enqueue(conn, n="new", unique_key="u")
+    assert replay(conn, lease.delivery) == ["superseded"]
+    old = job(conn, lease.delivery)
+    assert (old["status"], old["cycle"]) == ("failed", 1)
+    assert claim(conn, 9).names == ["new"]
 
 
 class Session(threading.Thread):

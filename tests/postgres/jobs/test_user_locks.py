@@ -10,7 +10,6 @@ import psycopg
 import pytest
 from tests.postgres.jobs import sqljobs
 from tests.postgres.jobs.sqljobs import Conn, Lease, claim, done, enqueue, expire, fail, reap, register, settle, sound
-from tests.postgres.jobs.test_unique import Session
 
 from outrider.errors import SubscriptionRefused
 from outrider.postgres import generations
@@ -166,6 +165,21 @@ def test_overlapping_keeps_do_not_starve_their_job(conn: Conn, database: str) ->
         assert claim(conn).names == ["third"]
 
 
+@pytest.mark.parametrize("how", ["replace", "debounce"])
+@pytest.mark.parametrize("newer", ["done", "running"])
+def test_a_job_that_is_kept_does_not_run_an_older_payload_last(conn: Conn, user: Conn, how: str, newer: str) -> None:
+    """Who keeps it needs a run after the commit. That run has the payload of the newer job."""
+    enqueue(conn, n=1, unique_key="u")
+    assert enqueue(user, n=1, unique_key="u")[1] == "kept"
+    assert claim(conn).due_in == 1
+    assert enqueue(conn, n=2, unique_key="u", on_conflict=how)[1] == "created"
+    second = one(conn)
+    if newer == "done":
+        done(conn, second)
+    user.commit()
+    assert claim(conn).names == [2]
+
+
 @pytest.mark.parametrize(
     "busy", ["something is due soon", "a lease ends soon", "a backlog", "a backlog of other lanes"]
 )
@@ -196,6 +210,26 @@ def test_overlapping_keeps_do_not_starve_a_suspect(conn: Conn, user: Conn) -> No
     assert claim(conn).names == ["third"]
     user.commit()
     assert claim(conn).names == ["first"]
+
+
+@pytest.mark.parametrize("name", ["mail.send", KEYED])
+@pytest.mark.parametrize("crashes", [0, 1])
+@pytest.mark.parametrize("lock", ["for key share", "for no key update"])
+def test_a_transaction_that_keeps_very_many_jobs_starves_no_other(
+    conn: Conn, user: Conn, database: str, name: str, crashes: int, lock: str
+) -> None:
+    """Those behind them are closed, too, when their turn has come."""
+    sqljobs.enqueue_many(conn, name, 1200)
+    conn.execute("update outrider.job set unique_key = id, crashes = %s", [crashes])
+    user.execute(f"select from outrider.job {lock}")
+    enqueue(conn, name, "first", unique_key="u")
+    conn.execute("update outrider.job set crashes = %s where unique_key = 'u'", [crashes])
+    with psycopg.connect(database) as other:
+        assert enqueue(other, name, "second", unique_key="u")[1] == "kept"
+        for _ in range(3):
+            assert claim(conn, 9, [name]).due_in == 1
+        assert enqueue(conn, name, "third", unique_key="u")[1] == "created"
+    assert claim(conn, 9, [name]).names == ["first", "third"]
 
 
 @pytest.mark.parametrize("ends", ["done", "failed", "dead"])
@@ -310,74 +344,6 @@ def test_settling_waits_for_no_claim(conn: Conn) -> None:
     with psycopg.connect(conn.info.dsn) as claiming:
         claim(claiming, 9, [KEYED])
         assert done(conn, lease) == {lease.delivery: "done"}
-
-
-def routed(conn: Conn, name: str = "mail.notify") -> int:
-    row = conn.execute("select routed from outrider.route(%s, 100, 1000, null, 'default', 0)", [name]).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def published(conn: Conn, key: str = "seven") -> None:
-    conn.execute("select outrider.publish('order.placed', '{\"n\": 7}', idempotency_key => %s)", [key])
-
-
-@pytest.fixture
-def events(conn: Conn) -> None:
-    conn.execute("select outrider.register('mail.notify', 'job', 'mail', '{order.placed}')")
-
-
-@pytest.mark.usefixtures("events")
-def test_an_event_comes_twice_while_the_job_of_the_first_runs(conn: Conn) -> None:
-    published(conn)
-    assert routed(conn) == 1
-    lease = one(conn, "mail.notify")
-    published(conn)
-    assert routed(conn) == 0
-    assert fail(conn, lease) == "retry"
-    published(conn)
-    assert routed(conn) == 0
-    done(conn, one(conn, "mail.notify"))
-    published(conn)
-    assert routed(conn) == 0
-    assert not claim(conn, 9, ["mail.notify"]).jobs
-
-
-@pytest.mark.usefixtures("events")
-def test_the_job_of_the_first_is_settled_while_the_second_is_routed(conn: Conn) -> None:
-    """The router waits for the settlement at the index, with a snapshot in which there is no receipt yet."""
-    published(conn)
-    routed(conn)
-    lease = one(conn, "mail.notify")
-    published(conn)
-    with psycopg.connect(conn.info.dsn) as settling:
-        done(settling, lease)
-        session = Session(conn.info.dsn, routed)
-        session.until_it_waits(conn)
-        settling.commit()
-    assert session.returned() == 0
-    assert not claim(conn, 9, ["mail.notify"]).jobs
-
-
-@pytest.mark.usefixtures("events")
-def test_a_dead_letter_of_the_first_is_replayed_while_the_job_of_the_second_runs(conn: Conn) -> None:
-    published(conn)
-    routed(conn)
-    first = one(conn, "mail.notify")
-    settle(conn, first, "dead", code="E", message="no")
-    published(conn)
-    assert routed(conn) == 1
-    second = one(conn, "mail.notify")
-    assert sqljobs.replay(conn, first.delivery) == ["superseded"]
-    done(conn, second)
-    assert sqljobs.replay(conn, first.delivery) == ["skipped_handled"]
-
-
-@pytest.mark.usefixtures("events")
-def test_who_enqueues_the_job_of_an_event_by_hand_stops_no_router(conn: Conn, user: Conn) -> None:
-    published(conn)
-    enqueue(user, "mail.notify", unique_key="order.placed:seven")
-    assert routed(conn) == 1
 
 
 @pytest.mark.parametrize("limits", [{}, {"key_concurrency": 2}, {"concurrency": 5}], ids=str)

@@ -180,3 +180,28 @@ async def test_an_unknown_schedule_is_refused_by_name(database: str) -> None:
         for act in (app.pause_schedule, app.resume_schedule, app.run_schedule):
             with pytest.raises(SubscriptionRefused, match=r"no schedule 'factory.other' .*there are: factory.make"):
                 await act("factory.other")
+
+
+async def test_a_clock_that_went_back_while_a_pause_is_open(database: str, desk: Desk) -> None:
+    """The worker passes the schedule over, fires the others, and looks again after a second."""
+
+    def declare(app: Outrider) -> None:
+        app.schedule(NEVER, Make(n=1))
+        app.schedule(NEVER, Paint(part="door"))
+
+    async with opened(database, declare) as app:
+        desk.execute("update outrider.schedule set fired_at = now() + interval '2 hours' where name = 'factory.make'")
+        with psycopg.connect(database) as operator:
+            operator.execute("select outrider.pause_schedule('factory.make')")
+            sessions = WorkerSessions(database, 1, 10)
+            loop = ScheduleLoop(app.scheduled, app.settings, app.signals, sessions=sessions)
+            async with sessions.session("test") as conn:
+                await conn.execute("set statement_timeout = '5s'")
+                assert await loop.fire_due(conn) == 1
+                operator.rollback()
+                assert await loop.fire_due(conn) == 0
+            await sessions.close()
+    assert desk.execute("select ahead > now() as ahead from outrider.schedule order by name").fetchall() == [
+        {"ahead": True},
+        {"ahead": None},
+    ]

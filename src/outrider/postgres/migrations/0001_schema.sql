@@ -1,6 +1,6 @@
 -- The schema: tables with their indexes, triggers and views, by subject. Functions are in sql/*/functions.
 -- breaking: yes
--- functions: ae9938570f136596
+-- functions: 68ffa197573adf24
 
 -- The functions of triggers. They are empty here and get their bodies with all others, at the end.
 create function /*schema*/accept_event() returns trigger language plpgsql as 'begin return new; end';
@@ -321,6 +321,8 @@ create unique index job_once on /*schema*/job (subscription, coalesce(workspace_
     where status in ('pending', 'in_flight') and unique_key is not null and seq is not null;
 create unique index job_unique on /*schema*/job (subscription, coalesce(workspace_id, ''), unique_key)
     where status = 'pending' and unique_key is not null and seq is null and not closed;
+create index job_unique_closed on /*schema*/job (subscription, coalesce(workspace_id, ''), unique_key)
+    where status = 'pending' and seq is null and closed;
 create index job_unique_running on /*schema*/job (subscription, coalesce(workspace_id, ''), unique_key)
     where status = 'in_flight' and unique_key is not null and seq is null;
 create index job_cancelled on /*schema*/job (locked_by) where status = 'in_flight' and cancelled_at is not null;
@@ -423,7 +425,7 @@ create table /*schema*/delivery (
     workspace_id    text,
     ordering_key    text,
     payload         jsonb,
-    status          text        not null check (status in ('pending', 'in_flight', 'failed', 'discarded')),
+    status          text        not null check (status in ('pending', 'failed', 'discarded')),
     head            boolean     not null,
     reached         boolean     not null,
     run_at          timestamptz not null check (run_at between '0001-01-02 00:00Z' and '9999-12-30 23:59:59.999999Z'),

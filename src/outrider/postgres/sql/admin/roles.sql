@@ -39,7 +39,7 @@ grant insert (subscription, generation, event_id, event_version, source, workspa
               job_key, unique_key, payload, caused_by)
       on /*schema*/job to /*prefix*/producer;
 grant execute on function
-    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
+    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/replace_closed, /*schema*/uuid7,
     /*schema*/notify, /*schema*/as_text, /*schema*/as_long_text,
     /*schema*/error_fingerprint, /*schema*/bounded  -- used by triggers and by generated columns
     to /*prefix*/producer;
@@ -57,7 +57,7 @@ grant select, insert on /*schema*/schedule, /*schema*/stream to /*prefix*/worker
 grant select, insert, update, delete on /*schema*/delivery, /*schema*/job, /*schema*/stream_refused to /*prefix*/worker;
 grant usage on sequence /*schema*/lease_token, /*schema*/job_id_seq to /*prefix*/worker;
 grant execute on function
-    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/uuid7,
+    /*schema*/publish, /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/replace_closed, /*schema*/uuid7,
     /*schema*/take, /*schema*/lock_cursor, /*schema*/read, /*schema*/wanted, /*schema*/is_withdrawn, /*schema*/divert,
     /*schema*/obstacle, /*schema*/next_retry, /*schema*/count_deaths, /*schema*/count_take, /*schema*/take_parked, /*schema*/late_transactions, /*schema*/log_home, /*schema*/foreign_floor, /*schema*/park,
     /*schema*/promote, /*schema*/bury, /*schema*/failure, /*schema*/error_fingerprint, /*schema*/settle,
@@ -67,7 +67,7 @@ grant execute on function
     /*schema*/pick_limited, /*schema*/has_workers, /*schema*/room,
     /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, /*schema*/admit, /*schema*/close_kept,
     /*schema*/notify, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done,
-    /*schema*/renew, /*schema*/route, /*schema*/fire,
+    /*schema*/renew, /*schema*/route, /*schema*/make_jobs, /*schema*/fire,
     /*schema*/relay_take, /*schema*/relay_hold, /*schema*/relay_open, /*schema*/relay_settle, /*schema*/relay_reject,
     /*schema*/relay_rewind, /*schema*/relay_ahead, /*schema*/ingest, /*schema*/rollup_settings,
     /*schema*/unread, /*schema*/bounded

@@ -12,7 +12,7 @@ begin
                               '/*schema*/pick, /*schema*/pick_suspect'),
                      ('take', 'execute on function /*schema*/claim, /*schema*/claim_lane, /*schema*/lease, /*schema*/pick_limited, /*schema*/has_workers, '
                               '/*schema*/room, /*schema*/hold_limits, /*schema*/reap, /*schema*/release, /*schema*/rewrite, '
-                              '/*schema*/admit, /*schema*/close_kept, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done, /*schema*/renew, /*schema*/route, /*schema*/fire, '
+                              '/*schema*/admit, /*schema*/close_kept, /*schema*/wake_jobs, /*schema*/settle_jobs, /*schema*/settle_done, /*schema*/renew, /*schema*/route, /*schema*/make_jobs, /*schema*/fire, '
                               '/*schema*/enqueue_one, /*schema*/take_turns, /*schema*/tenants_due'),
                      ('take', 'execute on function /*schema*/relay_settle, '
                               '/*schema*/relay_open, /*schema*/relay_reject, /*schema*/relay_rewind, /*schema*/relay_ahead, '
@@ -36,14 +36,14 @@ begin
                                   '/*schema*/change_jobs, /*schema*/jobs_page, /*schema*/waiting_events, /*schema*/waiting_behind'),
                      ('dead_letters', 'execute on function /*schema*/jobs_page, /*schema*/waiting_events, /*schema*/waiting_behind'),
                      ('take', 'usage on sequence /*schema*/lease_token, /*schema*/job_id_seq'),
-                     ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto'),
+                     ('take', 'execute on function /*schema*/relay_take, /*schema*/relay_hold, /*schema*/enqueue_onto, /*schema*/replace_closed'),
                      ('publish', 'execute on function /*schema*/notify'),
                      ('enqueue_one', 'execute on function /*schema*/notify'),
                      ('relay_take', 'execute on function /*schema*/notify, /*schema*/forget_workers, /*schema*/sample_due'),
                      ('take', 'execute on function /*schema*/forget_workers, /*schema*/sample_due, /*schema*/keep_sample'),
-                     ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto'),
+                     ('publish', 'execute on function /*schema*/enqueue, /*schema*/enqueue_one, /*schema*/enqueue_onto, /*schema*/replace_closed'),
                      ('enqueue', 'execute on function /*schema*/enqueue_one'),
-                     ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/uuid7'),
+                     ('enqueue_one', 'execute on function /*schema*/enqueue_onto, /*schema*/replace_closed, /*schema*/uuid7'),
                      ('rollup_tick', 'execute on function /*schema*/rollup_work'),
                      ('rollup_preflight', 'execute on function /*schema*/rollup_check_sql, /*schema*/rollup_check_key, /*schema*/rollup_parts'),
                      ('rollup_install', 'execute on function /*schema*/rollup_parts, /*schema*/rollup_lock, /*schema*/rollup_undo, '

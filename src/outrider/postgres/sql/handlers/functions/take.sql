@@ -156,6 +156,9 @@ begin
                          collate "C" as key, batch.*
               from batch
               where settles and (p_careful or batch.idempotency_key is not null)) as winner
+        -- The insert would wait for an open replay that deletes the receipt (p_force). While it is there, the event is a duplicate.
+        where not exists (select from /*schema*/event_handled as h
+                          where h.handler_name = p_subscription and h.idempotency_key = winner.key)
         order by winner.key, winner.seq
         on conflict do nothing
         returning seq

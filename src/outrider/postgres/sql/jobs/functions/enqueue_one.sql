@@ -2,7 +2,7 @@
 -- workspace has its unique key, what p_on_conflict says: kept (the first stays as it is), replaced (it gets this payload, priority and
 -- time, and all its attempts), debounced (the same, but it never runs earlier than it would have). Back: the id of the job
 -- that there is now. p_caused_by: the event or job whose handler enqueues it.
--- Locks:  nothing; with a unique key the pending job that has it, waiting for whoever is about to change it.
+-- Locks:  nothing; with a unique key the pending jobs that have it, waiting for whoever is about to change them.
 create or replace function /*schema*/enqueue_one(
     p_job_type text, p_payload jsonb, p_id uuid default null, p_run_at timestamptz default null, p_priority integer default 0,
     p_unique_key text default null, p_on_conflict text default 'keep', p_queue text default 'default',
@@ -31,6 +31,9 @@ begin
             p_key, p_unique_key, p_payload, p_caused_by)
         on conflict do nothing;
         if found then
+            if p_unique_key is not null and p_on_conflict <> 'keep' then
+                perform /*schema*/replace_closed(p_job_type, p_unique_key, p_workspace_id);
+            end if;
             job_id := made_id;
             outcome := 'created';
             return;

@@ -1,5 +1,7 @@
 -- lease: lease jobs that the caller has locked to a worker, and return what it needs to run them, in the order of claim.
--- If the payloads exceed batch_bytes, the last jobs are left pending.
+-- If the payloads exceed batch_bytes, the last jobs are left pending. If they and the trace contexts exceed 64 KiB, both are null,
+-- and the worker asks for them when it has the leases (payloads.sql): Postgres commits a claim only when its answer is sent, which a
+-- frozen worker does not read.
 -- Reads:  the jobs by place (ctid), subscription, and for jobs of events the log by seq, in the segments from the first to the last
 --         of their events. Opening all segments would be a third of the cost of leasing one job.
 create or replace function /*schema*/lease(p_places tid[], p_worker uuid, p_moment timestamptz)
@@ -55,8 +57,9 @@ begin
     select null::jsonb, t.id, t.lease_token, t.subscription, t.lease, t.attempts, t.crashes, t.queue, t.claim_at,
            t.event_id, coalesce(t.event_type, t.subscription), coalesce(o.event_version, t.event_version),
            coalesce(o.occurred_at, t.created_at), coalesce(o.source, t.source), t.generation, coalesce(o.workspace_id, t.workspace_id),
-           coalesce(o.aggregate_id, t.job_key), /*schema*/as_text(coalesce(t.payload, o.payload)),
-           nullif(/*schema*/as_text(coalesce(o.trace_context, t.trace_context)), ''),
+           coalesce(o.aggregate_id, t.job_key),
+           case when sum(texts.bytes) over () <= 65536 then texts.payload end,
+           case when sum(texts.bytes) over () <= 65536 then texts.trace end,
            case when o.seq is not null then jsonb_build_object(
                'seq', o.seq, 'target', o.target, 'content_class', o.content_class, 'channel', o.channel,
                'aggregate_kind', o.aggregate_kind, 'entity_version', o.entity_version,
@@ -65,6 +68,10 @@ begin
     left join lateral (
         select o.* from /*schema*/outbox as o where o.seq = t.seq and o.seq between first and last limit 1) as o
         on t.seq is not null
+    cross join lateral (
+        select made.*, coalesce(octet_length(made.payload), 0) + coalesce(octet_length(made.trace), 0) as bytes
+        from (select /*schema*/as_text(coalesce(t.payload, o.payload)) as payload,
+                     nullif(/*schema*/as_text(coalesce(o.trace_context, t.trace_context)), '') as trace offset 0) as made) as texts
     order by t.claim_at, t.id;
 end
 $$;

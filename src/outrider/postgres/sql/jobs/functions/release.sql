@@ -76,12 +76,11 @@ begin
                                      else coalesce(job.failure_history, '[]') end)
                                || /*schema*/failure(job.cycle, p_job.attempts, code, message, p_worker);
     end if;
-    job.buried_at := case when job.status = 'failed' then now() end;
     -- Two sessions may both find no other job with the unique key. Then the unique index decides, and the second pass supersedes
     -- this one. A running job does not supersede a closed one: it may have started before the transactions that kept this one
-    -- had committed.
+    -- had committed. What failed for good is superseded too, because a replay would run it after the newer job.
     for attempt in 1..2 loop
-        if job.status = 'pending' and job.unique_key is not null and job.seq is null and (
+        if job.status in ('pending', 'failed') and job.unique_key is not null and job.seq is null and (
             attempt = 2 or p_job.superseded_at is not null
             or exists (select from /*schema*/job as d
                        where d.subscription = job.subscription
@@ -96,6 +95,7 @@ begin
             job.failure_history := coalesce(job.failure_history, '[]') || jsonb_build_object(
                 'cycle', job.cycle, 'superseded_at', clock_timestamp());
         end if;
+        job.buried_at := case when job.status = 'failed' then now() end;
         if job.status = 'pending' and job.unique_key is not null then
             begin
                 perform /*schema*/rewrite(job);

@@ -1,10 +1,9 @@
--- route: take the next events of a job's subscription and make jobs of them, in one statement and its own transaction.
--- Skips events that have a receipt or are jobs already. Events with the same idempotency key are one job: while it waits or
--- runs by the index job_once, and afterwards by the receipt.
--- Returns the outcome of the take, and the number of new jobs.
+-- route: take the next events of a job's subscription and make jobs of them, in its own transaction (make_jobs).
+-- An event that another transaction holds up is put into delivery, and tried again every second.
+-- Returns the outcome of the take, the number of new jobs, and if the outcome is idle, the seconds until the next such event.
 create or replace function /*schema*/route(
     p_subscription text, p_limit integer, p_scan integer, p_knows text[], p_queue text, p_priority integer,
-    out outcome text, out routed bigint
+    out outcome text, out routed bigint, out due_in double precision
 )
     language plpgsql volatile
     set search_path = pg_catalog, pg_temp
@@ -13,49 +12,45 @@ create or replace function /*schema*/route(
 as $$
 #variable_conflict use_column
 declare
-    keyed bigint[];
+    place integer;
+    due   bigint[];
+    seqs  bigint[];
+    kept  bigint[];
 begin
     perform /*schema*/sees_all();
-    with taken as materialized (
-        select t.* from /*schema*/take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t
-    ),
-    made as (
-        insert into /*schema*/job (
-            subscription, generation, seq, event_id, event_type, run_at, queue, priority, job_key, unique_key, workspace_id)
-        select p_subscription, t.generation, t.seq, t.id, t.event_type, clock_timestamp(), p_queue, p_priority, t.aggregate_id,
-               case when t.idempotency_key <> t.id::text then t.event_type || ':' || t.idempotency_key end,
-               t.workspace_id
-        from taken as t
-        where t.seq is not null
-          and not exists (
-              select from /*schema*/event_handled as h
-              where h.handler_name = p_subscription
-                and h.idempotency_key = /*schema*/receipt_key(
-                    t.workspace_id, t.event_type, nullif(t.idempotency_key, t.id::text), t.id))
-        order by t.seq
-        on conflict do nothing
-        returning id, generation, unique_key
-    ),
-    poked as (
-        select /*schema*/notify(
-            /*schema*/generation_channel(g.generation),
-            p_subscription)
-        from (select distinct made.generation from made) as g
-    )
-    select (select t.outcome from taken as t where t.seq is null),
-           (select count(*) from made) + 0 * (select count(*) from poked),
-           (select array_agg(made.id) from made where made.unique_key is not null)
-    into outcome, routed, keyed;
-    -- A job that was settled while the statement above ran left a receipt that its snapshot did not show.
-    if keyed is not null then
-        delete from /*schema*/job as d
-        where d.id = any (keyed) and exists (
-            select from /*schema*/event_handled as h
-            where h.handler_name = p_subscription
-              and h.idempotency_key = /*schema*/in_workspace(d.workspace_id, d.unique_key));
-        if found then
-            routed := routed - (select cardinality(keyed) - count(*) from /*schema*/job as d where d.id = any (keyed));
-        end if;
+    select max(t.outcome) filter (where t.seq is null), max(t.partition), max(t.due_in),
+           array_agg(t.seq order by t.seq) filter (where t.seq is not null)
+    into outcome, place, due_in, seqs
+    from /*schema*/take(p_subscription, null, p_limit, p_scan, 0, p_knows) as t;
+    routed := 0;
+    if outcome not in ('more', 'done') then  -- the cursor is not locked
+        return;
+    end if;
+    due := array(
+        select d.seq from /*schema*/delivery as d
+        where d.subscription = p_subscription and d.generation = 0 and d.partition = place and d.status = 'pending'
+          and d.head and d.reached and d.run_at <= now()
+        order by d.run_at, d.seq limit 100 for update skip locked);
+    seqs := array(select e.seq from unnest(due || seqs) as e (seq) order by e.seq);
+    select j.made, j.held into routed, kept from /*schema*/make_jobs(p_subscription, seqs, p_queue, p_priority) as j;
+    if due <> '{}' then
+        delete from /*schema*/delivery as d
+        where d.subscription = p_subscription and d.seq = any (due) and d.seq <> all (kept);
+    end if;
+    if kept <> '{}' then
+        insert into /*schema*/delivery as d (
+            subscription, generation, partition, seq, event_id, event_type, status, head, reached, run_at, workspace_id)
+        select p_subscription, 0, place, o.seq, o.id, o.event_type, 'pending', true, true, clock_timestamp() + interval '1 second',
+               o.workspace_id
+        from /*schema*/outbox as o
+        where o.seq = any (kept) and o.seq >= kept[1] and o.seq <= kept[cardinality(kept)]
+        on conflict (subscription, seq) do update set run_at = excluded.run_at;
+    end if;
+    if outcome = 'done' and exists (
+        select from /*schema*/delivery as d
+        where d.subscription = p_subscription and d.generation = 0 and d.partition = place and d.status = 'pending'
+          and d.head and d.reached) then
+        outcome := 'more';  -- the next take says when to try again
     end if;
 end
 $$;
