@@ -15,6 +15,7 @@ from outrider.redaction import mask, sanitise, without_literals
 LONGEST = 64 * 1024
 """Bytes of a text that are shown."""
 SHORT = 160
+REFERENCE = Markup("&#{};")
 _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 
 
@@ -25,6 +26,17 @@ def shown(value: object) -> object:
     if value is None:
         return ""
     return sanitise(value, LONGEST) if isinstance(value, str) else value
+
+
+def exact_value(value: str) -> Markup:
+    """For a field of a form, which must send back what it got. `shown` changes and cuts other texts."""
+    return Markup("").join(_reference(each) for each in value)
+
+
+def _reference(each: str) -> Markup | str:
+    """References to U+0080 to U+009F mean other characters in HTML."""
+    hidden = sanitise(each) != each and not "\x80" <= each <= "\x9f"
+    return REFERENCE.format(ord(each)) if hidden else each
 
 
 def editable(payload: str | None) -> str | None:
@@ -125,6 +137,7 @@ FILTERS = {
     "apart": apart,
     "pretty": pretty,
     "editable": editable,
+    "exact_value": exact_value,
     "mask": lambda text: mask(str(text)),
     "statement": lambda text: mask(without_literals(text)),
 }

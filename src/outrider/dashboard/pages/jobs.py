@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from outrider.dashboard.confidential import field_names, is_hidden, shown_classes, without_values
-from outrider.dashboard.pages.inputs import begin, need, number_of, position, reason_of, uuid_of, wanted
+from outrider.dashboard.pages.inputs import begin, counted, need, number_of, position, reason_of, uuid_of, wanted
 from outrider.dashboard.rendering import page
 from outrider.dashboard.runs import Run
 from outrider.errors import ConfigError, NoSuchJob
@@ -131,7 +131,7 @@ async def act(board: Dashboard, request: Request) -> Response:
     form, schema = request.state.form, board.database.schema
     verb = _verb(form.get("verb"))
     permission = VERBS[verb][1]
-    user, reason, given = need(board, request, permission), reason_of(request), _given(form)
+    user, reason, given = need(board, request, permission), reason_of(request), _given(counted(request))
     which = _filter(board, given, (given["state"],) if "state" in given else ()).acted_on(verb)
     back = f"/jobs?{urlencode(given)}" if given else "/jobs"
     total, until = number_of(form.get("jobs", "")), number_of(form.get("until", ""))
