@@ -6,19 +6,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from outrider.postgres.admin.activity import Sample
 
 EVERY = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
 STEPS = 60
-"""Points of a chart."""
+"""Points of a chart of an hour."""
+SHORT = timedelta(minutes=10)
+"""Of a history that is no longer, each sample is a point."""
+GAP = timedelta(minutes=2)
+"""A sample says nothing about what was longer before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
+    since: datetime
     at: datetime
-    """The end of its interval."""
+    """The interval."""
     value: float | None
     """None: not known."""
 
@@ -40,27 +46,43 @@ class History:
 
     def published(self) -> list[Point]:
         """Log positions used per second."""
-        last: Sample | None = None
-        points = []
-        for end, found in self._steps():
-            newest, rate = (found[-1] if found else None), None
-            if newest is not None and last is not None and newest.at > last.at:
-                rate = max(0, newest.seq - last.seq) / (newest.at - last.at).total_seconds()
-            last = newest or last
-            points.append(Point(end, rate))
-        return points
+        return self._rates(lambda each: each.seq)
+
+    def handled(self) -> list[Point]:
+        """Receipts per second."""
+        return self._rates(lambda each: each.handled)
 
     def highest(self, value: Callable[[Sample], float]) -> list[Point]:
         """The highest value in each interval."""
-        return [Point(end, max(map(value, found), default=None)) for end, found in self._steps()]
+        return [Point(since, at, max(map(value, found), default=None)) for since, at, found in self._steps()]
 
-    def _steps(self) -> list[tuple[datetime, Sequence[Sample]]]:
+    def _rates(self, value: Callable[[Sample], int | None]) -> list[Point]:
+        """How fast a number grows. Statistics of the server may begin anew."""
+        last: Sample | None = None
+        points = []
+        for since, at, found in self._steps():
+            newest, rate = (found[-1] if found else None), None
+            if newest is not None and last is not None and newest.at > last.at:
+                new, old = value(newest), value(last)
+                if new is not None and old is not None:
+                    rate = max(0, new - old) / (newest.at - last.at).total_seconds()
+            last = newest or last
+            points.append(Point(since, at, rate))
+        return points
+
+    def _steps(self) -> list[tuple[datetime, datetime, Sequence[Sample]]]:
         if not self._samples:
             return []
-        now, step = self._samples[-1].at, HOUR / STEPS
-        steps: list[tuple[datetime, list[Sample]]] = [(now - step * (STEPS - 1 - n), []) for n in range(STEPS)]
+        first, now = self._samples[0].at, self._samples[-1].at
+        if now - first <= SHORT:
+            begun = [(first - EVERY, first, [self._samples[0]])]
+            return begun + [(max(one.at, two.at - GAP), two.at, [two]) for one, two in pairwise(self._samples)]
+        step = HOUR / STEPS
+        many = min(STEPS, int((now - first) / step) + 1)
+        steps: list[list[Sample]] = [[] for _ in range(many)]
         for each in self._samples:
-            place = STEPS - 1 - int((now - each.at) / step)
+            place = many - 1 - int((now - each.at) / step)
             if place >= 0:
-                steps[place][1].append(each)
-        return list(steps)
+                steps[place].append(each)
+        begin = now - step * many
+        return [(begin + step * n, begin + step * (n + 1), found) for n, found in enumerate(steps)]
