@@ -75,8 +75,8 @@ class History:
             return []
         first, now = self._samples[0].at, self._samples[-1].at
         if now - first <= SHORT:
-            begun = [(first - EVERY, first, [self._samples[0]])]
-            return begun + [(max(one.at, two.at - GAP), two.at, [two]) for one, two in pairwise(self._samples)]
+            after = [(max(one.at, two.at - GAP), two.at, (two,)) for one, two in pairwise(self._samples)]
+            return [(first - EVERY, first, (self._samples[0],)), *after]
         step = HOUR / STEPS
         many = min(STEPS, int((now - first) / step) + 1)
         steps: list[list[Sample]] = [[] for _ in range(many)]
