@@ -32,7 +32,8 @@ with worker as (insert into outrider.worker (id, host, pid, version, generation,
                 values (gen_random_uuid(), 'here', 7, '1', 0, '{}') returning id)
 insert into outrider.job (subscription, event_id, event_type, seq, run_at, queue, status, waits_for, locked_by, locked_at,
                           lease_expires_at, lease_token)
-select 'dash.pack', o.id, o.event_type, o.seq, now(), 'default', 'in_flight', null, worker.id, now(), now() + interval '1 h', 1
+select 'dash.pack', o.id, o.event_type, o.seq, now(), 'default', 'in_flight', null, worker.id, now(),
+       now() + interval '1 h', 1
 from outrider.outbox as o, worker where o.id = %s
 """
 PAGES = {

@@ -20,6 +20,11 @@ from outrider.postgres.connection import connect
 OF_TENANT = """
 select outrider.publish('dash.placed', '{"order_id": "7", "total": "9.90"}', key => '7', workspace_id => 'acme')
 """
+UNABLE = """
+insert into outrider.worker (id, host, pid, version, generation, subscriptions, unable, reported_at, report)
+values (gen_random_uuid(), 'here', 7, '1', 0, '{dash.search}', '{dash.search}', now(),
+        '{"doing": null, "troubles": [], "unknown": {"dash.search": ["dash.returned", "dash.placed"]}}')
+"""
 OTHERS = "select outrider.publish('dash.other', '{}') from generate_series(1, 7)"
 
 
@@ -115,3 +120,14 @@ async def test_how_long_something_has_lasted_is_not_told_as_a_moment(serve: Serv
     )
     assert "since <time" not in shown
     assert age(None) == "–"
+
+
+async def test_types_that_no_worker_knows_are_named(serve: Serve, dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        conn.execute(UNABLE)
+    async with serve() as client:
+        await log_in(client)
+        for path in ("/subscriptions", "/subscriptions/dash.search"):
+            shown = (await client.get(path)).text
+            assert "no worker knows dash.placed, dash.returned" in shown, path
+            assert "unknown types" in shown

@@ -90,8 +90,11 @@ def _now(fate: Fate) -> TimelineStep | None:
 
 
 def _taken(fate: Fate) -> Iterator[TimelineStep]:
-    if fate.taken_at is not None:
-        yield TimelineStep(fate.taken_at, fate.subscription, "taken: a job" if fate.kind == "job" else "taken")
+    first = next(iter(fate.history), None)
+    # A replay by force makes a new row of an event that was handled.
+    again = first is not None and (first.what == "replayed" or (fate.began_at and first.at < fate.began_at))
+    if fate.began_at is not None and not again:
+        yield TimelineStep(fate.began_at, fate.subscription, "taken: a job" if fate.kind == "job" else "taken")
     if fate.claimed_at is not None:
         on = f" by {fate.worker}" if fate.worker else ""
         yield TimelineStep(fate.claimed_at, fate.subscription, f"claimed{on}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic as clock
 from typing import Any
@@ -31,8 +31,10 @@ HEARTBEAT = "(heartbeat)"
 """The name of the heartbeat in signals, in place of a subscription."""
 SHOWN = 5
 """The most failures in a report."""
-NAME, MESSAGE = 200, 300
-"""The most bytes of a name and of a message. The column takes 8192 characters for the whole report."""
+UNKNOWN = 3
+"""The most subscriptions with unknown event types in a report, and the most types of each."""
+NAME, TYPE, MESSAGE = 200, 100, 300
+"""The most bytes of a name, of an event type and of a message. The column takes 8192 characters for the whole report."""
 PATIENCE = 15.0
 """Seconds that a handler's statement may wait for its answer before it is reported."""
 NO_ANSWER = "another session holds a lock, or the server does not answer"
@@ -91,10 +93,11 @@ class Troubles:
         found += [Streak("unanswered", name, "no_answer", NO_ANSWER, 1, since, at) for name, since in waiting.items()]
         return sorted(found, key=lambda each: each.since)
 
-    def report(self) -> str | None:
-        """The JSON for a heartbeat: what runs longest, and the current failures. None if there is neither."""
+    def report(self, unknown: Mapping[str, Collection[str]]) -> str | None:
+        """The JSON for a heartbeat: what runs longest, the current failures, and of subscriptions the event types that this
+        code does not know. None if there is nothing."""
         at, doing, troubles = clock(), longest(), self.now()
-        if doing is None and not troubles:
+        if doing is None and not troubles and not unknown:
             return None
         told = [
             {
@@ -108,7 +111,11 @@ class Troubles:
             for each in troubles[:SHOWN]
         ]
         runs = None if doing is None else {"name": sanitise(doing[0], NAME), "seconds": round(doing[1], 1)}
-        return json.dumps({"doing": runs, "troubles": told}, ensure_ascii=False)
+        types = {
+            sanitise(name, NAME): [sanitise(each, TYPE) for each in sorted(unknown[name])[:UNKNOWN]]
+            for name in sorted(unknown)[:UNKNOWN]
+        }
+        return json.dumps({"doing": runs, "troubles": told, "unknown": types}, ensure_ascii=False)
 
     def standstill(self, longest: float) -> str | None:
         """Why takes or claims have failed in a row, or waited, for more than that many seconds; None when they have not."""

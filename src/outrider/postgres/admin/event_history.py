@@ -86,13 +86,11 @@ class Fate:
     run_at: datetime | None = None
     behind: UUID | None = None
     behind_seq: int | None = None
-    taken_at: datetime | None = None
-    """When the subscription took it, if it did not handle it at once: it became a job, or it failed, or waits behind one that
-    did. Known while it is pending, running or a dead letter."""
+    began_at: datetime | None = None
+    """When its row came into being that it has while it is pending, running or a dead letter."""
     claimed_at: datetime | None = None
-    """When a worker claimed the running job."""
     worker: str | None = None
-    """Of the running job: host:pid, while the worker is known."""
+    """Of a running job: host:pid, while the worker is known."""
     cancelled_at: datetime | None = None
     """When the cancellation of a running job was requested."""
     paused_at: datetime | None = None
@@ -334,7 +332,7 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
     (
         subscription, kind, status, attempts, run_at, handled_at, handled_as, code, error, history, buried_at, suspect,
         reached, waiting, cancelled_at, all_paused_at, paused_at, open_until, behind, behind_seq, workers, able,
-        created_at, locked_at, worker,
+        began_at, locked_at, worker,
     ) = row  # fmt: skip
     status = "running" if status == "in_flight" else status
     retried, later = run_at is not None, run_at is not None and run_at > now
@@ -365,7 +363,7 @@ def _fate(row: Sequence[Any], now: datetime, acts: Iterable[Act]) -> Fate:
         run_at=run_at if status == "pending" else None,
         behind=behind,
         behind_seq=behind_seq,
-        taken_at=None if created_at is None or _came_again(moments, created_at) else created_at,
+        began_at=began_at,
         claimed_at=locked_at if status == "running" else None,
         worker=worker if status == "running" else None,
         cancelled_at=cancelled_at,
@@ -387,11 +385,6 @@ def moment_of(entry: dict[str, Any]) -> Moment:
         if (when := entry.get(f"{mark}_at")) is not None:
             return Moment(at=datetime.fromisoformat(when), what=mark, **rest)
     return Moment(at=datetime.fromisoformat(entry["at"]), what="failed", **rest)
-
-
-def _came_again(moments: Sequence[Moment], created_at: datetime) -> bool:
-    """A replay by force inserts the row of an event that was handled."""
-    return bool(moments) and (moments[0].what == "replayed" or moments[0].at < created_at)
 
 
 def _failed_attempts(moments: Sequence[Moment]) -> int:

@@ -5,9 +5,9 @@ Counts are capped, and no query reads more than a bounded piece of the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -90,6 +90,8 @@ class Seen:
     doing: Doing | None = None
     troubles: tuple[Trouble, ...] = ()
     """As of its last heartbeat, the oldest first."""
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By subscription: event types that its code does not know: the first three."""
 
     def serves(self, subscription: str) -> bool:
         return self.live and not self.stopping and subscription in self.subscriptions
@@ -276,6 +278,8 @@ def _reported(report: Any, at: datetime | None) -> dict[str, Any]:
     with suppress(KeyError, TypeError, ValueError, OverflowError):
         doing = report["doing"]
         found["doing"] = Doing(name=str(doing["name"]), since=at - timedelta(seconds=float(doing["seconds"])))
+    with suppress(KeyError, TypeError, AttributeError):
+        found["unknown"] = {str(name): tuple(map(str, types)) for name, types in report["unknown"].items()}
     with suppress(KeyError, TypeError, ValueError, OverflowError):
         found["troubles"] = tuple(
             Trouble(
