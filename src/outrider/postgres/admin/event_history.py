@@ -1,5 +1,4 @@
-"""The history of one event for operators: its state at each subscription, its failures, the audit. Also lists and withdraws
-events."""
+"""One event for operators: its state at each subscription, its failures, the audit. Also lists and withdraws events."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ MOST_CHILDREN = 20_000
 ALL_CHILDREN = 5 * MOST_CHILDREN
 """Events that are searched for them in all."""
 MOST_LISTED, PAGE_LISTED = 1_000_000, 20_000
-_ENVELOPE = 18
-"""The number of columns of an envelope."""
+_ENVELOPE = 18  # columns
 
 Why = Literal[
     "all_paused", "paused", "breaker", "behind", "key", "suspect", "retry", "due", "unread", "no_worker", "unable"
@@ -87,10 +85,10 @@ class Fate:
     behind: UUID | None = None
     behind_seq: int | None = None
     began_at: datetime | None = None
-    """When its row came into being that it has while it is pending, running or a dead letter."""
+    """When the row was inserted that it has while it is pending, running or a dead letter."""
     claimed_at: datetime | None = None
     worker: str | None = None
-    """Of a running job: host:pid, while the worker is known."""
+    """Of a running job, as host:pid."""
     cancelled_at: datetime | None = None
     """When the cancellation of a running job was requested."""
     paused_at: datetime | None = None
