@@ -43,13 +43,41 @@ function morph(old, fresh) {
   morphChildren(old, fresh);
 }
 
+// What has a data-key stays the same thing when others come or go before it. The rest is matched by position.
 function morphChildren(old, fresh) {
-  const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
-  after.forEach((node, place) => {
-    if (place < before.length) morph(before[place], node);
-    else old.appendChild(document.importNode(node, true));
-  });
-  before.slice(after.length).forEach((node) => node.remove());
+  const focused = document.activeElement;
+  const keyOf = (node) => node.dataset?.key;
+  const wanted = new Set([...fresh.children].map(keyOf));
+  const known = new Map();
+  for (const node of [...old.children]) {
+    if (keyOf(node) === undefined) continue;
+    if (wanted.has(keyOf(node))) known.set(keyOf(node), node);
+    else node.remove();
+  }
+  let place = old.firstChild;
+  const drop = () => {
+    const gone = place;
+    place = place.nextSibling;
+    gone.remove();
+  };
+  for (const node of fresh.childNodes) {
+    const key = keyOf(node);
+    const same = key === undefined ? place : known.get(key);
+    if (!same || keyOf(same) !== key) {
+      old.insertBefore(document.importNode(node, true), place);
+      continue;
+    }
+    if (key !== undefined) {
+      known.delete(key);
+      while (place && place !== same && keyOf(place) === undefined) drop();
+      if (place !== same) old.insertBefore(same, place);
+    }
+    place = same.nextSibling;
+    morph(same, node);
+  }
+  while (place) drop();
+  // What was moved has lost the focus.
+  if (focused !== document.activeElement && old.contains(focused)) focused.focus({ preventScroll: true });
 }
 
 function apply(parts) {
