@@ -38,15 +38,29 @@ async def test_the_focus_stays_on_the_same_thing_when_others_come_and_go(
     await expect(page.locator("html")).to_have_attribute("data-updates", re.compile("[1-9]"))
     await link.focus()
     with psycopg.connect(dsn, autocommit=True) as conn:
-        for change in ("select outrider.register('dash.a', 'reader', 'dash', null)",
+        for change in ("select outrider.register('dash.aaa', 'reader', 'dash', null)",
                        "select outrider.retire('dash.audit', true)"):  # fmt: skip
             conn.execute(change.encode())
             shown = expect(page.locator("#live"))
-            await (shown.to_contain_text("dash.a") if "register" in change else shown.not_to_contain_text("dash.audit"))
+            await (
+                shown.to_contain_text("dash.aaa") if "register" in change else shown.not_to_contain_text("dash.audit")
+            )
             focused = await page.evaluate("document.activeElement.closest('a')?.textContent")
             assert "dash.search" in (focused or ""), change
     names = await page.locator(f"#live {place}").all_text_contents()
     assert len(names) == len(set(names)), "nothing is left behind"
+
+
+async def test_what_becomes_due_says_so(visit: Visit) -> None:
+    """The script of the page counts on."""
+    page = await visit("/audit")
+    time = "<time datetime=${new Date(Date.now() + %d).toISOString()} data-due>?</time>"
+    parts = time % -5_000 + time % 2_000 + time % 90_000
+    await page.evaluate(f"apply({{content: `{parts}`}})")
+    times = page.locator("#content time")
+    await expect(times.nth(0)).to_have_text("due now")
+    await expect(times.nth(1)).to_have_text("due now")
+    await expect(times.nth(2)).to_have_text(re.compile(r"in \d+ s"))
 
 
 async def test_a_part_is_the_same_after_any_change(visit: Visit) -> None:

@@ -122,6 +122,21 @@ async def test_how_long_something_has_lasted_is_not_told_as_a_moment(serve: Serv
     assert age(None) == "–"
 
 
+async def test_a_retry_is_due_from_its_time_on(serve: Serve, dsn: str) -> None:
+    async with serve() as client:
+        await log_in(client)
+        for path in ("/dead-letters", "/subscriptions/dash.invoice"):
+            for run_at, told in (
+                ("now() - interval '1 d'", "due now"),
+                ("now() + interval '90 s'", "in 8[0-9] s|in 90 s"),
+            ):
+                with psycopg.connect(dsn) as conn:
+                    conn.execute(f"update outrider.delivery set run_at = {run_at} where head".encode())
+                page = (await client.get(path)).text
+                [shown] = re.findall(r'data-label="Next try"><time [^>]*data-due>([^<]*)<', page)
+                assert re.fullmatch(told, shown), path
+
+
 async def test_types_that_no_worker_knows_are_named(serve: Serve, dsn: str) -> None:
     with psycopg.connect(dsn) as conn:
         conn.execute(UNABLE)

@@ -101,6 +101,13 @@ def moment(when: object, now: datetime | None = None) -> Markup | str:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(found.isoformat(), exact(found), told)
 
 
+def due(when: datetime, now: datetime | None = None) -> Markup:
+    """As `moment`, of something that is tried from then on."""
+    away = when - (now or datetime.now(UTC))
+    told = f"in {span(away)}" if away > timedelta(0) else "due now"
+    return Markup('<time datetime="{}" title="{}" data-due>{}</time>').format(when.isoformat(), exact(when), told)
+
+
 def age(since: object, now: datetime | None = None) -> Markup | str:
     """How long something has lasted, with its beginning on hover. The script of the page keeps it current."""
     if not isinstance(found := _time_of(since), datetime):
@@ -133,6 +140,7 @@ FILTERS = {
     "span": span,
     "moment": moment,
     "age": age,
+    "due": due,
     "exact": exact,
     "apart": apart,
     "pretty": pretty,

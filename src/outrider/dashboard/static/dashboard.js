@@ -3,12 +3,13 @@
 
 const LIMITS = [[120, "s", 1], [7200, "min", 60], [172800, "h", 3600], [Infinity, "d", 86400]];
 
-function relative(at, isAge) {
+function relative(at, { age, due }) {
   const seconds = (at - Date.now() - skew) / 1000;
   const size = Math.abs(seconds);
   const [, unit, step] = LIMITS.find(([most]) => size < most);
   const told = size < 1 ? "<1 s" : `${Math.floor(size / step)} ${unit}`;
-  if (isAge) return told;
+  if (age !== undefined) return told;
+  if (due !== undefined) return seconds > 0 ? `in ${told}` : "due now";
   return seconds > 1 ? `in ${told}` : `${told} ago`;
 }
 
@@ -18,7 +19,7 @@ const skew = now ? Date.parse(now) - Date.now() : 0;
 
 function refreshTimes() {
   for (const each of document.querySelectorAll("time[datetime]")) {
-    const told = relative(Date.parse(each.dateTime), "age" in each.dataset);
+    const told = relative(Date.parse(each.dateTime), each.dataset);
     if (each.textContent !== told) each.textContent = told;
   }
 }
