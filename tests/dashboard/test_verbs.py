@@ -77,6 +77,24 @@ async def test_jobs_are_found_by_key_tenant_and_payload(serve: Serve) -> None:
         assert "Found 50 among the next" in (await client.get(following)).text
 
 
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize(
+    ("path", "number"), [("/jobs", 301), ("/jobs?queue=bulk", 300), ("/jobs?state=pending&type=dash.mail", 301)]
+)
+async def test_the_pages_of_a_list_show_every_job_once(serve: Serve, path: str, number: int) -> None:
+    async with serve() as client:
+        await log_in(client)
+        first = (await client.get(path)).text
+        assert "These are the first 100." in first
+        seen: list[str] = []
+        following = re.search(r'rel="next" href="([^"]+)">All, the oldest first<', first)
+        while following is not None:
+            page = (await client.get(unescape(following[1]))).text
+            seen += re.findall(r'<td class="id"><a href="/jobs/([0-9a-f-]{36})"', page)
+            following = re.search(r'rel="next" href="([^"]+)"', page)
+        assert len(seen) == len(set(seen)) == number
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [

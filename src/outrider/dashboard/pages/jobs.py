@@ -61,7 +61,7 @@ async def show(board: Dashboard, request: Request) -> Response:
     if state == "done" and given.keys() & {"key", "tenant", "payload"}:
         raise ConfigError("Finished jobs cannot be searched by key, tenant or payload: their receipts have none.")
     async with board.database.reading() as conn:
-        if which.needs_search:
+        if which.needs_search or (after is not None and state != "done"):
             found = await jobs.searched(conn, which, schema, after=after or 0, limit=LISTED, seconds=SECONDS)
         else:
             states = jobs.OWED if state is None else (state,)
@@ -70,6 +70,8 @@ async def show(board: Dashboard, request: Request) -> Response:
             )
         secret = await _hidden(board, conn, found.jobs)
         found = replace(found, jobs=[_without_values(each) if each.seq in secret else each for each in found.jobs])
+    if found.searched is None and len(found.jobs) == LISTED and state != "done":
+        found = replace(found, place=0)  # these are the first by state: a search by id lists all
     following = None if found.place is None else urlencode(given | {"after": found.place})
     verbs = [
         (verb, VERBS[verb][0])
