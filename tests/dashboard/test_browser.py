@@ -122,7 +122,7 @@ async def test_the_first_page_is_live(visit: Visit, dsn: str) -> None:
     """Of make test: it starts, it is drawn, and what happens arrives without a reload."""
     page = await visit("/")
     await expect(page.locator("h1")).to_have_text("Now")
-    await expect(page.locator(".chart")).to_have_count(5)
+    await expect(page.locator(".chart")).to_have_count(6)
     await expect(page.locator("#live")).to_contain_text("dash.invoice")
     with psycopg.connect(dsn) as conn:
         conn.execute("select outrider.register('dash.newcomer', 'reader', 'dash', null)")

@@ -11,25 +11,20 @@ import psycopg
 import pytest
 from tests.dashboard.conftest import Serve, log_in
 
-from outrider import Outrider
 from outrider.dashboard import history
 from outrider.dashboard.charts import WIDTH, bars
 from outrider.dashboard.history import History
 from outrider.postgres.admin.activity import Sample
 
 NOW = datetime(2026, 11, 18, 10, tzinfo=UTC)
-MORE = """
-select outrider.publish('dash.placed', jsonb_build_object('order_id', n::text, 'total', '1'), key => n::text)
-from generate_series(1000, 1099) as n
-"""
 
 
-def sampled(*ages: float, handled: bool = True) -> History:
+def sampled(*ages: float) -> History:
     """Samples of so many seconds ago, with 10 events a second."""
     found = History()
     for age in ages:
         count = int(100_000 - 10 * age)
-        found.add(Sample(NOW - timedelta(seconds=age), count, age, 0, 0, count // 2 if handled else None))
+        found.add(Sample(NOW - timedelta(seconds=age), count, age, 0, 0, count // 2, count // 5))
     return found
 
 
@@ -50,6 +45,7 @@ def test_a_history_fills_its_chart(ages: list[int]) -> None:
     assert all(one[0] + one[1] == pytest.approx(two[0], abs=0.2) for one, two in itertools.pairwise(drawn))
     assert {each.value for each in found.published()} <= {None, 10.0}
     assert {each.value for each in found.handled()} <= {None, 5.0}
+    assert {each.value for each in found.failed()} <= {None, 2.0}
     assert [each.value for each in found.published()][1:] == [10.0] * (len(drawn) - 1)
 
 
@@ -66,31 +62,20 @@ def test_a_caption_agrees_with_the_figure_above_it() -> None:
 
 
 def test_what_is_not_known_is_not_drawn() -> None:
-    points = sampled(20, 10, handled=False).handled()
-    assert [each.value for each in points] == [None, None]
+    points = sampled(10).handled()
+    assert [each.value for each in points] == [None]
     assert 'class="bar"' not in bars(points, str, "x", None)
     assert [each.value for each in History().handled()] == []
 
 
-async def test_the_first_page_has_the_rate_at_which_events_are_handled(
-    serve: Serve, shop: Outrider, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history, "EVERY", timedelta(0))
-    async with serve() as client:
-        await log_in(client)
-        await client.get("/")
-        poller = client.board.poller  # type: ignore[attr-defined]
-        with poller.watching():
-            while not any(each.value == 0 for each in poller.history.handled()):
-                await poller.after(poller.snapshot.number)
-            with psycopg.connect(dsn) as conn:
-                conn.execute(MORE)
-            async with shop:
-                await shop.drain()
-            while not any(each.value for each in poller.history.handled()):
-                await poller.after(poller.snapshot.number)
-        shown = (await client.get("/")).text
-    assert re.search(r"<h2>Handled</h2><div class=\"figure\">[\d.]+ <small>a second</small>", shown)
+def test_reports_that_come_unevenly_make_an_even_rate() -> None:
+    """Between two samples of 10 s there may be two reports of a worker, or none."""
+    found = History()
+    for place, reports in enumerate((0, 1, 2, 3, 5, 5, 7, 8, 8)):
+        found.add(Sample(NOW + timedelta(seconds=10 * place), 0, 0, 0, 0, 100 * reports))
+    assert all(each.value is not None and 6 < each.value < 15 for each in found.handled()[1:])
+    found.add(Sample(NOW + timedelta(seconds=90), 0, 0, 0, 0, 0))
+    assert found.handled()[-1].value == 0, "a worker has signed off"
 
 
 async def test_a_subscription_that_is_up_to_date_has_no_lag(serve: Serve, dsn: str) -> None:

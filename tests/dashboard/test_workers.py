@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import timedelta
 
 import psycopg
+import pytest
 from tests.dashboard.conftest import Serve, log_in
 
 from outrider import Event, Outrider, RetryPolicy
+from outrider.dashboard import history
+from outrider.postgres.admin import activity
 
 PUBLISH = """
 select outrider.publish('dash.printed', jsonb_build_object('order_id', n::text), key => n::text)
@@ -21,8 +25,9 @@ class Printed(Event, type="dash.printed", key="order_id"):
 
 
 async def test_the_page_shows_a_worker_what_it_runs_and_what_fails_there(
-    serve: Serve, shop: Outrider, dsn: str
+    serve: Serve, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(history, "EVERY", timedelta(0))
     begun, go = asyncio.Event(), asyncio.Event()
     app = Outrider(context="dash", dsn=dsn, generation=2)
 
@@ -61,6 +66,12 @@ async def test_the_page_shows_a_worker_what_it_runs_and_what_fails_there(
             assert re.search(r'<td>dash\.slow</td><td class="n">2</td><td class="n">2</td>', generations)
             assert re.search(r'<td>dash\.slow</td><td class="n">0</td>.*?</tr>', generations, re.DOTALL)
             go.set()
+            with poller.watching():
+                while (seen := poller.snapshot.status.workers[0]).handled < 10:
+                    await worker.presence.look()
+                    await poller.after(poller.snapshot.number)
+            assert (seen.handled, seen.failed) == (10, 10)
+            assert (poller.history._samples[-1].failed, activity.Sample.of(poller.snapshot.status).handled) == (10, 10)
         with poller.watching():
             number = poller.snapshot.number
             while poller.snapshot.number < number + 2:

@@ -16,6 +16,8 @@ STEPS = 60
 """Points of a chart of an hour."""
 SHORT = timedelta(minutes=10)
 """Of a history that is no longer, each sample is a point."""
+REPORTS = timedelta(seconds=35)
+"""Workers report every 10 s what they have handled: a rate is that of three reports."""
 GAP = timedelta(minutes=2)
 """A sample says nothing about what was longer before it."""
 
@@ -49,24 +51,31 @@ class History:
         return self._rates(lambda each: each.seq)
 
     def handled(self) -> list[Point]:
-        """Receipts per second."""
-        return self._rates(lambda each: each.handled)
+        """Events and jobs per second."""
+        return self._rates(lambda each: each.handled, REPORTS)
+
+    def failed(self) -> list[Point]:
+        """Attempts per second."""
+        return self._rates(lambda each: each.failed, REPORTS)
 
     def highest(self, value: Callable[[Sample], float]) -> list[Point]:
         """The highest value in each interval."""
         return [Point(since, at, max(map(value, found), default=None)) for since, at, found in self._steps()]
 
-    def _rates(self, value: Callable[[Sample], int | None]) -> list[Point]:
-        """How fast a number grows. Statistics of the server may begin anew."""
-        last: Sample | None = None
+    def _rates(self, value: Callable[[Sample], int], over: timedelta = timedelta(0)) -> list[Point]:
+        """How fast a number grows; compared with what it was `over` ago, or one point before. It shrinks when a worker signs
+        off with its counts."""
+        before: deque[Sample] = deque()
         points = []
         for since, at, found in self._steps():
             newest, rate = (found[-1] if found else None), None
-            if newest is not None and last is not None and newest.at > last.at:
-                new, old = value(newest), value(last)
-                if new is not None and old is not None:
-                    rate = max(0, new - old) / (newest.at - last.at).total_seconds()
-            last = newest or last
+            while newest is not None and len(before) > 1 and newest.at - before[0].at > over:
+                before.popleft()
+            if newest is not None and before and newest.at > before[0].at:
+                grown = max(0, value(newest) - value(before[0]))
+                rate = grown / (newest.at - before[0].at).total_seconds()
+            if newest is not None:
+                before.append(newest)
             points.append(Point(since, at, rate))
         return points
 

@@ -142,10 +142,9 @@ class Poller:
                     found = await status(conn, self._database.schema)
                     open_now = await activity.open_transactions(conn, self._database.schema)
                     flows = await self._flows(conn, found.seq)
-                    handled = await activity.handled(conn, self._database.schema)
                 self.looks += 1
                 self._clocks = found.read_at, began
-                self.history.add(Sample.of(found, handled))
+                self.history.add(Sample.of(found))
                 self.traffic.add(found, flows)
                 await self._publish(status=found, transactions=tuple(open_now), error=None)
             except Exception as error:  # pages wait for this task, so it must not end

@@ -64,17 +64,18 @@ class Troubles:
         self._unanswered = unanswered
         self._known: dict[tuple[str, str, str], Streak] = {}
         """By kind, name and loop."""
+        self._handled = self._failed_attempts = 0
         self._hears: dict[type[Any], Callable[[Any], None]] = {
             Troubled: self._troubled,
             Recovered: lambda signal: self._over("rolled_back", signal.subscription, signal.loop),
             BrokerDown: self._broker_down,
             BrokerUp: lambda signal: self._over("broker", signal.subscription),
             Failed: self._failed,
-            Settled: lambda signal: self._over("failing", signal.subscription) if signal.events else None,
+            Settled: self._settled,
             JobFailed: self._job_failed,
             JobsCompleted: self._completed,
             Rejection: lambda signal: self._fails(signal.relay, signal.code, signal.message),
-            Relayed: lambda signal: self._over("failing", signal.relay),
+            Relayed: self._relayed,
             LoopHeld: self._held,
         }
 
@@ -94,10 +95,11 @@ class Troubles:
         return sorted(found, key=lambda each: each.since)
 
     def report(self, unknown: Mapping[str, Collection[str]]) -> str | None:
-        """The JSON for a heartbeat: what runs longest, the current failures, and of subscriptions the event types that this
-        code does not know. None if there is nothing."""
+        """The JSON for a heartbeat: what runs longest, the current failures, of subscriptions the event types that this code
+        does not know, and how much was handled and how often something failed since the start. None if there is nothing."""
         at, doing, troubles = clock(), longest(), self.now()
-        if doing is None and not troubles and not unknown:
+        counts = {"handled": self._handled, "failed": self._failed_attempts}
+        if doing is None and not troubles and not unknown and not any(counts.values()):
             return None
         told = [
             {
@@ -115,7 +117,7 @@ class Troubles:
             sanitise(name, NAME): [sanitise(each, TYPE) for each in sorted(unknown[name])[:UNKNOWN]]
             for name in sorted(unknown)[:UNKNOWN]
         }
-        return json.dumps({"doing": runs, "troubles": told, "unknown": types}, ensure_ascii=False)
+        return json.dumps({"doing": runs, "troubles": told, "unknown": types, **counts}, ensure_ascii=False)
 
     def standstill(self, longest: float) -> str | None:
         """Why takes or claims have failed in a row, or waited, for more than that many seconds; None when they have not."""
@@ -145,7 +147,17 @@ class Troubles:
         if self._known:
             self._known.pop((kind, name, loop), None)
 
+    def _settled(self, signal: Settled) -> None:
+        self._handled += signal.events
+        if signal.events:
+            self._over("failing", signal.subscription)
+
+    def _relayed(self, signal: Relayed) -> None:
+        self._handled += signal.events
+        self._over("failing", signal.relay)
+
     def _fails(self, name: str, code: str, message: str) -> None:
+        self._failed_attempts += 1
         self._note("failing", name, "", code, message)
 
     def _troubled(self, signal: Troubled) -> None:
@@ -163,6 +175,7 @@ class Troubles:
             self._fails(signal.run.subscription, signal.code, signal.message)
 
     def _completed(self, signal: JobsCompleted) -> None:
+        self._handled += signal.jobs
         if any(kind == "failing" for kind, _, _ in list(self._known)):
             for run, _ in signal.details():
                 self._over("failing", run.subscription)

@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from outrider.postgres.admin.status import SCAN, Status, waiting_since
+from outrider.postgres.admin.status import SCAN, Status, waiting_since, workers_of
 from outrider.postgres.admin.subscriptions import MOST
 from outrider.postgres.statement import fetch_call, looking
 
@@ -29,18 +29,21 @@ class Sample:
     owed: int
     """Events that wait for a retry, and jobs that are pending or running."""
     dead: int
-    handled: int | None = None
-    """Receipts that were ever inserted, by the server's statistics: also those that were rolled back."""
+    handled: int = 0
+    """Events and jobs that the workers have handled since each of them started."""
+    failed: int = 0
+    """Attempts that have failed there."""
 
     @classmethod
-    def of(cls, status: Status, handled: int | None = None) -> Sample:
+    def of(cls, status: Status) -> Sample:
         return cls(
             status.read_at,
             status.seq,
             waited([each.waiting_since for each in status.subscriptions], status.read_at),
             sum(each.waiting for each in status.subscriptions),
             sum(each.dead for each in status.subscriptions),
-            handled,
+            sum(each.handled for each in status.workers),
+            sum(each.failed for each in status.workers),
         )
 
 
@@ -102,27 +105,21 @@ async def samples(conn: AsyncConnection[Any], schema: str) -> list[Sample]:
         return [Sample(*row) for row in await look.rows("admin/samples")]
 
 
-async def handled(conn: AsyncConnection[Any], schema: str) -> int:
-    """Receipts that were ever inserted. Those of the last seconds may be missing."""
-    async with looking(conn, schema) as look:
-        [(receipts,)] = await look.rows("admin/handled")
-    return int(receipts)
-
-
 async def take_sample(conn: AsyncConnection[Any], schema: str) -> None:
     """Keeps the state of now as the sample of this minute."""
     async with looking(conn, schema) as look:
         [(now, seq, all_paused_at)] = await look.rows("admin/moment")
         standings = await look.rows("admin/standings", {"most": MOST})
         unread = await look.rows("admin/oldest_unread", {"scan": SCAN, "relay_scan": SCAN})
-        [(receipts,)] = await look.rows("admin/handled")
+        workers = await workers_of(look)
     oldest = {name: at for name, at, *_ in unread}
     since = [
         waiting_since(kind, paused_at or all_paused_at, oldest[name], due_at)
         for name, kind, _, _, _, _, paused_at, _, _, _, due_at, _ in standings
     ]
     owed, dead = (sum(row[place] for row in standings) for place in (7, 11))
-    kept = {"seq": seq, "waiting": waited(since, now), "owed": owed, "dead": dead, "handled": receipts}
+    kept = {"seq": seq, "waiting": waited(since, now), "owed": owed, "dead": dead}
+    kept |= {"handled": sum(each.handled for each in workers), "failed": sum(each.failed for each in workers)}
     await fetch_call(conn, "keep_sample", schema, kept)
 
 
