@@ -17,7 +17,7 @@ DRAWN = 200
 """Event types, and contexts, that are drawn. More are drawn only if a subscription or a rollup names them."""
 HEIGHT, GAP, PORT = 42, 8, 18
 """Of a node; between two nodes; between the ends of two edges at one node."""
-WIDTH, BETWEEN = 204, 116
+WIDTH, BETWEEN = 200, 128
 STATES = {**BAD, "paused": "paused"}
 TITLES = ("Streams to read", "Contexts, inboxes, rollups", "Events and jobs", "Subscriptions", "Streams to write")
 
