@@ -20,6 +20,15 @@ from outrider.postgres.connection import connect
 OF_TENANT = """
 select outrider.publish('dash.placed', '{"order_id": "7", "total": "9.90"}', key => '7', workspace_id => 'acme')
 """
+CLAIMED = """
+with worker as (insert into outrider.worker (id, host, pid, version, generation, subscriptions)
+                values (gen_random_uuid(), 'here', 7, '1', 0, '{}') returning id)
+insert into outrider.job (subscription, event_id, event_type, seq, run_at, queue, status, waits_for, locked_by, locked_at,
+                          lease_expires_at, lease_token)
+select 'dash.pack', o.id, o.event_type, o.seq, now(), 'default', 'in_flight', null, worker.id, now(),
+       now() + interval '1 h', 1
+from outrider.outbox as o, worker where o.id = %s
+"""
 UNABLE = """
 insert into outrider.worker (id, host, pid, version, generation, subscriptions, unable, reported_at, report)
 values (gen_random_uuid(), 'here', 7, '1', 0, '{dash.search}', '{dash.search}', now(),
@@ -146,3 +155,28 @@ async def test_types_that_no_worker_knows_are_named(serve: Serve, dsn: str) -> N
             shown = (await client.get(path)).text
             assert "no worker knows dash.placed, dash.returned" in shown, path
             assert "unknown types" in shown
+
+
+async def test_the_life_of_an_event_has_when_each_subscription_took_it(
+    serve: Serve, events: list[str], dsn: str
+) -> None:
+    """A handler takes and handles it in one transaction. What it has not handled, it took when it failed or was held up."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("select outrider.register('dash.pack', 'job', 'dash', '{dash.placed}')")
+        conn.execute(CLAIMED, [events[2]])
+        async with serve(actions=ACTIONS) as client:
+            await log_in(client)
+            assert "<strong>dash.search</strong> taken and handled" in (await client.get(f"/event/{events[0]}")).text
+            failed = (await client.get(f"/event/{events[1]}")).text
+            steps = ["published by", "<strong>dash.invoice</strong> taken<", "attempt 1 failed", "waits for a retry"]
+            places = [failed.rindex(step) for step in steps]
+            assert places == sorted(places)
+            held = (await client.get(f"/event/{events[2]}")).text
+            assert "<strong>dash.invoice</strong> taken<" in held
+            assert "<strong>dash.pack</strong> taken: a job<" in held
+            assert "<strong>dash.pack</strong> claimed by here:7<" in held
+            page = f"/event/{events[0]}"
+            conn.execute("select outrider.outbox_replay(%s, null, 'ada', 'dash.search', true)", [events[0]])
+            again = (await client.get(page)).text.partition("What happened")[2]
+            assert "replayed by ada" in again
+            assert "<strong>dash.search</strong> taken<" not in again, "that it was replayed is not when it was taken"

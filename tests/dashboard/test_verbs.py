@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from html import unescape
 from typing import Any
-from urllib.parse import urlencode
 
 import psycopg
 import pytest
@@ -14,7 +13,6 @@ from tests.dashboard.shop import HOSTILE, Mail, make_app
 
 from outrider import Outrider
 from outrider.dashboard import ACTIONS, User
-from outrider.dashboard.text import exact_value, shown
 
 MANY = """
 insert into outrider.job (subscription, event_id, event_version, source, run_at, queue, job_key, workspace_id, payload)
@@ -75,24 +73,6 @@ async def test_jobs_are_found_by_key_tenant_and_payload(serve: Serve) -> None:
         assert "The first 100 that match; there may be more." in first
         following = first.partition('rel="next" href="')[2].partition('"')[0].replace("&amp;", "&")
         assert "Found 50 among the next" in (await client.get(following)).text
-
-
-@pytest.mark.usefixtures("many")
-@pytest.mark.parametrize(
-    ("path", "number"), [("/jobs", 301), ("/jobs?queue=bulk", 300), ("/jobs?state=pending&type=dash.mail", 301)]
-)
-async def test_the_pages_of_a_list_show_every_job_once(serve: Serve, path: str, number: int) -> None:
-    async with serve() as client:
-        await log_in(client)
-        first = (await client.get(path)).text
-        assert "These are the first 100." in first
-        seen: list[str] = []
-        following = re.search(r'rel="next" href="([^"]+)">All, the oldest first<', first)
-        while following is not None:
-            page = (await client.get(unescape(following[1]))).text
-            seen += re.findall(r'<td class="id"><a href="/jobs/([0-9a-f-]{36})"', page)
-            following = re.search(r'rel="next" href="([^"]+)"', page)
-        assert len(seen) == len(set(seen)) == number
 
 
 @pytest.mark.parametrize(
@@ -330,46 +310,6 @@ async def test_hostile_filters_and_texts_are_shown_and_not_obeyed(serve: Serve, 
             assert not re.search(r"<script(?! src=\"/static/dashboard\.js\" defer>)", found.text), path
             assert "<img src=x" not in found.text
             assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", found.text), path
-
-
-OTHER = "a\u202eb\x85 \U0001f600+&=%;"
-"""A key and a tenant that a page shows with escapes."""
-
-
-@pytest.mark.usefixtures("many")
-async def test_a_preview_and_its_action_have_the_same_filter(serve: Serve, dsn: str) -> None:
-    """A page shows hidden characters as escapes, and cuts long texts. What a form carries must stay as it is."""
-    with psycopg.connect(dsn) as conn:
-        conn.execute(
-            """update outrider.job set workspace_id = null,
-                   job_key = case when id %% 2 = 0 then %s else %s end where queue = 'bulk'""",
-            [OTHER, shown(OTHER)],
-        )
-        conn.execute("update outrider.delivery set workspace_id = %s where status = 'failed'", [shown(OTHER)])
-    async with serve(actions=ACTIONS) as client:
-        await log_in(client)
-        preview = f"/jobs/act?{urlencode({'verb': 'cancel', 'key': OTHER})}"
-        page = (await client.get(preview)).text
-        assert "Cancel: 150 jobs?" in page
-        done = await act(client, "/jobs/act", preview, **confirmed(page), reason="x")
-        assert "150 cancelled" in done.text
-        letters = f"/dead-letters/act?{urlencode({'verb': 'discard', 'workspace_id': OTHER})}"
-        page = (await client.get(letters)).text
-        assert "Discard 0 dead letters?" in page
-        assert (
-            "Nothing was done." in (await act(client, "/dead-letters/act", letters, **confirmed(page), reason="x")).text
-        )
-        for path, field in (("/jobs", "key"), ("/log", "key"), ("/dead-letters", "workspace_id"), ("/audit", "by")):
-            form = (await client.get(path, params={field: "a\u202eb" + "c" * 9000})).text
-            found = re.search(rf'<input [^>]*name="{field}"[^>]*value="([^"]*)"', form)
-            assert found is not None
-            assert unescape(found[1]) == "a\u202eb" + "c" * 9000, path
-        long = "\u20ac" * 30_000
-        assert unescape(exact_value(long)) == long
-        for path, verb in (("/jobs/act", "cancel"), ("/dead-letters/act", "discard")):
-            assert (await act(client, path, "/jobs", verb=verb, reason="x")).status_code == 400, "no filter: not all"
-    assert rows(dsn, "select distinct job_key from outrider.job where status = 'discarded'") == [(OTHER,)]
-    assert rows(dsn, "select count(*) from outrider.owed where status = 'failed'") == [(1,)]
 
 
 DEAD = """
